@@ -1,0 +1,30 @@
+# Each target sets up what it needs in .venv, once. On a fresh machine Python 3.11 and make are enough.
+PYTHON ?= python3.11
+BIN := .venv/bin
+READY := .venv/installed
+
+.PHONY: quickstart test slow check clean
+
+quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
+	rm -rf runs/quickstart
+	$(BIN)/python examples/quickstart.py
+
+test: $(READY)  ## the fast tests
+	$(BIN)/python -m pytest
+
+slow: $(READY)  ## the tests that take longer
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## formatting and lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf .venv runs build *.egg-info
+
+# torch comes first and alone: the pinned version is taken as it stands, and what needs torch then finds it there.
+$(READY): setup.py constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@

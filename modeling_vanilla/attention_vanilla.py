@@ -1,0 +1,207 @@
+"""Section 3.2: scaled dot-product attention (Eq. 1), multi-head attention, and the restricted window of section 4.
+
+Axes, here and in every flat file: B batch, S source length, T target length (in self-attention both lengths are one
+sequence's), H heads, K d_k, V d_v, D d_model, F d_ff.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vanilla import VanillaConfig
+
+
+def eager_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V (3.2.1, Eq. 1), written out.
+
+    Args:
+        module: the attention that asks; its `training` flag switches the dropout.
+        query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, V).
+        attention_mask: broadcastable to (B, H, T, S); True where a position may be seen, or a number to add to the
+            score. None: all are seen.
+        scaling: 1 / sqrt(d_k).
+        dropout: probability of dropping an attention weight.
+
+    Returns:
+        The output (B, T, H, V) and the attention weights (B, H, T, S). A position that sees nothing gets zeros.
+    """
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1))
+    if attention_mask is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
+        hidden = torch.finfo(scores.dtype).min
+        if attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, hidden)
+        else:
+            scores = scores + attention_mask
+        weights = scores.softmax(dim=-1).masked_fill(scores <= hidden / 2, 0.0)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+# Keys up to which Eq. 1 written out beats torch's fused kernel on a CPU (benchmarks/attention_cpu.py).
+EAGER_KEYS_ON_CPU = 256
+
+
+def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
+    return query.device.type == "cpu" and key.shape[2] <= EAGER_KEYS_ON_CPU and not torch.compiler.is_compiling()
+
+
+def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
+    """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4)."""
+    return create_bidirectional_mask(config, x, attention_mask, and_mask_function=_window(config, causal=False))
+
+
+def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
+    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window."""
+    return create_causal_mask(config, x, attention_mask, cache, and_mask_function=_window(config, causal=True))
+
+
+def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, memory: torch.Tensor):
+    """Mask of the decoder's attention over the encoder's output, memory (B, S, D): padding."""
+    return create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory)
+
+
+def _window(config: VanillaConfig, causal: bool) -> Callable | None:
+    """The neighbourhood of r positions that a position sees, as a mask function over indices; None without a window.
+
+    Section 4 centres it on the position. The paper is silent on the decoder, where later positions are hidden: here
+    the last r positions are seen, and on an even r: the left side has the odd one.
+    """
+    if config.attention_window is None:
+        return None
+    if "flash" in config._attn_implementation:
+        raise ValueError(
+            f"attention_window {config.attention_window} needs eager, sdpa or flex attention, "
+            f"not {config._attn_implementation!r}"
+        )
+    r = config.attention_window
+    before, after = (r - 1, 0) if causal else (r // 2, r - 1 - r // 2)
+
+    def seen(batch_index, head_index, query_index, key_index):
+        return (key_index >= query_index - before) & (key_index <= query_index + after)
+
+    return seen
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
+
+    The base of the two kinds below, which differ in where Q, K and V come from (3.2.3).
+    """
+
+    def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int, is_causal: bool):
+        super().__init__()
+        self.config = config
+        self.num_heads = num_heads
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.d_k, self.d_v = config.head_dims(num_heads)
+        self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
+
+    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, H * K) -> (B, H, T, K)"""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def attend(self, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Eq. 1 on every head by the chosen back end, then W^O. q (B, H, T, K) -> (B, T, D), weights (B, H, T, S)."""
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        if self.config._attn_implementation == "sdpa" and _eager_is_faster(q, k):
+            attention = eager_attention
+            if attention_mask is None and self.is_causal and q.shape[2] > 1:
+                # SDPA is told of causality by a flag where the mask would say nothing else.
+                attention_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        dropout = self.config.attention_dropout if self.training else 0.0
+        output, weights = attention(
+            self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
+        )
+        return output.flatten(2), weights
+
+
+class SelfAttention(MultiHeadAttention):
+    """Queries, keys and values all come from the layer below (3.2.3, second and third use).
+
+    `qkv_proj` holds W^Q, W^K and W^V one below the other: one product instead of three.
+    """
+
+    def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int, is_causal: bool):
+        super().__init__(config, num_heads, layer_idx, is_causal)
+        self.projected_dims = [num_heads * self.d_k, num_heads * self.d_k, num_heads * self.d_v]
+        self.qkv_proj = nn.Linear(config.d_model, sum(self.projected_dims), bias=config.attention_bias)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end keeps none."""
+        q, k, v = (self.split_heads(part) for part in self.qkv_proj(x).split(self.projected_dims, dim=-1))
+        if past_key_values is not None:
+            k, v = past_key_values.self_attention_cache.update(k, v, self.layer_idx)
+        output, weights = self.attend(q, k, v, attention_mask, **kwargs)
+        return self.out_proj(output), weights
+
+
+class CrossAttention(MultiHeadAttention):
+    """Queries come from the decoder, keys and values from the encoder's output (3.2.3, first use).
+
+    `kv_proj` holds W^K and W^V one below the other. The decoder's batch may be a multiple of the encoder's: the
+    beams of one sentence then share its keys and values, which are computed and held once.
+    """
+
+    def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int):
+        super().__init__(config, num_heads, layer_idx, is_causal=False)
+        self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.attention_bias)
+        self.projected_dims = [num_heads * self.d_k, num_heads * self.d_v]
+        self.kv_proj = nn.Linear(config.d_model, sum(self.projected_dims), bias=config.attention_bias)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x (B * beams, T, D), memory (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
+        rows, length, _ = x.shape
+        q = self.split_heads(self.q_proj(x))
+        k, v = self.keys_and_values(memory, past_key_values)
+        beams = rows // k.shape[0]
+        if beams > 1:
+            # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
+            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+            attention_mask = None if attention_mask is None else attention_mask[:, :, :1]
+        output, weights = self.attend(q, k, v, attention_mask, **kwargs)
+        if beams > 1:
+            output = output.view(rows, length, -1)
+            if weights is not None:
+                weights = weights.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)
+        return self.out_proj(output), weights
+
+    def keys_and_values(self, memory: torch.Tensor, past_key_values: EncoderDecoderCache | None):
+        """(B, H, S, K) and (B, H, S, V) of the encoder's output, from the cache once they are there."""
+        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            return cached.keys, cached.values
+        k, v = (self.split_heads(part) for part in self.kv_proj(memory).split(self.projected_dims, dim=-1))
+        if past_key_values is not None:
+            k, v = past_key_values.cross_attention_cache.update(k, v, self.layer_idx)
+            past_key_values.is_updated[self.layer_idx] = True
+        return k, v

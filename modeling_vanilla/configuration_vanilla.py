@@ -1,0 +1,226 @@
+"""The settings of the Transformer, named as the paper names them, with a preset for every row of its Table 3."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from .pipeline_vanilla import PIPELINE_ENTRY
+
+_BIG = {
+    "d_model": 1024,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "dropout": 0.3,
+}
+
+
+def _heads(h: int) -> dict:
+    return {"encoder_attention_heads": h, "decoder_attention_heads": h}
+
+
+def _layers(n: int) -> dict:
+    return {"encoder_layers": n, "decoder_layers": n}
+
+
+def _ffn(d_ff: int) -> dict:
+    return {"encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
+
+
+# What each model changes against the base model. The rows of Table 3 carry its letters and the figure they vary.
+PRESETS: dict[str, dict] = {
+    "base": {},
+    "big": _BIG,
+    # Small enough for a laptop: what Wu et al. (2021) train on Multi30k.
+    "tiny": {"d_model": 128, **_layers(4), **_heads(4), **_ffn(256), "dropout": 0.3},
+    # Section 6.3: four layers of d_model 1024, a vocabulary of 16K, all else as the base model.
+    "parsing": {"d_model": 1024, **_layers(4), "vocab_size": 16000},
+    "A-h1": _heads(1),
+    "A-h4": _heads(4),
+    "A-h16": _heads(16),
+    "A-h32": _heads(32),
+    # Rows (B) shrink the keys only; the values keep the base model's 64.
+    "B-dk16": {"d_k": 16, "d_v": 64},
+    "B-dk32": {"d_k": 32, "d_v": 64},
+    "C-N2": _layers(2),
+    "C-N4": _layers(4),
+    "C-N8": _layers(8),
+    "C-d256": {"d_model": 256},
+    "C-d1024": {"d_model": 1024},
+    "C-ff1024": _ffn(1024),
+    "C-ff4096": _ffn(4096),
+    "D-drop0.0": {"dropout": 0.0},
+    "D-drop0.2": {"dropout": 0.2},
+    "D-ls0.0": {"label_smoothing": 0.0},
+    "D-ls0.2": {"label_smoothing": 0.2},
+    "E-learned": {"position_embedding_type": "learned"},
+}
+
+
+class _TaskNames(dict):
+    """The custom_pipelines of a folder loaded where this package is installed.
+
+    pipeline() reads the name of the task off this dictionary, and then asks for trust_remote_code if the task is in
+    it. Here the task is registered already and no code of the folder will run, so nothing is said to be in it.
+    """
+
+    def __contains__(self, task) -> bool:
+        return False
+
+
+@strict
+class VanillaConfig(PreTrainedConfig):
+    """Configuration of the Transformer of "Attention Is All You Need" (arXiv:1706.03762). The defaults are its base model.
+
+    Args:
+        vocab_size: entries of the vocabulary that source and target share (5.1: about 37000 for English-German).
+        d_model: width of every sub-layer's output and of the embeddings (3.1).
+        encoder_layers, decoder_layers: N, the layers of each stack (3.1).
+        encoder_attention_heads, decoder_attention_heads: h, the parallel heads of each attention (3.2.2).
+        encoder_ffn_dim, decoder_ffn_dim: d_ff, the inner width of the feed-forward networks (3.3).
+        d_k, d_v: width of a head's keys and of its values; None means d_model / heads (3.2.2; Table 3 varies them).
+        dropout: P_drop on each sub-layer's output before it is added, and on embedding plus position (5.4).
+        attention_dropout, activation_dropout: dropout on the attention weights and inside the feed-forward network.
+            The paper has neither; later Transformers do.
+        activation_function: of the feed-forward network, a name that transformers knows (3.3: ReLU).
+        position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
+        max_position_embeddings: rows of the learned table; sinusoidal positions have no limit.
+        attention_window: r of section 4: self-attention sees r positions only, centred on its own in the encoder,
+            the last r in the decoder. None means all.
+        label_smoothing: epsilon_ls of the training loss (5.4).
+        tie_word_embeddings: one matrix for source embedding, target embedding and output projection (3.4).
+        attention_bias: whether W^Q, W^K, W^V and W^O carry a bias. The formulas of 3.2.2 have none; MarianMT's do.
+        init_std: None draws the projections from Xavier's uniform distribution; a number draws them from a normal
+            distribution of this standard deviation. Embeddings always have standard deviation d_model^-0.5, so that
+            they have unit variance after the multiplication by sqrt(d_model). The paper is silent.
+        layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is what its authors' code used.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
+            target shifted right behind the decoder start token.
+        use_cache: whether decoding keeps the keys and values of earlier positions.
+
+    Raises:
+        ValueError: for a combination that no model can have; the message names the field and the value.
+    """
+
+    model_type = "vanilla"
+    keys_to_ignore_at_inference = ("past_key_values",)
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    position_embedding_type: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    attention_window: int | None = None
+    label_smoothing: float | int = 0.1
+    tie_word_embeddings: bool = True
+    attention_bias: bool = False
+    init_std: float | int | None = None
+    layer_norm_eps: float = 1e-6
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs):
+        self._check()
+        custom_pipelines = kwargs.pop("custom_pipelines", None)
+        super().__post_init__(**kwargs)
+        if custom_pipelines is not None:
+            remote = type(self).__module__.startswith("transformers_modules")
+            self.custom_pipelines = custom_pipelines if remote else _TaskNames(custom_pipelines)
+
+    @classmethod
+    def preset(cls, name: str, **overrides) -> "VanillaConfig":
+        """The configuration of a model of the paper by its name in PRESETS, with any field overridden.
+
+        Raises:
+            ValueError: if there is no such preset, or a field is not one of this class.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
+        unknown = [field for field in overrides if field not in cls.__dataclass_fields__]
+        if unknown:
+            raise ValueError(f"preset: {unknown[0]!r} is not a field of {cls.__name__}")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def head_dims(self, num_heads: int) -> tuple[int, int]:
+        """(d_k, d_v) of one of `num_heads` heads (3.2.2)."""
+        default = self.d_model // num_heads
+        return (default if self.d_k is None else self.d_k), (default if self.d_v is None else self.d_v)
+
+    def to_dict(self) -> dict:
+        """As PreTrainedConfig.to_dict, with what AutoModel and pipeline() need to load a folder without this package."""
+        output = super().to_dict()
+        output["auto_map"] = {
+            "AutoConfig": "configuration_vanilla.VanillaConfig",
+            "AutoModel": "modeling_vanilla.VanillaModel",
+            "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
+        }
+        output["custom_pipelines"] = {"translation": PIPELINE_ENTRY}
+        return output
+
+    def _check(self) -> None:
+        for field in (
+            "vocab_size",
+            "d_model",
+            "encoder_layers",
+            "decoder_layers",
+            "encoder_attention_heads",
+            "decoder_attention_heads",
+            "encoder_ffn_dim",
+            "decoder_ffn_dim",
+            "d_k",
+            "d_v",
+            "max_position_embeddings",
+            "attention_window",
+        ):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field} must be at least 1, not {value}")
+        for field in ("encoder_attention_heads", "decoder_attention_heads"):
+            heads = getattr(self, field)
+            if self.d_model % heads and (self.d_k is None or self.d_v is None):
+                raise ValueError(
+                    f"d_model {self.d_model} is not divisible by {field} {heads}: give d_k and d_v, or change one of them"
+                )
+        for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            value = getattr(self, field)
+            if not 0 <= value < 1:
+                raise ValueError(f"{field} must be at least 0 and below 1, not {value}")
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps}")
+        if self.init_std is not None and self.init_std <= 0:
+            raise ValueError(f"init_std must be above 0, not {self.init_std}")
+        if self.position_embedding_type not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f"position_embedding_type must be 'sinusoidal' or 'learned', not {self.position_embedding_type!r}"
+            )
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function {self.activation_function!r} is not known to transformers")
+        for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, field)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < self.vocab_size:
+                    raise ValueError(f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens")
+
+
+__all__ = ["PRESETS", "VanillaConfig"]

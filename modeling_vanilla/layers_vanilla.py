@@ -1,0 +1,138 @@
+"""Sections 3.1 and 3.3 to 3.5: the layers of the two stacks, the feed-forward network and the positions."""
+
+import math
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention_vanilla import CrossAttention, SelfAttention
+from .configuration_vanilla import VanillaConfig
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then a feed-forward network, each followed by AddNorm (3.1)."""
+
+    def __init__(self, config: VanillaConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = SelfAttention(config, config.encoder_attention_heads, layer_idx, is_causal=False)
+        self.self_attn_add_norm = AddNorm(config)
+        self.ffn = FeedForward(config, config.encoder_ffn_dim)
+        self.ffn_add_norm = AddNorm(config)
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+        """x (B, S, D) -> (B, S, D)"""
+        x = self.self_attn_add_norm(x, self.self_attn(x, attention_mask, **kwargs)[0])
+        return self.ffn_add_norm(x, self.ffn(x))
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """As the encoder's layer, with attention over the encoder's output between the two (3.1)."""
+
+    def __init__(self, config: VanillaConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = SelfAttention(config, config.decoder_attention_heads, layer_idx, is_causal=True)
+        self.self_attn_add_norm = AddNorm(config)
+        self.cross_attn = CrossAttention(config, config.decoder_attention_heads, layer_idx)
+        self.cross_attn_add_norm = AddNorm(config)
+        self.ffn = FeedForward(config, config.decoder_ffn_dim)
+        self.ffn_add_norm = AddNorm(config)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        memory: torch.Tensor,
+        self_mask: torch.Tensor | None = None,
+        cross_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """x (B, T, D), the encoder's output memory (B, S, D) -> (B, T, D)"""
+        x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, past_key_values, **kwargs)[0])
+        x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, past_key_values, **kwargs)[0])
+        return self.ffn_add_norm(x, self.ffn(x))
+
+
+class AddNorm(nn.LayerNorm):
+    """LayerNorm(x + Dropout(Sublayer(x))): residual connection, dropout and post-layer normalisation (3.1, 5.4)."""
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + self.dropout(sublayer_output))
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (3.3, Eq. 2), the same at every position."""
+
+    def __init__(self, config: VanillaConfig, d_ff: int):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, d_ff)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = Dropout(config.activation_dropout)
+        self.fc2 = nn.Linear(d_ff, config.d_model)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (B, T, D) -> (B, T, D)"""
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
+
+
+class Dropout(nn.Dropout):
+    """torch's Dropout, with masks that a CPU draws six times as fast."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            return _CpuDropout.apply(x, self.p)
+        return super().forward(x)
+
+
+class _CpuDropout(torch.autograd.Function):
+    """Zeroes elements with probability p, to the nearest 2^-16, and divides the rest by what is left of 1.
+
+    torch draws one random number an element, on one thread; here one draw of 64 bits decides four.
+    """
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, p: float) -> torch.Tensor:
+        level = max(1, min(round(p * 2**16), 2**16 - 1))
+        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        dropped = (bits.view(torch.int16)[: x.numel()] < level - 2**15).view(x.shape)
+        ctx.save_for_backward(dropped)
+        ctx.scale = 1 / (1 - level / 2**16)
+        return x.masked_fill(dropped, 0).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        (dropped,) = ctx.saved_tensors
+        return grad_output.masked_fill(dropped, 0).mul_(ctx.scale), None
+
+
+class SinusoidalPositions(nn.Module):
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(the same) (3.5). No parameters, no limit."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.d_model = d_model
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        """position_ids (..., T), counted from 0 -> (..., T, D) in 32-bit floats"""
+        pair = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
+        angle = position_ids.unsqueeze(-1) * torch.exp(pair * (-math.log(10000.0) / self.d_model))
+        # An odd d_model leaves the last sine without its cosine.
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.d_model]
+
+
+class LearnedPositions(nn.Embedding):
+    """A vector learned for each of the first max_position_embeddings positions (3.5; Table 3, row E)."""
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config.max_position_embeddings, config.d_model)
+
+
+def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Positions from 0, counted over real tokens only, so that padding on the left moves nothing. (B, T) -> (B, T)"""
+    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)

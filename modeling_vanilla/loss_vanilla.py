@@ -1,0 +1,103 @@
+"""Section 5.4: cross-entropy against smoothed labels, fused with the output projection.
+
+With a vocabulary of 37000 the logits of one batch outweigh the rest of the training step. The fused form computes
+them a few rows at a time, takes loss and gradient from them on the spot and drops them, so that the full matrix
+(tokens x vocabulary) never exists.
+"""
+
+import torch
+from torch import nn
+
+IGNORED = -100  # the label of a position that does not count, as everywhere in transformers
+
+# Rows of logits that exist at a time: few enough to stay in cache, enough to keep the products large.
+CHUNK_ROWS = 512
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, epsilon: float, num_items: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Cross-entropy against (1 - epsilon) * one-hot + epsilon / V, the mean over the labels that count.
+
+    Args:
+        logits: (..., V). labels: (...), unshifted: the token each position shall give, IGNORED where none counts.
+        epsilon: epsilon_ls, the probability spread evenly over the whole vocabulary.
+        num_items: divide the sum by this instead of the number of labels that count here (the tokens of a whole
+            update, if this is one of its batches).
+
+    Returns:
+        A scalar in nats per token.
+    """
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        label_smoothing=epsilon,
+        reduction="sum",
+    )
+    return total / _count(labels, num_items)
+
+
+def fused_smoothed_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    epsilon: float,
+    num_items: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """smoothed_cross_entropy(hidden @ weight.T, labels, ...) without ever holding those logits.
+
+    Args:
+        hidden: (..., D), the decoder's output. weight: (V, D), the output projection. The rest as above.
+    """
+    device_type = hidden.device.type
+    if torch.is_autocast_enabled(device_type):
+        # Cast out here, where autograd sees it: the gradients come back in the parameters' own type.
+        dtype = torch.get_autocast_dtype(device_type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    counts = labels.flatten() != IGNORED
+    rows = hidden.flatten(0, -2)[counts]
+    return _FusedLoss.apply(rows, weight, labels.flatten()[counts], epsilon) / _count(labels, num_items)
+
+
+def _count(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
+    # A batch without a single label that counts has loss 0, not 0 / 0.
+    return (labels != IGNORED).sum().clamp(min=1) if num_items is None else num_items
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Sum over rows of -sum_v q_v log p_v with p = softmax(z), z = h W^T, q = (1 - epsilon) onehot(y) + epsilon / V.
+
+    As q sums to 1, a row's loss is logsumexp(z) - (1 - epsilon) z_y - epsilon mean(z), and its gradient in z is
+    p - q. Both are there once p is, so the forward pass computes the gradients as well. What q adds to them needs no
+    pass over the vocabulary: with w the sum of W's rows, q W = (1 - epsilon) W_y + epsilon / V w.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch.Tensor:
+        vocabulary = weight.shape[0]
+        spread = epsilon / vocabulary
+        weight_sum = weight.sum(dim=0, dtype=torch.float32)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_grad = torch.empty_like(hidden)
+        weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        for start in range(0, hidden.shape[0], CHUNK_ROWS):
+            h, y = hidden[start : start + CHUNK_ROWS], labels[start : start + CHUNK_ROWS]
+            z = h @ weight.T
+            p = z.softmax(dim=-1)
+            # logsumexp(z) = z_v - log p_v for any v; at the largest, p_v cannot underflow.
+            peak, at = z.max(dim=-1, keepdim=True)
+            log_normaliser = peak.float() - p.gather(1, at).float().log()
+            total += log_normaliser.sum() - (1 - epsilon) * z.gather(1, y[:, None]).float().sum()
+            hidden_grad[start : start + CHUNK_ROWS] = p @ weight - (1 - epsilon) * weight[y] - spread * weight_sum
+            weight_grad += p.T @ h
+        total -= spread * torch.dot(hidden.sum(dim=0, dtype=torch.float32), weight_sum)
+        weight_grad.index_add_(0, labels, hidden.float(), alpha=epsilon - 1)
+        weight_grad -= spread * hidden.sum(dim=0, dtype=torch.float32)
+        ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
+        return total
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        hidden_grad, weight_grad = ctx.saved_tensors
+        return hidden_grad * grad_output, weight_grad * grad_output, None, None

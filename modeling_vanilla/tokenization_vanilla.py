@@ -1,0 +1,194 @@
+"""The vocabulary shared by source and target (section 5.1): byte-level BPE or WordPiece, as a stock fast tokenizer."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3
+
+# Tensor cores want the vocabulary, a dimension of the output projection, to be a multiple of 8.
+VOCAB_MULTIPLE = 8
+MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # one token per byte: whatever the text, its bytes are in the vocabulary
+
+# Merges stay within a piece. A piece is a word, or a run of other characters, with the blank before it; or blanks.
+# One joiner may stand before each letter or digit of a word ("don't", "t-shirt", "3.5", "&apos;s"), so a word that is
+# already tokenised keeps together while the full stop in "shirt." is its own piece, not a second entry "shirt.".
+# "<" and ">" must not become joiners: a piece could then hold "<s>", which WordPiece would look up as a whole.
+# MAX_PIECE, in characters, bounds WordPiece's search, which is quadratic in the piece and gives up on long ones.
+MAX_PIECE = 64
+JOINERS = "-'\u2019.,:;&_/@"
+PIECE = (
+    rf" ?(?:[{JOINERS}]?[\p{{L}}\p{{M}}\p{{N}}]){{1,{MAX_PIECE}}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]{{1,{MAX_PIECE}}}"
+    rf"|\s{{1,{MAX_PIECE}}}(?!\S)|\s"
+)
+MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter MAX_PIECE times, UTF-8
+
+
+def train_tokenizer(
+    texts: Iterable[str] | None = None,
+    *,
+    files: str | PathLike | Sequence[str | PathLike] | None = None,
+    vocab_size: int = 37000,
+    algorithm: str = "bpe",
+    min_frequency: int = 2,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train the vocabulary that source and target share, and wrap it as a tokenizer that AutoTokenizer reloads.
+
+    Section 5.1: English-German uses byte-pair encoding with one vocabulary of about 37000 tokens for both languages,
+    English-French 32000 word pieces (`algorithm="wordpiece", vocab_size=32000`).
+
+    - Lossless: `decode(encode(text), skip_special_tokens=True) == text` for every string, and no input is unknown,
+      because the alphabet is the 256 bytes. A blank is put before every text and taken away again on decoding, so
+      a word has the same ids at the start of a sentence as inside it.
+    - Every sequence, source or target, ends in `</s>`; nothing is put before it (the decoder starts from `<s>`).
+    - Text cannot inject special tokens: "</s>" in a sentence is four characters like any others
+      (`split_special_tokens=True`, which is saved along). Special tokens of your own are therefore not found in text
+      either, unless that call says `tokenizer(text, split_special_tokens=False)`. The setting lives in
+      tokenizer_config.json: a program that reads tokenizer.json alone must set it itself.
+    - `len(tokenizer) == tokenizer.vocab_size`, a multiple of 8. When a small corpus yields fewer tokens than asked
+      for, up to seven fillers `<unused0>`, `<unused1>`, ... complete the multiple; they are special tokens that no text
+      encodes to and that decoding skips.
+
+    The paper is silent: how text is split into words before the merges; `PIECE` decides it here. WordPiece marks where
+    words begin (by the blank), as BPE does, not where they continue ("##"): a "##" in the text would be lost.
+
+    Args:
+        texts: strings, source and target sentences together. Read once, so a generator will do.
+        files: instead of `texts`, one or several UTF-8 text files, source and target together, plain or `.gz`.
+        vocab_size: upper limit of the vocabulary, special tokens included, at least 260; rounded up to a multiple of 8.
+        algorithm: "bpe" applies the merges in the order learnt; "wordpiece" learns the same way, and then takes the
+            longest token that matches.
+        min_frequency: a pair that occurs less often is never merged.
+        show_progress: show the progress bar of `tokenizers`.
+
+    Raises:
+        ValueError: neither or both of `texts` and `files`; nothing but blank text; an item that is not a string; a file
+            that is missing, unreadable or not UTF-8; an unknown algorithm; `vocab_size` or `min_frequency` too small.
+    """
+    if (texts is None) == (files is None):
+        raise ValueError(f"give either texts or files: got {'neither' if texts is None else 'both'}")
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(
+            f"vocab_size={vocab_size}: must be at least {MIN_VOCAB_SIZE}, "
+            f"{len(SPECIAL_TOKENS)} special tokens and the 256 bytes"
+        )
+    if min_frequency < 1:
+        raise ValueError(f"min_frequency={min_frequency}: must be at least 1")
+
+    model, trainer = _model_and_trainer(
+        algorithm,
+        vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=show_progress,
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    tokenizer.train_from_iterator(_checked_texts(texts) if files is None else _texts_of_files(files), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}",
+        pair=f"$A {EOS} $B:1 {EOS}:1",
+        special_tokens=[(EOS, tokenizer.token_to_id(EOS))],
+    )
+    tokenizer, fillers = _fill_vocabulary(tokenizer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNK,
+        extra_special_tokens=fillers,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    )
+
+
+def read_lines(path: str | PathLike) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, plain or `.gz`, without their line ends.
+
+    Raises:
+        ValueError: the file cannot be read, or a line is not UTF-8.
+    """
+    path, number = Path(path), 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            for line in stream:
+                number += 1
+                yield line.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, line {number}: not UTF-8, {error.reason} at byte {error.start}") from error
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
+        raise ValueError(f"{path}: cannot be read, {getattr(error, 'strerror', None) or error}") from error
+
+
+def _model_and_trainer(algorithm: str, **options) -> tuple[models.Model, trainers.Trainer]:
+    if algorithm == "bpe":
+        return models.BPE(unk_token=UNK), trainers.BpeTrainer(**options)
+    if algorithm == "wordpiece":
+        return (
+            models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES),
+            trainers.WordPieceTrainer(continuing_subword_prefix="", **options),
+        )
+    raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
+
+
+def _texts_of_files(files: str | PathLike | Sequence[str | PathLike]) -> Iterator[str]:
+    paths = [Path(path) for path in ([files] if isinstance(files, str | PathLike) else files)]
+    for path in paths:  # before hours go into reading the others
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+    lines = (line for path in paths for line in read_lines(path))
+    return _require_text(lines, f"files {[str(path) for path in paths]}")
+
+
+def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
+    # tokenizers would take a string for its letters, and a list among the strings for a batch of them.
+    if isinstance(texts, str):
+        raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
+    return _require_text((_checked_text(number, text) for number, text in enumerate(texts, start=1)), "texts")
+
+
+def _checked_text(number: int, text: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"texts, item {number}: must be a string, not {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"texts, item {number}: {text[error.start]!r} is half a surrogate pair") from error
+    return text
+
+
+def _require_text(texts: Iterable[str], name: str) -> Iterator[str]:
+    blank = True
+    for text in texts:
+        blank = blank and not text.strip()
+        yield text
+    if blank:
+        raise ValueError(f"{name}: no text to train on")
+
+
+def _fill_vocabulary(tokenizer: Tokenizer) -> tuple[Tokenizer, list[str]]:
+    # In the model's own vocabulary rather than added to it, or `tokenizer.vocab_size` would not count them.
+    size = tokenizer.get_vocab_size()
+    fillers = [f"<unused{number}>" for number in range(-size % VOCAB_MULTIPLE)]
+    state = json.loads(tokenizer.to_str())
+    state["model"]["vocab"].update({filler: size + number for number, filler in enumerate(fillers)})
+    return Tokenizer.from_str(json.dumps(state)), fillers

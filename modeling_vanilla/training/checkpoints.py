@@ -1,0 +1,136 @@
+"""Checkpoints: written whole or not at all, safetensors and JSON only, and averaged as in section 6.1."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+OPTIMIZER = "optimizer.safetensors"
+PROGRESS = "progress.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def save_checkpoint(
+    run: Path, accelerator: Accelerator, model, optimizer, tokenizer: PreTrainedTokenizerBase, progress: dict
+) -> Path:
+    """Write run/checkpoint-STEP: a model folder that from_pretrained loads, and all that resuming needs.
+
+    Every process must call this. The folder is written under another name and renamed, so that one with this name is
+    always whole, and what a killed process leaves behind is never taken for one.
+
+    Args:
+        progress: what JSON can hold, with the "step".
+
+    Raises:
+        OSError: if it cannot be written; nothing half-written stays.
+    """
+    final = run / f"checkpoint-{progress['step']}"
+    part = run / f"{final.name}.part"
+    weights = accelerator.get_state_dict(model)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)["state"]
+    if accelerator.is_main_process:
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            # Saving shows a bar of its own for each file, which would tear the bar of the training apart.
+            save_model(accelerator.unwrap_model(model), tokenizer, part, weights)
+            flat = {f"{name}/{key}": value for name, state in moments.items() for key, value in state.items()}
+            save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
+            write_json(part / PROGRESS, progress)
+            shutil.rmtree(final, ignore_errors=True)
+            part.rename(final)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise OSError(f"{final}: the checkpoint cannot be written: {error}") from error
+    accelerator.wait_for_everyone()
+    return final
+
+
+def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict | None = None) -> None:
+    """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
+    model.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
+
+
+def load_progress(checkpoint: Path) -> dict:
+    """What save_checkpoint was given as progress."""
+    return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
+
+
+def load_optimizer(checkpoint: Path, model, optimizer) -> None:
+    """Give the optimizer the moments that save_checkpoint has written."""
+    state: dict[str, dict] = {}
+    for name, value in load_file(checkpoint / OPTIMIZER).items():
+        parameter, key = name.rsplit("/", 1)
+        state.setdefault(parameter, {})[key] = value
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    current = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
+    set_optimizer_state_dict(
+        model, optimizer.optimizer, {"state": state, "param_groups": current["param_groups"]}, options=options
+    )
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    found = [path for path in Path(run).glob("checkpoint-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name).group(1)))
+
+
+def prune_checkpoints(run: Path, keep: int, best: int | None) -> None:
+    """Delete all but the last `keep` checkpoints and the one of step `best`."""
+    for path in list_checkpoints(run)[:-keep]:
+        if path.name != f"checkpoint-{best}":
+            shutil.rmtree(path)
+
+
+def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Tensor]:
+    """The mean of every weight over the checkpoints (6.1: the last 5 for the base model, 20 for the big one).
+
+    Raises:
+        ValueError: if there are none, one has no weights, or their names or shapes differ; the message names it.
+    """
+    if not checkpoints:
+        raise ValueError("no checkpoints to average")
+    total: dict[str, torch.Tensor] = {}
+    types: dict[str, torch.dtype] = {}
+    for checkpoint in map(Path, checkpoints):
+        weights = _load_weights(checkpoint)
+        shapes = {name: value.shape for name, value in weights.items()}
+        if total and shapes != {name: value.shape for name, value in total.items()}:
+            raise ValueError(f"{checkpoint}: its weights have other names or shapes than those of {checkpoints[0]}")
+        for name, value in weights.items():
+            types[name] = value.dtype
+            # In 64 bits, so that the order of the checkpoints cannot change the mean.
+            total[name] = total[name] + value.double() if name in total else value.double()
+    return {name: (value / len(checkpoints)).to(types[name]) for name, value in total.items()}
+
+
+def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    path = checkpoint / SAFE_WEIGHTS_NAME
+    if not path.is_file():
+        raise ValueError(f"{checkpoint}: no checkpoint, as it has no {SAFE_WEIGHTS_NAME}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Write JSON under another name and rename it, so that the file is never half-written."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(part, path)

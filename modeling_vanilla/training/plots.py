@@ -1,0 +1,37 @@
+"""A run at a glance: loss, learning rate and BLEU over the steps."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display is needed, or assumed
+from matplotlib import pyplot as plt
+
+
+def plot_run(losses: list[float], rates: list[float], validations: list[dict], path: Path) -> None:
+    """Draw the curves of a run.
+
+    Args:
+        losses, rates: the training loss in nats per token, label-smoothed, and the learning rate of each update.
+        validations: entries with "step", "loss" (not smoothed) and "bleu".
+        path: PNG file to write.
+    """
+    steps = range(1, len(losses) + 1)
+    figure, (top, middle, bottom) = plt.subplots(3, 1, sharex=True, figsize=(8, 9), layout="constrained")
+    top.plot(steps, losses, linewidth=0.6, label="training, label-smoothed")
+    middle.plot(steps, rates)
+    if validations:
+        at = [entry["step"] for entry in validations]
+        top.plot(at, [entry["loss"] for entry in validations], marker=".", label="validation")
+        bottom.plot(at, [entry["bleu"] for entry in validations], marker=".")
+    else:
+        bottom.text(0.5, 0.5, "not validated", ha="center", transform=bottom.transAxes)
+    top.set_ylabel("loss (nats per token)")
+    top.legend()
+    middle.set_ylabel("learning rate")
+    bottom.set_ylabel("validation BLEU")
+    bottom.set_xlabel("step")
+    part = path.with_name(path.stem + ".part.png")
+    figure.savefig(part, dpi=120)
+    plt.close(figure)
+    part.replace(path)

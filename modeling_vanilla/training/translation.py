@@ -1,0 +1,260 @@
+"""From sentence pairs to a model folder that translates: data, vocabulary, model, training, test, results."""
+
+import json
+import platform
+import shutil
+import time
+from dataclasses import asdict, dataclass, field, make_dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, set_seed
+from datasets import Dataset, DatasetDict
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..configuration_vanilla import PRESETS, VanillaConfig
+from ..model_card import write_model_card
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..tokenization_vanilla import train_tokenizer
+from ..translation import translate
+from .checkpoints import list_checkpoints, load_progress, save_model, write_json
+from .data import DataOptions, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
+from .metrics import translation_scores
+from .optimization import learning_rate
+from .plots import plot_run
+from .trainer import Progress, TrainingOptions, train
+
+
+@dataclass
+class TranslationOptions:
+    """Which model to train and over which vocabulary."""
+
+    preset: str = field(default="base", metadata={"help": f"The model: {', '.join(PRESETS)}."})
+    model: str | None = field(
+        default=None, metadata={"help": "A saved model folder to go on from, with its vocabulary, instead of a preset."}
+    )
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "A saved tokenizer to use instead of training one on the training data."}
+    )
+    tokenizer_algorithm: str = field(default="bpe", metadata={"help": "bpe or wordpiece, if one is trained."})
+    resume: bool = field(default=False, metadata={"help": "Go on from the last checkpoint of output_dir."})
+
+
+def _model_fields() -> list[tuple]:
+    """The fields of VanillaConfig that shape a model; the rest transformers or the vocabulary decides."""
+    own = VanillaConfig.__annotations__
+    given = {
+        "is_encoder_decoder",
+        "use_cache",
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+        "decoder_start_token_id",
+    }
+    kinds = {"float | int": float, "int | None": int, "float | int | None": float}
+    result = []
+    for name, kind in own.items():
+        if name not in given:
+            kind = kinds.get(str(kind), kind)
+            result.append((name, kind | None, field(default=None, metadata={"help": f"VanillaConfig.{name}."})))
+    return result
+
+
+# Every default is the preset's: None here means that it stands.
+ModelOptions = make_dataclass("ModelOptions", _model_fields())
+ModelOptions.__doc__ = "Fields of VanillaConfig to set otherwise than the preset does."
+
+
+def train_translation(
+    data: DataOptions,
+    training: TrainingOptions,
+    options: TranslationOptions | None = None,
+    overrides: dict | None = None,
+) -> dict:
+    """Train a translation model and leave, under training.output_dir, all there is to know of it.
+
+    - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
+    - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
+    - `checkpoint-STEP/`: the last checkpoints and the best.
+
+    Args:
+        overrides: fields of VanillaConfig to set otherwise than the preset does; its vocab_size is the size of the
+            vocabulary to train.
+
+    Returns:
+        What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
+        data ("validation"), "train_seconds", "tokens_per_second", "parameters", the settings and the versions.
+
+    Raises:
+        ValueError: for bad data or settings, before anything is written.
+        OSError: if a file cannot be written.
+    """
+    options = options or TranslationOptions()
+    overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
+    run = Path(training.output_dir)
+    settings = {
+        "data": asdict(data),
+        "training": {k: v for k, v in asdict(training).items() if k != "output_dir"},
+        "model": {k: v for k, v in asdict(options).items() if k != "resume"} | overrides,
+    }
+    if options.resume:
+        check_same_run(run, settings)
+    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+    check_model_options(options, overrides)
+
+    state = PartialState()
+    with state.main_process_first():
+        pairs = load_pairs(data)
+    set_seed(training.seed)
+    checkpoints = list_checkpoints(run) if options.resume else []
+    source = str(checkpoints[-1]) if checkpoints else options.model
+    tokenizer = _tokenizer(source, options, overrides, pairs["train"])
+    model = _model(source, options, overrides, tokenizer, data, settings)
+    with state.main_process_first():
+        training_data, left_out = tokenize_training_pairs(pairs["train"], tokenizer, data)
+    if left_out["empty"] or left_out["too_long"]:
+        state.print(f"left out of training: {left_out}")
+    check_updates(training_data, training)
+    if state.is_main_process:
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(run / "run.json", settings)
+    state.wait_for_everyone()
+
+    progress = Progress(**load_progress(checkpoints[-1])) if checkpoints else None
+    start = time.monotonic()
+    model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
+    results = {
+        **_scores(model, tokenizer, pairs, training),
+        "validation": progress.validations[-1] if progress.validations else None,
+        "steps": progress.step,
+        "train_seconds": round(progress.seconds, 1),
+        "total_seconds": round(time.monotonic() - start, 1),
+        "tokens": progress.tokens,
+        "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "padding_share": round(1 - progress.tokens / progress.positions, 4),
+        "parameters": model.num_parameters(),
+        "vocabulary": len(tokenizer),
+        "training_pairs": len(training_data),
+        "left_out": left_out,
+        "settings": settings,
+        "device": str(model.device),
+        "processes": state.num_processes,
+        "threads": torch.get_num_threads(),
+        "machine": platform.processor() or platform.machine(),
+        "versions": {
+            name: version(name) for name in ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
+        },
+    }
+    if state.is_main_process:
+        _write_run(run, model, tokenizer, results, progress, training)
+    state.wait_for_everyone()
+    return results
+
+
+def check_model_options(options: TranslationOptions, overrides: dict) -> None:
+    """Find fault with the model's settings before any data are read.
+
+    Raises:
+        ValueError: as VanillaConfig.preset does, or for a model folder that does not exist.
+    """
+    if options.model is None:
+        # The vocabulary may still be small, and its special tokens must fit the smallest there can be.
+        VanillaConfig.preset(options.preset, **overrides)
+    else:
+        if overrides:
+            raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
+        if not (Path(options.model) / "config.json").is_file():
+            raise ValueError(f"model: {options.model} is no model folder, as it has no config.json")
+
+
+def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
+    """Raise ValueError, before anything is written, if the data cannot be cut into the batches and updates asked for."""
+    lengths = pair_lengths(training_data)
+    batches = token_batches(*lengths, training.tokens_per_batch, training.seed, epoch=0)
+    update_batches(batches, *lengths, training.tokens_per_update)
+
+
+def check_same_run(run: Path, settings: dict) -> None:
+    """Raise ValueError unless the run in this folder was started with the same settings."""
+    path = run / "run.json"
+    if not path.is_file():
+        raise ValueError(f"resume: {run} holds no run, as it has no run.json")
+    before = json.loads(path.read_text(encoding="utf-8"))
+    # A longer run, or one that reports more often, is still the same one.
+    free = ("max_steps", "max_minutes", "validate_steps", "checkpoint_steps", "checkpoint_minutes", "keep_checkpoints")
+    for part, values in settings.items():
+        for name, value in values.items():
+            if before[part].get(name) != value and name not in (*free, "average_checkpoints", "data_workers"):
+                raise ValueError(f"resume: {run} was started with {name} {before[part].get(name)!r}, not {value!r}")
+
+
+def _tokenizer(
+    source: str | None, options: TranslationOptions, overrides: dict, pairs: Dataset
+) -> PreTrainedTokenizerBase:
+    folder = options.tokenizer or source
+    if folder is not None:
+        if not (Path(folder) / "tokenizer_config.json").is_file():
+            raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
+        return AutoTokenizer.from_pretrained(folder)
+    shared = [_new_tokenizer(options, overrides, pairs) if PartialState().is_main_process else None]
+    return broadcast_object_list(shared)[0]
+
+
+def _new_tokenizer(options: TranslationOptions, overrides: dict, pairs: Dataset) -> PreTrainedTokenizerBase:
+    texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
+    size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
+    return train_tokenizer(texts, vocab_size=size, algorithm=options.tokenizer_algorithm)
+
+
+def _model(source, options, overrides, tokenizer, data: DataOptions, settings: dict) -> VanillaForConditionalGeneration:
+    if source is not None:
+        model = VanillaForConditionalGeneration.from_pretrained(source)
+        if model.config.vocab_size != len(tokenizer):
+            raise ValueError(
+                f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {model.config.vocab_size}"
+            )
+        return model
+    if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
+        raise ValueError(
+            f"vocabulary: the tokenizer {options.tokenizer} has {len(tokenizer)} tokens, "
+            f"vocab_size is {overrides['vocab_size']}"
+        )
+    special = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.bos_token_id,
+    }
+    return VanillaForConditionalGeneration(VanillaConfig.preset(options.preset, **{**overrides, **special}))
+
+
+def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: TrainingOptions) -> dict:
+    """Scores on the test data, which is read here and nowhere else."""
+    test = pairs.get("test")
+    if test is None:
+        return {"test_sentences": 0}
+    precision = torch.bfloat16 if training.mixed_precision == "bf16" else None
+    with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
+        translations = translate(model, tokenizer, test["source"][:], show_progress=PartialState().is_main_process)
+    scores = translation_scores(translations, test["target"][:], tokenize=training.bleu_tokenize)
+    return {**scores, "test_sentences": len(test)}
+
+
+def _write_run(run: Path, model, tokenizer, results: dict, progress: Progress, training: TrainingOptions) -> None:
+    part = run / "model.part"
+    shutil.rmtree(part, ignore_errors=True)
+    save_model(model, tokenizer, part)
+    write_model_card(part, model.config, results)
+    shutil.rmtree(run / "model", ignore_errors=True)
+    part.rename(run / "model")
+    write_json(run / "results.json", results)
+    rates = [
+        learning_rate(step, model.config.d_model, training.warmup_steps, training.learning_rate_scale)
+        for step in np.arange(1, progress.step + 1).tolist()
+    ]
+    plot_run(progress.losses, rates, progress.validations, run / "loss.png")

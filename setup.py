@@ -1,0 +1,40 @@
+"""Install `modeling_vanilla`: the Transformer of "Attention Is All You Need" for Hugging Face transformers."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+here = Path(__file__).resolve().parent
+version = re.search(r'^__version__ = "(.+)"$', (here / "modeling_vanilla/__init__.py").read_text(), re.M).group(1)
+
+train = [
+    "accelerate>=1.10",
+    "datasets>=4.0",
+    "evaluate>=0.4.5",
+    "sacrebleu>=2.5",
+    "matplotlib>=3.9",
+    "tensorboard>=2.18",
+]
+export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20"]
+test = [*train, "pytest>=8", "ruff>=0.15"]
+
+setup(
+    name="modeling-vanilla",
+    version=version,
+    description='The Transformer of "Attention Is All You Need", post-LN and tied, as a Hugging Face model package',
+    long_description=(here / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
+    # The model card is the template that every saved model folder is filled from.
+    package_data={"modeling_vanilla": ["model_card.md"]},
+    python_requires=">=3.11",
+    install_requires=[
+        "torch>=2.11",
+        "transformers>=5.10,<6",
+        "tokenizers>=0.22",
+        "safetensors>=0.5",
+    ],
+    extras_require={"train": train, "export": export, "test": test, "dev": [*test, *export]},
+)

@@ -1,0 +1,43 @@
+"""Small models that the tests share. Sizes differ between encoder and decoder, so that a mix-up shows."""
+
+import pytest
+import torch
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+
+SMALL = {
+    "vocab_size": 41,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 32,
+    "dropout": 0.0,
+}
+
+
+@pytest.fixture
+def make_config():
+    """A small configuration without dropout, with any field overridden."""
+
+    def make(**overrides) -> VanillaConfig:
+        return VanillaConfig(**{**SMALL, **overrides})
+
+    return make
+
+
+@pytest.fixture
+def make_model(make_config):
+    """A small model in evaluation mode, every parameter moved off its initial value (norms and biases are 1 and 0)."""
+
+    def make(cls=VanillaForConditionalGeneration, seed: int = 0, attn: str = "sdpa", **overrides):
+        torch.manual_seed(seed)
+        model = cls(make_config(attn_implementation=attn, **overrides))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+        return model.eval()
+
+    return make

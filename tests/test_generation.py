@@ -1,0 +1,694 @@
+"""Section 6.1: the search equals brute force and a plain list-based reference, and all else generate() offers works."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers.generation import MaxLengthCriteria
+from transformers.generation.streamers import BaseStreamer
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+
+PAD, BOS, EOS = 0, 1, 2
+ALPHAS = (0.0, 0.6, 1.0)
+BEAMS = (2, 3, 5)
+
+
+def random_model(seed: int, vocab_size: int = 7, sharpness: float = 0.8, **config) -> VanillaForConditionalGeneration:
+    """A tiny model of random weights whose next-token distributions are far from uniform and depend on the prefix."""
+    settings = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    settings |= {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8} | config
+    model = VanillaForConditionalGeneration(
+        VanillaConfig(vocab_size=vocab_size, tie_word_embeddings=False, dropout=0.0, **settings)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(std=sharpness if name == "lm_head.weight" else 0.4, generator=generator)
+    model.generation_config.max_extra_tokens = 4
+    return model.eval()
+
+
+def random_sources(seed: int, lengths: tuple[int, ...] = (1, 4, 2), vocab_size: int = 7) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [[*torch.randint(3, vocab_size, (length - 1,), generator=generator).tolist(), EOS] for length in lengths]
+
+
+def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:
+    width = width or max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+
+
+def batch(sources: list[list[int]]) -> dict[str, torch.Tensor]:
+    lengths = torch.tensor([len(source) for source in sources])
+    input_ids = pad_right(sources)
+    return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
+
+
+def next_log_probs(model, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
+    """log P(y | prefix, source) of the next token, without cache or padding: (prefixes, V)"""
+    with torch.no_grad():
+        logits = model(
+            input_ids=torch.tensor([source] * len(prefixes)), decoder_input_ids=torch.tensor(prefixes), use_cache=False
+        ).logits
+    return logits[:, -1].log_softmax(dim=-1)
+
+
+def log_prob_of(model, source: list[int], prompt: list[int], generated: list[int]) -> float:
+    """log P(generated | prompt, source), from one forward pass over the whole target."""
+    with torch.no_grad():
+        logits = model(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[*prompt, *generated[:-1]]])
+        ).logits[0, len(prompt) - 1 :]
+    return logits.log_softmax(dim=-1)[range(len(generated)), generated].sum().item()
+
+
+def penalty(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha
+
+
+def search(
+    model,
+    source: list[int],
+    beams: int,
+    alpha: float,
+    limit: int,
+    prompt: tuple[int, ...] = (BOS,),
+    eos: tuple[int, ...] = (EOS,),
+    forbidden=lambda tokens: (),
+    ends=lambda tokens: False,
+    early_stopping: bool = False,
+) -> tuple[list[tuple[float, list[int]]], int]:
+    """tensor2tensor's beam search for one sentence, in lists.
+
+    Returns the hypotheses as (score, prompt and generated tokens), best first, the finished before the living, and how
+    many of them are finished. `forbidden` gives the tokens that may not follow, `ends` whether a hypothesis ends
+    without EOS, both from all its tokens.
+    """
+    alive: list[tuple[float, list[int]]] = [(0.0, list(prompt))]
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, limit + 1):
+        candidates = []
+        log_probs = next_log_probs(model, source, [tokens for _, tokens in alive]).tolist()
+        for (total, tokens), row in zip(alive, log_probs, strict=True):
+            not_next = set(forbidden(tokens))
+            candidates += [
+                (total + value, [*tokens, token]) for token, value in enumerate(row) if token not in not_next
+            ]
+        candidates = sorted(candidates, reverse=True)[: (1 + len(eos)) * beams]
+        ended = [tokens[-1] in eos or ends(tokens) for _, tokens in candidates]
+        finished += [
+            (total / penalty(length, alpha), tokens)
+            for (total, tokens), end in zip(candidates, ended, strict=True)
+            if end
+        ]
+        finished = sorted(finished, reverse=True)[:beams]
+        alive = [candidate for candidate, end in zip(candidates, ended, strict=True) if not end][:beams]
+        if not alive:
+            break
+        if len(finished) == beams:
+            out_of_reach = finished[-1][0] > alive[0][0] / max(penalty(limit, alpha), penalty(length + 1, alpha))
+            if early_stopping or out_of_reach:
+                break
+    alive = [(total / penalty(length, alpha), tokens) for total, tokens in alive]
+    return finished + alive, len(finished)
+
+
+def assert_equals_search(model, sources, beams, alpha, returned=1, extra=4, message="", generate=None, **rules):
+    """generate() on the batch gives what search() gives sentence by sentence; returns search()'s outcomes."""
+    outcomes = [search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
+    expected = [hypothesis for hypotheses, _ in outcomes for hypothesis in hypotheses[:returned]]
+    output = model.generate(
+        **batch(sources),
+        num_beams=beams,
+        length_penalty=alpha,
+        num_return_sequences=returned,
+        max_extra_tokens=extra,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **(generate or {}),
+    )
+    assert output.sequences.tolist() == pad_right([tokens for _, tokens in expected]).tolist(), message
+    torch.testing.assert_close(
+        output.sequences_scores, torch.tensor([score for score, _ in expected]), rtol=1e-4, atol=1e-4, msg=message
+    )
+    return outcomes
+
+
+class Forbid(LogitsProcessor):
+    """Never this token, as the simplest way to a search that nothing ends but the limit."""
+
+    def __init__(self, token: int):
+        self.token = token
+
+    def __call__(self, input_ids, scores):
+        return scores.index_fill(1, torch.tensor([self.token]), -math.inf)
+
+
+# The search
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_a_wide_beam_equals_brute_force(alpha):
+    words, returned = 4, 5  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
+    for seed in range(6):
+        model = random_model(seed, vocab_size=words)
+        sources = random_sources(seed, (1, 2), vocab_size=words)
+        expected = []
+        for source in sources:
+            every = [
+                [*start, EOS]
+                for length in range(len(source) + 2)
+                for start in itertools.product((0, 1, 3), repeat=length)
+            ]
+            scored = [(log_prob_of(model, source, [BOS], y) / penalty(len(y), alpha), y) for y in every]
+            expected += sorted(scored, reverse=True)[:returned]
+        output = model.generate(
+            **batch(sources),
+            num_beams=3**4,
+            length_penalty=alpha,
+            num_return_sequences=returned,
+            max_extra_tokens=2,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist(), f"seed {seed}"
+        torch.testing.assert_close(
+            output.sequences_scores, torch.tensor([s for s, _ in expected]), rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("beams", BEAMS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_search_equals_the_plain_reference(alpha, beams):
+    """9 x 12 batches of 3 sentences, one or all hypotheses returned."""
+    ends = set()
+    for seed in range(12):
+        model = random_model(seed)
+        returned = beams if seed % 2 else 1
+        outcomes = assert_equals_search(model, random_sources(seed), beams, alpha, returned, message=f"seed {seed}")
+        for hypotheses, finished in outcomes:
+            ends.add(len(hypotheses[0][1]) if finished else "never")
+    assert len(ends) >= 4  # or the models would be too dull to tell one search from another
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_search_equals_the_plain_reference_on_many_models(alpha):
+    for seed in range(100, 300):
+        beams = 2 + seed % 6
+        lengths = (1 + seed % 5, 1 + seed % 3, 2 + seed % 7)
+        model = random_model(seed, vocab_size=10, sharpness=0.4 + 0.1 * (seed % 9))
+        sources = random_sources(seed, lengths, vocab_size=10)
+        assert_equals_search(model, sources, beams, alpha, 1 + seed % beams, extra=seed % 9, message=f"seed {seed}")
+
+
+@pytest.mark.parametrize("alpha", (0.6, 1.0))
+def test_where_nothing_finishes_the_living_are_returned(alpha):
+    for seed in range(8):
+        assert_equals_search(
+            random_model(seed),
+            random_sources(seed),
+            3,
+            alpha,
+            returned=3,
+            message=f"seed {seed}",
+            forbidden=lambda tokens: [EOS],
+            generate={"logits_processor": [Forbid(EOS)]},
+        )
+
+
+def test_where_too_few_finish_the_living_follow_them():
+    mixed = 0
+    for seed in range(12):
+        outcomes = assert_equals_search(random_model(seed), random_sources(seed), 5, 0.6, returned=5, extra=1)
+        mixed += sum(0 < finished < 5 for _, finished in outcomes)
+    assert mixed > 5
+
+
+def test_negative_alpha():
+    for seed in range(8):
+        assert_equals_search(random_model(seed), random_sources(seed), 3, -1.0, returned=3, message=f"seed {seed}")
+
+
+def test_early_stopping_ends_with_the_first_full_list():
+    different = 0
+    for seed in range(12):
+        model, sources = random_model(seed), random_sources(seed, (4, 6))
+        early = assert_equals_search(
+            model, sources, 2, 1.0, 2, message=f"seed {seed}", early_stopping=True, generate={"early_stopping": True}
+        )
+        different += early != [search(model, source, 2, 1.0, len(source) + 4) for source in sources]
+    assert different
+
+
+def test_several_end_tokens():
+    ended = set()
+    for seed in range(8):
+        outcomes = assert_equals_search(
+            random_model(seed), random_sources(seed), 3, 0.6, 3, eos=(EOS, 5), generate={"eos_token_id": [EOS, 5]}
+        )
+        ended |= {hypotheses[0][1][-1] for hypotheses, finished in outcomes if finished}
+    assert ended == {EOS, 5}
+
+
+def test_no_end_token_runs_to_the_limit():
+    model, sources = random_model(0), random_sources(0)
+    model.generation_config.eos_token_id = None
+    expected = [search(model, source, 3, 0.6, len(source) + 4, eos=())[0][0][1] for source in sources]
+    assert model.generate(**batch(sources), num_beams=3).tolist() == pad_right(expected).tolist()
+
+
+# A sentence and its batch mates
+
+
+def assert_rows_do_not_depend_on_the_batch(model, sources, **kwargs):
+    together = model.generate(**batch(sources), **kwargs)
+    returned = kwargs.get("num_return_sequences", 1)
+    for index, source in enumerate(sources):
+        alone = model.generate(**batch([source]), **kwargs).tolist()
+        rows = together[index * returned : (index + 1) * returned].tolist()
+        assert rows == pad_right(alone, together.shape[1]).tolist(), f"sentence {index}"
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"num_beams": 1},
+        {"num_beams": 4},
+        {"num_beams": 4, "num_return_sequences": 4},
+        {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 3},
+        {"num_beams": 4, "logits_processor": [Forbid(EOS)]},
+        {"num_beams": 4, "max_extra_tokens": 0, "num_return_sequences": 2},
+    ],
+    ids=str,
+)
+def test_batch_mates_change_nothing(kwargs):
+    for seed in range(6):
+        assert_rows_do_not_depend_on_the_batch(random_model(seed), random_sources(seed, (3, 9, 1, 5)), **kwargs)
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_padding_may_stand_on_the_left_and_the_mask_be_left_out(beams):
+    for seed in range(4):
+        model, inputs = random_model(seed), batch(random_sources(seed, (3, 6, 1)))
+        expected = model.generate(**inputs, num_beams=beams).tolist()
+        assert model.generate(inputs["input_ids"], num_beams=beams).tolist() == expected
+        order = inputs["attention_mask"].argsort(dim=1, stable=True)
+        left = {name: value.gather(1, order) for name, value in inputs.items()}
+        assert left["attention_mask"][2, 0] == 0
+        assert model.generate(**left, num_beams=beams).tolist() == expected
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_encoder_outputs_in_place_of_the_source(beams):
+    model, inputs = random_model(1), batch(random_sources(1))
+    encoded = model.get_encoder()(**inputs)
+    output = model.generate(encoder_outputs=encoded, attention_mask=inputs["attention_mask"], num_beams=beams)
+    assert output.tolist() == model.generate(**inputs, num_beams=beams).tolist()
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_embeddings_in_place_of_the_source(beams):
+    model, inputs = random_model(1), batch(random_sources(1))
+    output = model.generate(
+        inputs_embeds=model.get_input_embeddings()(inputs["input_ids"]),
+        attention_mask=inputs["attention_mask"],
+        num_beams=beams,
+    )
+    assert output.tolist() == model.generate(**inputs, num_beams=beams).tolist()
+
+
+# Cache, greedy search, sampling
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+@pytest.mark.parametrize("config", [{}, {"position_embedding_type": "learned"}, {"attention_window": 3}], ids=str)
+def test_the_cache_changes_nothing(beams, config):
+    for seed in range(3):
+        model, inputs = random_model(seed, decoder_layers=2, **config), batch(random_sources(seed))
+        expected = model.generate(**inputs, num_beams=beams, use_cache=False)
+        assert model.generate(**inputs, num_beams=beams).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_static_cache(beams):
+    model, inputs = random_model(3), batch(random_sources(3))
+    expected = model.generate(**inputs, num_beams=beams).tolist()
+    assert model.generate(**inputs, num_beams=beams, cache_implementation="static").tolist() == expected
+
+
+def test_greedy_search_takes_the_most_probable_token():
+    for seed in range(8):
+        model, sources = random_model(seed), random_sources(seed)
+        expected = []
+        for source in sources:
+            tokens = [BOS]
+            while tokens[-1] != EOS and len(tokens) - 1 < len(source) + 4:
+                tokens.append(next_log_probs(model, source, [tokens]).argmax().item())
+            expected.append(tokens)
+        assert model.generate(**batch(sources), num_beams=1).tolist() == pad_right(expected).tolist()
+
+
+def test_sampling_follows_the_seed_and_the_distribution():
+    model, source = random_model(0), [4, 5, EOS]
+    kwargs = {**batch([source]), "num_beams": 1, "do_sample": True, "num_return_sequences": 2000, "max_new_tokens": 1}
+    kwargs |= {"top_k": 0}
+    torch.manual_seed(1)
+    first = model.generate(**kwargs)
+    torch.manual_seed(1)
+    assert model.generate(**kwargs).tolist() == first.tolist()
+    torch.manual_seed(2)
+    assert model.generate(**kwargs).tolist() != first.tolist()
+    observed = first[:, 1].bincount(minlength=7) / 2000
+    torch.testing.assert_close(observed, next_log_probs(model, source, [[BOS]])[0].exp(), atol=0.04, rtol=0)
+
+
+def test_sampling_ends_each_row_at_its_own_limit():
+    model = random_model(0)
+    output = model.generate(
+        **batch([[4, EOS], [4, 5, 6, 5, EOS]]),
+        num_beams=1,
+        do_sample=True,
+        num_return_sequences=3,
+        logits_processor=[Forbid(EOS)],
+    )
+    assert output.shape == (6, 1 + 5 + 4)
+    assert output[:3, 1 + 2 + 4 :].eq(PAD).all()
+
+
+def test_sampling_with_beams():
+    model, sources = random_model(2, vocab_size=30, sharpness=0.4), random_sources(2, vocab_size=30)
+    kwargs = {**batch(sources), "num_beams": 3, "do_sample": True, "num_return_sequences": 2, "top_k": 0}
+    kwargs |= {"return_dict_in_generate": True, "output_scores": True}
+    torch.manual_seed(0)
+    output = model.generate(**kwargs)
+    torch.manual_seed(0)
+    assert model.generate(**kwargs).sequences.tolist() == output.sequences.tolist()
+    torch.manual_seed(1)
+    assert model.generate(**kwargs).sequences.tolist() != output.sequences.tolist()
+    steps = (output.beam_indices >= 0).sum(dim=1).tolist()
+    for row, (tokens, length) in enumerate(zip(output.sequences.tolist(), steps, strict=True)):
+        total = log_prob_of(model, sources[row // 2], [BOS], tokens[1 : 1 + length])
+        assert output.sequences_scores[row].item() == pytest.approx(total / penalty(length, 0.6), abs=1e-4)
+
+
+def test_sampling_with_beams_when_only_one_token_is_allowed():
+    model = random_model(2)
+    output = model.generate(
+        **batch([[4, EOS], [4, 5, 6, 5, EOS]]),
+        num_beams=3,
+        do_sample=True,
+        prefix_allowed_tokens_fn=lambda row, tokens: [EOS] if len(tokens) > 1 else [5],
+    )
+    assert output.tolist() == [[BOS, 5, EOS]] * 2
+
+
+# Length
+
+
+@pytest.mark.parametrize("beams", (1, 2))
+def test_the_limit_is_the_sources_length_and_fifty(beams):
+    model = random_model(0)
+    model.generation_config.max_extra_tokens = VanillaForConditionalGeneration(
+        model.config
+    ).generation_config.max_extra_tokens
+    output = model.generate(**batch([[4, EOS], [4, 5, 6, 5, EOS]]), num_beams=beams, logits_processor=[Forbid(EOS)])
+    assert output.shape == (2, 1 + 5 + 50)
+    assert output[0, 1 + 2 + 50 :].eq(PAD).all()
+    free = model.generate(**batch([[4, EOS]]), num_beams=beams, logits_processor=[Forbid(EOS)])
+    assert free.tolist() == output[:1, : 1 + 2 + 50].tolist()
+
+
+@pytest.mark.parametrize("beams", (1, 2))
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [
+        ({"max_new_tokens": 2}, 3),
+        ({"max_length": 2}, 2),
+        ({"max_extra_tokens": 0}, 6),
+        ({"generation_config": GenerationConfig(max_new_tokens=2)}, 3),
+        ({"generation_config": GenerationConfig(max_length=4)}, 4),
+        ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
+    ],
+    ids=str,
+)
+def test_another_limit_may_be_given(beams, given, length):
+    model = random_model(0)
+    model.generation_config.num_beams = beams
+    model.generation_config.length_penalty = 1.0
+    output = model.generate(**batch([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[Forbid(EOS)], **given)
+    assert output.shape == (2, length)
+
+
+def test_a_minimum_length_may_be_given():
+    for seed in range(6):
+        assert_equals_search(
+            random_model(seed),
+            random_sources(seed),
+            3,
+            0.6,
+            forbidden=lambda tokens: [EOS] if len(tokens) - 1 < 3 else [],
+            generate={"min_new_tokens": 3},
+        )
+
+
+def test_learned_positions_bound_the_length():
+    model = random_model(0, position_embedding_type="learned", max_position_embeddings=6)
+    output = model.generate(**batch([[4, 5, EOS]]), num_beams=2, logits_processor=[Forbid(EOS)], max_extra_tokens=50)
+    assert output.shape == (1, 6)
+
+
+# Logits processors, stopping criteria, prompts
+
+
+def test_no_repeated_ngram():
+    def forbidden(tokens):
+        seen = set(itertools.pairwise(tokens))
+        return [token for token in range(7) if (tokens[-1], token) in seen]
+
+    for seed in range(8):
+        assert_equals_search(
+            random_model(seed),
+            random_sources(seed),
+            3,
+            0.6,
+            returned=3,
+            forbidden=forbidden,
+            generate={"no_repeat_ngram_size": 2},
+        )
+
+
+def test_bad_words():
+    for seed in range(8):
+        assert_equals_search(
+            random_model(seed),
+            random_sources(seed),
+            3,
+            0.6,
+            forbidden=lambda tokens: [0, 6] if tokens[-1] == 4 else [0],
+            generate={"bad_words_ids": [[0], [4, 6]]},
+        )
+
+
+def test_a_prefix_may_be_forced():
+    for seed in range(6):
+        model, sources = random_model(seed), random_sources(seed)
+        prompts = [[BOS, 5, 3], [BOS, 4, 4], [BOS, 6, 5]]
+        for beams in (1, 3):
+            expected = [
+                search(model, source, beams, 0.6, len(source) + 4, prompt=prompt)[0][0][1]
+                if beams > 1
+                else greedy(model, source, prompt)
+                for source, prompt in zip(sources, prompts, strict=True)
+            ]
+            output = model.generate(**batch(sources), decoder_input_ids=torch.tensor(prompts), num_beams=beams)
+            assert output.tolist() == pad_right(expected).tolist()
+
+
+def greedy(model, source, prompt):
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < len(source) + 4 and (len(tokens) == len(prompt) or tokens[-1] != EOS):
+        tokens.append(next_log_probs(model, source, [tokens]).argmax().item())
+    return tokens
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_forced_prefixes_of_unequal_length(beams):
+    for seed in range(4):
+        model, sources = random_model(seed), random_sources(seed)
+        output = model.generate(
+            **batch(sources),
+            decoder_input_ids=torch.tensor([[BOS, 5, 3], [PAD, BOS, 4], [BOS, 6, 5]]),
+            decoder_attention_mask=torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1]]),
+            num_beams=beams,
+        )
+        alone = model.generate(**batch(sources[1:2]), decoder_input_ids=torch.tensor([[BOS, 4]]), num_beams=beams)
+        assert output[1, 1:].tolist() == pad_right(alone.tolist(), output.shape[1] - 1)[0].tolist()
+
+
+class EndsWith(StoppingCriteria):
+    def __init__(self, token: int):
+        self.token = token
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == self.token
+
+
+def test_a_stopping_criterion_ends_a_hypothesis():
+    ended = set()
+    for seed in range(8):
+        outcomes = assert_equals_search(
+            random_model(seed),
+            random_sources(seed),
+            3,
+            0.6,
+            ends=lambda tokens: tokens[-1] == 4,
+            generate={"stopping_criteria": [EndsWith(4)]},
+        )
+        ended |= {hypotheses[0][1][-1] for hypotheses, finished in outcomes if finished}
+    assert ended == {EOS, 4}
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_max_time_ends_the_search(beams):
+    output = random_model(0).generate(**batch(random_sources(0)), num_beams=beams, max_time=1e-9)
+    assert output.shape == (3, 2)
+
+
+def test_streamer_sees_each_token():
+    class Collect(BaseStreamer):
+        def __init__(self):
+            self.tokens, self.ended = [], False
+
+        def put(self, value):
+            self.tokens += value.flatten().tolist()
+
+        def end(self):
+            self.ended = True
+
+    model, collected = random_model(0), Collect()
+    output = model.generate(**batch([[4, 5, EOS]]), num_beams=1, streamer=collected)
+    assert collected.ended
+    assert collected.tokens == output[0].tolist()
+
+
+# What return_dict_in_generate returns
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_scores_can_be_recomputed(alpha):
+    for seed in range(4):
+        model, sources = random_model(seed), random_sources(seed)
+        output = model.generate(
+            **batch(sources),
+            num_beams=4,
+            num_return_sequences=3,
+            length_penalty=alpha,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+        )
+        transition = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+        assert transition.shape == output.beam_indices.shape == output.sequences[:, 1:].shape
+        lengths = (output.beam_indices >= 0).sum(dim=1)
+        torch.testing.assert_close(output.sequences_scores, transition.sum(dim=1) / ((5 + lengths) / 6) ** alpha)
+        for row, (tokens, length) in enumerate(zip(output.sequences.tolist(), lengths.tolist(), strict=True)):
+            total = log_prob_of(model, sources[row // 3], [BOS], tokens[1 : 1 + length])
+            assert output.sequences_scores[row].item() == pytest.approx(total / penalty(length, alpha), abs=1e-4)
+        for scores, logits in zip(output.scores, output.logits, strict=True):
+            assert scores.shape == (3 * 4, 7)
+            torch.testing.assert_close(scores, logits.log_softmax(dim=-1))
+
+
+def test_no_scores_unless_asked_for():
+    output = random_model(0).generate(**batch(random_sources(0)), num_beams=2, return_dict_in_generate=True)
+    assert output.sequences_scores is None and output.scores is None and output.decoder_attentions is None
+    assert output.sequences.shape[0] == 3
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_attentions_and_hidden_states(beams):
+    model, sources = random_model(0, decoder_layers=2), random_sources(0)
+    model.set_attn_implementation("eager")
+    output = model.generate(
+        **batch(sources),
+        num_beams=beams,
+        return_dict_in_generate=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    rows, width, heads = 3 * beams, 4, 2
+    assert [a.shape for a in output.encoder_attentions] == [(3, heads, width, width)]
+    assert [h.shape for h in output.encoder_hidden_states] == [(3, width, 8)] * 2
+    assert len(output.decoder_attentions) == len(output.cross_attentions) == len(output.decoder_hidden_states)
+    for step, layers in enumerate(output.decoder_attentions):
+        assert [a.shape for a in layers] == [(rows, heads, 1, step + 1)] * 2
+    for layers in output.cross_attentions:
+        assert [a.shape for a in layers] == [(rows, heads, 1, width)] * 2
+        for weights in layers:
+            torch.testing.assert_close(weights.sum(dim=-1), torch.ones(rows, heads, 1))
+            assert weights[:beams, ..., 1:].eq(0).all()  # the first source has one token
+    for layers in output.decoder_hidden_states:
+        assert [h.shape for h in layers] == [(rows, 1, 8)] * 3
+
+
+def test_cross_attention_of_the_returned_beam_is_that_of_a_forward_pass():
+    model, sources = random_model(4), random_sources(4)
+    model.set_attn_implementation("eager")
+    output = model.generate(**batch(sources), num_beams=3, return_dict_in_generate=True, output_attentions=True)
+    for row, source in enumerate(sources):
+        path = [index for index in output.beam_indices[row].tolist() if index >= 0]
+        generated = torch.stack(
+            [output.cross_attentions[step][0][beam, :, 0, : len(source)] for step, beam in enumerate(path)], dim=1
+        )
+        target = output.sequences[row : row + 1, : len(path)]
+        with torch.no_grad():
+            forward = model(torch.tensor([source]), decoder_input_ids=target, output_attentions=True)
+        torch.testing.assert_close(generated, forward.cross_attentions[0][0])
+
+
+# The generation config
+
+
+def test_the_papers_search_is_the_default():
+    config = VanillaForConditionalGeneration(random_model(0).config).generation_config
+    assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (4, 0.6, 50)
+    model, sources = random_model(0), random_sources(0)
+    expected = [search(model, source, 4, 0.6, len(source) + 4)[0][0][1] for source in sources]
+    assert model.generate(**batch(sources)).tolist() == pad_right(expected).tolist()
+
+
+def test_the_generation_config_survives_a_save(tmp_path):
+    model, inputs = random_model(5), batch(random_sources(5))
+    model.generation_config.update(num_beams=3, length_penalty=1.0)
+    model.generate(**inputs, num_beams=1)  # an override in a call stays in that call, and does not hinder the save
+    model.save_pretrained(tmp_path / "once")
+    once = VanillaForConditionalGeneration.from_pretrained(tmp_path / "once")
+    once.save_pretrained(tmp_path / "twice")
+    twice = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "twice")
+    for reloaded in (once, twice):
+        config = reloaded.generation_config
+        assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (3, 1.0, 4)
+        assert reloaded.generate(**inputs).tolist() == model.generate(**inputs).tolist()
+
+
+def test_a_generation_config_of_ones_own_fills_up_from_the_models():
+    model, sources = random_model(0), random_sources(0)
+    expected = [search(model, source, 2, 0.6, len(source) + 4)[0][0][1] for source in sources]
+    output = model.generate(**batch(sources), generation_config=GenerationConfig(num_beams=2))
+    assert output.tolist() == pad_right(expected).tolist()
+
+
+def test_trainers_generation_leaves_the_limit_as_it_is():
+    """Seq2SeqTrainer writes the library's defaults, a max_length of 20 among them, into the generation config."""
+    model = random_model(0)
+    inputs = {**batch([[4] * 30 + [EOS]]), "num_beams": 2, "logits_processor": [Forbid(EOS)]}
+    before = model.generate(**inputs)
+    defaults = model.generation_config._get_default_generation_params()
+    model.generation_config.update(**defaults, defaults_only=True)
+    assert model.generate(**inputs).tolist() == before.tolist()
+    assert model.generate(**inputs, max_length=10).shape == (1, 10)

@@ -1,0 +1,273 @@
+"""A saved folder loads where this package is not installed, and through the Auto classes where it is."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+import modeling_vanilla
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
+from modeling_vanilla.tokenization_vanilla import train_tokenizer
+
+PACKAGE = Path(modeling_vanilla.__file__).parent
+# What the model needs of the package. The tokenizer is a stock one, which needs no code.
+CODE = {
+    "attention_vanilla.py",
+    "configuration_vanilla.py",
+    "generation_vanilla.py",
+    "layers_vanilla.py",
+    "loss_vanilla.py",
+    "modeling_vanilla.py",
+    "pipeline_vanilla.py",
+}
+SENTENCES = ["a small house", "the dog runs across the green meadow"]
+# An import of the package fails from here on, as it does where the package is not installed.
+NOT_INSTALLED = "import sys; sys.modules['modeling_vanilla'] = None\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(texts=["a small house", "the dog runs across the green meadow"] * 5, vocab_size=280)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **sizes)).eval()
+    model.generation_config.max_extra_tokens = 3
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub") / "saved-model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run_elsewhere(script: str, cwd: Path, *arguments) -> dict:
+    """Run a script in a process without this package, and read the JSON object that is its last line."""
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(cwd / "hf"),
+        "HF_MODULES_CACHE": str(cwd / "hf" / "modules"),
+    }
+    process = subprocess.run(
+        [sys.executable, "-P", "-c", NOT_INSTALLED + script, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+# The folder
+
+
+def test_the_folder_holds_code_weights_and_configurations_and_no_pickle(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert {name for name in names if name.endswith(".py")} == CODE
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not [name for name in names if Path(name).suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]
+    for name in CODE:
+        assert (folder / name).read_bytes() == (PACKAGE / name).read_bytes()
+
+
+def test_the_tied_matrix_is_stored_once(folder, model):
+    tied = [
+        name
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if model.config.vocab_size in tensor.shape
+    ]
+    assert len(tied) == 1
+
+
+def test_the_configuration_says_how_to_load_and_how_to_search(folder):
+    config = json.loads((folder / "config.json").read_text())
+    for reference in [*config["auto_map"].values(), config["custom_pipelines"]["translation"]["impl"]]:
+        module, name = reference.split(".")
+        assert name in (folder / f"{module}.py").read_text()
+    assert set(config["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert (generation["num_beams"], generation["length_penalty"], generation["max_extra_tokens"]) == (4, 0.6, 3)
+
+
+def test_the_base_model_alone_carries_its_code_too(tmp_path, model):
+    model.model.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.glob("*.py")} == CODE
+    assert AutoModel.from_pretrained(tmp_path).config.d_model == 16
+
+
+# With the package
+
+
+def test_the_auto_classes_know_the_model(folder, model):
+    assert type(AutoConfig.from_pretrained(folder)) is VanillaConfig
+    assert type(AutoModel.from_pretrained(folder)) is VanillaModel
+    reloaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert type(reloaded) is VanillaForConditionalGeneration
+    inputs = {"input_ids": torch.tensor([[4, 9, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    torch.testing.assert_close(reloaded.eval()(**inputs).logits, model(**inputs).logits, rtol=0, atol=0)
+
+
+def test_the_package_wins_over_the_folders_code(folder):
+    """Also with trust_remote_code=True: what is installed is run, not a copy of it."""
+    assert (
+        type(AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)) is VanillaForConditionalGeneration
+    )
+
+
+def test_auto_tokenizer_reloads_the_tokenizer(folder, tokenizer):
+    assert AutoTokenizer.from_pretrained(folder)(SENTENCES).input_ids == tokenizer(SENTENCES).input_ids
+
+
+def test_auto_classes_build_from_a_configuration():
+    config = AutoConfig.for_model("vanilla", d_model=16, vocab_size=20, encoder_layers=1, decoder_layers=1)
+    assert type(AutoModelForSeq2SeqLM.from_config(config)) is VanillaForConditionalGeneration
+    assert type(AutoModel.from_config(config)) is VanillaModel
+
+
+# Without the package
+
+REFUSED = """
+import json
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+errors = {}
+for auto in (AutoConfig, AutoModelForSeq2SeqLM):
+    try:
+        auto.from_pretrained(sys.argv[1], trust_remote_code=False)
+        errors[auto.__name__] = "loaded"
+    except ValueError as error:
+        errors[auto.__name__] = str(error)
+print(json.dumps(errors))
+"""
+LOADED = """
+import json
+from pathlib import Path
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder, out = sys.argv[1], Path(sys.argv[2])
+config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+base = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+given = load_file(out / "inputs.safetensors")
+encoded = tokenizer(json.loads(sys.argv[3]), padding=True, return_tensors="pt")
+assert encoded.input_ids.tolist() == given["input_ids"].tolist()
+with torch.no_grad():
+    results = {
+        "logits": model(**given).logits,
+        "hidden": base(**given).last_hidden_state,
+        "translation": model.generate(input_ids=given["input_ids"], attention_mask=given["attention_mask"]),
+    }
+save_file(results, out / "results.safetensors")
+model.save_pretrained(out / "again")
+tokenizer.save_pretrained(out / "again")
+print(json.dumps({"config": config.d_model, "module": type(model).__module__, "modules": sorted(sys.modules)}))
+"""
+
+
+def test_without_trust_nothing_is_run(folder, tmp_path):
+    errors = run_elsewhere(REFUSED, tmp_path, folder)
+    assert set(errors) == {"AutoConfig", "AutoModelForSeq2SeqLM"}
+    assert all("trust_remote_code" in error for error in errors.values()), errors
+
+
+@pytest.fixture(scope="module")
+def elsewhere(folder, model, tokenizer, tmp_path_factory):
+    """The folder loaded without the package, and what was saved there loaded again, once the folder had gone."""
+    encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    inputs = {**encoded, "decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8]])}
+    runs = []
+    source = tmp_path_factory.mktemp("elsewhere") / "moved-model"
+    source.mkdir()
+    for path in folder.iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    for _ in range(2):
+        out = tmp_path_factory.mktemp("elsewhere")
+        save_file(inputs, out / "inputs.safetensors")
+        facts = run_elsewhere(LOADED, out, source, out, json.dumps(SENTENCES))
+        for path in source.iterdir():
+            path.unlink()
+        runs.append((facts, load_file(out / "results.safetensors"), {path.name for path in (out / "again").iterdir()}))
+        source = out / "again"
+    return inputs, runs
+
+
+@pytest.mark.parametrize("again", (False, True), ids=("once", "saved there and loaded again"))
+def test_without_the_package_the_folder_computes_the_same(elsewhere, model, again):
+    inputs, runs = elsewhere
+    facts, results, _ = runs[again]
+    assert facts["config"] == 16
+    assert facts["module"].startswith("transformers_modules.")
+    with torch.no_grad():
+        torch.testing.assert_close(results["logits"], model(**inputs).logits)
+        torch.testing.assert_close(results["hidden"], model.model(**inputs).last_hidden_state)
+    expected = model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    assert results["translation"].tolist() == expected.tolist()
+
+
+def test_without_the_package_a_save_carries_the_code_on(elsewhere, folder):
+    _, runs = elsewhere
+    for _, _, names in runs:
+        assert names == {path.name for path in folder.iterdir()}
+
+
+# The flat files
+
+
+def flat_files() -> list[Path]:
+    return sorted(PACKAGE.glob("*_vanilla.py"))
+
+
+@pytest.mark.parametrize("path", flat_files(), ids=lambda path: path.name)
+def test_flat_files_import_each_other_only_as_the_hub_copies_them(path):
+    siblings = {file.stem for file in flat_files()}
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level <= 1, f"line {node.lineno}: reaches out of the folder"
+            if node.level == 1:
+                assert node.module in siblings, f"line {node.lineno}: from .{node.module or ''} import"
+            else:
+                assert node.module.split(".")[0] != PACKAGE.name, f"line {node.lineno}: imports the package"
+        elif isinstance(node, ast.Import):
+            assert PACKAGE.name not in {alias.name.split(".")[0] for alias in node.names}, f"line {node.lineno}"
+    # transformers finds the imports by their text: a line of a docstring that begins like one would count.
+    by_text = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", source, re.MULTILINE))
+    by_text |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", source, re.MULTILINE))
+    assert by_text <= siblings
+
+
+@pytest.mark.parametrize("path", flat_files(), ids=lambda path: path.name)
+def test_flat_files_never_ask_isinstance_of_their_own_classes(path):
+    """Loaded from a folder, each entry file has its own copy of the classes, and the answer would be no."""
+    own = {
+        node.name
+        for file in flat_files()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    for node in ast.walk(ast.parse(path.read_text())):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
+        if called in ("isinstance", "issubclass"):
+            named = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+            named |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
+            assert not named & own, f"line {node.lineno}: {called} of {named & own}"

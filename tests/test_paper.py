@@ -1,0 +1,387 @@
+"""The paper's own statements, held against the model one by one. Formulas and figures are written out by hand here."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from modeling_vanilla import PRESETS, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.layers_vanilla import Dropout, SinusoidalPositions
+
+# What Table 3 prints, in millions; None where it leaves the cell blank ("as the base model").
+PRINTED_MILLIONS = {
+    "base": 65,
+    "B-dk16": 58,
+    "B-dk32": 60,
+    "C-N2": 36,
+    "C-N4": 50,
+    "C-N8": 80,
+    "C-d256": 28,
+    "C-d1024": 168,
+    "C-ff1024": 53,
+    "C-ff4096": 90,
+    "big": 213,
+}
+
+
+def parameters_by_section_3(config: VanillaConfig) -> int:
+    """Counted from the formulas of section 3 alone. Only LayerNorm's two vectors are not in the paper."""
+    d_model = config.d_model
+
+    def attention(heads: int) -> int:
+        d_k = config.d_k or d_model // heads
+        d_v = config.d_v or d_model // heads
+        one_head = d_model * d_k + d_model * d_k + d_model * d_v  # W_i^Q, W_i^K, W_i^V
+        return heads * one_head + heads * d_v * d_model  # and W^O
+
+    def feed_forward(d_ff: int) -> int:
+        return d_model * d_ff + d_ff + d_ff * d_model + d_model  # W_1, b_1, W_2, b_2
+
+    layer_norm = 2 * d_model
+    h_enc, h_dec = config.encoder_attention_heads, config.decoder_attention_heads
+    encoder_layer = attention(h_enc) + feed_forward(config.encoder_ffn_dim) + 2 * layer_norm
+    decoder_layer = 2 * attention(h_dec) + feed_forward(config.decoder_ffn_dim) + 3 * layer_norm
+    embedding = config.vocab_size * d_model  # one matrix, three uses
+    stacks = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
+    learned = config.position_embedding_type == "learned"
+    positions = 2 * config.max_position_embeddings * d_model if learned else 0  # one table for each stack
+    return embedding + stacks + positions
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parameter_count_follows_the_formula(name):
+    config = VanillaConfig.preset(name)
+    with torch.device("meta"):
+        model = VanillaForConditionalGeneration(config)
+    assert model.num_parameters() == parameters_by_section_3(config)
+
+
+def test_parameter_counts_beside_the_papers():
+    """The formula's number is reported, not tuned: the paper's counts follow from a vocabulary it does not give."""
+    deviations = {}
+    print("\nrow          here       paper   difference")
+    for name in PRESETS:
+        here, paper = parameters_by_section_3(VanillaConfig.preset(name)) / 1e6, PRINTED_MILLIONS.get(name)
+        if paper is None:
+            print(f"{name:<10} {here:7.2f} M")
+        else:
+            deviations[name] = here / paper - 1
+            print(f"{name:<10} {here:7.2f} M {paper:7} M {deviations[name]:+9.1%}")
+    assert set(deviations) == set(PRINTED_MILLIONS)
+    # The greatest difference is that of C-N2: 33.64 M here, 36 M in the paper.
+    assert max(abs(deviation) for deviation in deviations.values()) < 0.07
+
+
+def test_parameters_differ_between_the_rows_as_in_the_paper():
+    """Rows of the same d_model have the same embedding, so that the vocabulary cancels out: only rounding is left."""
+    base = parameters_by_section_3(VanillaConfig.preset("base")) / 1e6
+    for name in ("B-dk16", "B-dk32", "C-N2", "C-N4", "C-N8", "C-ff1024", "C-ff4096"):
+        here = parameters_by_section_3(VanillaConfig.preset(name)) / 1e6 - base
+        paper = PRINTED_MILLIONS[name] - PRINTED_MILLIONS["base"]
+        assert abs(here - paper) < 1, name  # both printed figures are rounded by up to half a million
+
+
+# 3.1, 5.4: the sub-layers
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(1)
+    return {"input_ids": torch.randint(4, 41, (3, 6)), "decoder_input_ids": torch.randint(4, 41, (3, 5))}
+
+
+def recorded(model: nn.Module, *names: str) -> dict[str, list]:
+    """The outputs of all modules whose name ends in one of `names`, filled by the next forward pass."""
+    outputs = {name: [] for name in names}
+    for path, module in model.named_modules():
+        for name in names:
+            if path.endswith(name):
+                module.register_forward_hook(lambda _, __, output, seen=outputs[name]: seen.append(output))
+    return outputs
+
+
+def test_every_sublayer_is_followed_by_add_and_norm(make_model, batch):
+    """LayerNorm(x + Sublayer(x)), with x the very input of the sub-layer."""
+    model = make_model()
+    sublayers = {"self_attn": 0, "cross_attn": 0, "ffn": 0}
+    checked = []
+
+    def check(norm, inputs, output):
+        x, sublayer_output = inputs
+        total = (x + sublayer_output).double()
+        mean = total.mean(-1, keepdim=True)
+        variance = ((total - mean) ** 2).mean(-1, keepdim=True)
+        expected = (total - mean) / (variance + 1e-6).sqrt() * norm.weight.double() + norm.bias.double()
+        torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+        checked.append(inputs)
+
+    produced = []
+    for path, module in model.named_modules():
+        if path.endswith("_add_norm"):
+            module.register_forward_hook(check)
+        elif path.split(".")[-1] in sublayers:
+            module.register_forward_hook(lambda _, inputs, output: produced.append((inputs[0], output)))
+    model(**batch)
+    assert len(checked) == len(produced) == 2 * 2 + 3 * 3
+    for (x, sublayer_output), (sublayer_input, output) in zip(checked, produced, strict=True):
+        assert x is sublayer_input
+        assert sublayer_output is (output[0] if isinstance(output, tuple) else output)
+
+
+def test_there_is_no_norm_but_the_one_behind_each_sublayer(make_config, batch):
+    model = VanillaForConditionalGeneration(make_config()).eval()
+    norms = [path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == 2 * 2 + 3 * 3
+    assert all(".layers." in path for path in norms)
+    seen = recorded(model, "layers.1", "layers.2")
+    output = model.model(**batch)
+    # What leaves each stack is what leaves its last layer, untouched: freshly initialised, it is normalised.
+    assert output.encoder_last_hidden_state is seen["layers.1"][0]
+    assert output.last_hidden_state is seen["layers.2"][0]
+    for state in (output.encoder_last_hidden_state, output.last_hidden_state):
+        torch.testing.assert_close(state.mean(-1), torch.zeros(state.shape[:2]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(state.var(-1, unbiased=False), torch.ones(state.shape[:2]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+def test_dropout_is_where_section_5_4_puts_it(make_model, batch, attn):
+    """On embedding + PE of both stacks and on each sub-layer's output before it is added: nowhere else."""
+    model = make_model(dropout=0.125, attn=attn).train()
+    active = [module for module in model.modules() if isinstance(module, nn.Dropout) and module.p > 0]
+    places = []
+    for module in active:
+        assert module.p == 0.125
+        module.register_forward_pre_hook(lambda _, inputs: places.append(inputs[0]))
+    sublayers = recorded(model, "out_proj", "fc2")
+    inputs = recorded(model, "embed_tokens", "embed_positions")
+    model(**batch, use_cache=False)
+
+    outputs = sublayers["out_proj"] + sublayers["fc2"]
+    assert len(outputs) == 2 * 2 + 3 * 3
+    assert len(places) == len(outputs) + 2
+    for output in outputs:
+        assert sum(place is output for place in places) == 1
+    sums = [place for place in places if all(place is not output for output in outputs)]
+    for place, tokens, positions in zip(sums, inputs["embed_tokens"], inputs["embed_positions"], strict=True):
+        torch.testing.assert_close(place, tokens * math.sqrt(24) + positions)
+
+    # With these off, training is as deterministic as evaluation: there is no other.
+    for module in active:
+        module.p = 0.0
+    assert torch.equal(model(**batch).logits, model.eval()(**batch).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+def test_dropout_zeroes_its_share_and_scales_the_rest(p, dtype):
+    torch.manual_seed(0)
+    x = torch.ones(301, 333, dtype=dtype, requires_grad=True)  # an odd number of elements
+    y = Dropout(p)(x)
+    kept = y != 0
+    deviation = math.sqrt(p * (1 - p) / x.numel())
+    assert abs((~kept).float().mean().item() - p) < 5 * deviation
+    # Neither rows nor columns hold a pattern: neighbours are dropped together as often as chance has it.
+    for neighbour in (kept[1:] | kept[:-1], kept[:, 1:] | kept[:, :-1]):
+        assert abs((~neighbour).float().mean().item() - p**2) < 0.01
+    torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / (1 - p)), atol=0, rtol=1e-3 if p < 0.5 else 1e-2)
+    weight = torch.randn_like(x)
+    (y * weight).sum().backward()
+    torch.testing.assert_close(x.grad, weight * y.detach())
+
+
+def test_dropout_repeats_itself_under_one_seed_only():
+    x, dropout = torch.ones(50, 50), Dropout(0.5)
+    first, second, again = (torch.manual_seed(seed) and dropout(x) for seed in (0, 1, 0))
+    assert torch.equal(first, again) and not torch.equal(first, second)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+def test_dropout_is_off_in_evaluation(make_model, batch):
+    model = make_model(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5)
+    assert torch.equal(model(**batch).logits, model(**batch).logits)
+    model.train()
+    assert not torch.equal(model(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("attn", ["eager", "sdpa"])
+@pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])
+def test_the_two_other_dropouts_act_once_they_are_asked_for(make_model, batch, field, attn):
+    model = make_model(attn=attn, **{field: 0.3}).train()
+    assert not torch.equal(model(**batch).logits, model(**batch).logits)
+
+
+def test_feed_forward_is_equation_2(make_model):
+    ffn = make_model().model.decoder.layers[0].ffn
+    x = torch.randn(2, 3, 24, dtype=torch.float64)
+    w_1, b_1 = ffn.fc1.weight.double().T, ffn.fc1.bias.double()
+    w_2, b_2 = ffn.fc2.weight.double().T, ffn.fc2.bias.double()
+    expected = torch.maximum(torch.zeros(()), x @ w_1 + b_1) @ w_2 + b_2
+    torch.testing.assert_close(ffn(x.float()), expected.float(), atol=1e-5, rtol=1e-5)
+
+
+# 3.4: embeddings
+
+
+def test_one_matrix_has_three_uses(make_model, tmp_path):
+    model = make_model()
+    matrix = model.model.encoder.embed_tokens.weight
+    assert model.model.decoder.embed_tokens.weight is matrix
+    assert model.lm_head.weight is matrix
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as checkpoint:
+        shapes = [tuple(checkpoint.get_slice(key).get_shape()) for key in checkpoint.keys()]  # noqa: SIM118
+    assert shapes.count((41, 24)) == 1
+    assert sum(math.prod(shape) for shape in shapes) == model.num_parameters()
+
+
+def test_the_shared_matrix_learns_from_all_three_uses(make_model, batch):
+    tied, untied = make_model(), make_model(tie_word_embeddings=False)
+    untied.load_state_dict(tied.state_dict())
+    labels = torch.randint(4, 41, (3, 5))
+    for model in (tied, untied):
+        model(input_ids=batch["input_ids"], labels=labels).loss.backward()
+    three = [untied.model.encoder.embed_tokens, untied.model.decoder.embed_tokens, untied.lm_head]
+    assert len({id(module.weight) for module in three}) == 3
+    assert all(module.weight.grad.abs().max() > 0 for module in three)
+    torch.testing.assert_close(tied.lm_head.weight.grad, sum(module.weight.grad for module in three))
+
+
+def test_embeddings_are_scaled_by_the_root_of_d_model_and_positions_are_added(make_model, batch):
+    model = make_model()
+    entering = []
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.layers[0].register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0]))
+    model(**batch)
+    matrix = model.lm_head.weight
+    for x, ids in zip(entering, (batch["input_ids"], batch["decoder_input_ids"]), strict=True):
+        expected = matrix[ids] * math.sqrt(24) + torch.tensor(encoding_by_hand(range(ids.shape[1]), 24)).float()
+        torch.testing.assert_close(x, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_same_matrix_projects_the_decoders_output_unscaled(make_model, batch):
+    model = make_model()
+    output = model(**batch, output_hidden_states=True)
+    expected = output.decoder_hidden_states[-1] @ model.model.encoder.embed_tokens.weight.T
+    torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_scaled_embeddings_start_with_unit_variance(tied):
+    torch.manual_seed(0)
+    config = VanillaConfig(vocab_size=4000, d_model=64, encoder_layers=1, decoder_layers=1, tie_word_embeddings=tied)
+    model = VanillaForConditionalGeneration(config)
+    for stack in (model.model.encoder, model.model.decoder):
+        scaled = stack.embed_tokens.weight * math.sqrt(64)
+        assert abs(scaled.var().item() - 1) < 0.02
+        assert abs(scaled.mean().item()) < 0.01
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+def test_each_of_the_projection_matrices_starts_from_xaviers_bounds(heads):
+    """W^Q, W^K and W^V lie in one parameter, but each is drawn as the matrix that it is."""
+    torch.manual_seed(0)
+    config = VanillaConfig(
+        vocab_size=50, d_model=128, encoder_attention_heads=heads, decoder_attention_heads=heads, d_k=16, d_v=32
+    )
+    layer = VanillaForConditionalGeneration(config).model.decoder.layers[0]
+    k, v = 16 * heads, 32 * heads
+    parts = [*layer.self_attn.qkv_proj.weight.split([k, k, v]), layer.cross_attn.q_proj.weight]
+    parts += layer.cross_attn.kv_proj.weight.split([k, v])
+    parts += [
+        layer.self_attn.out_proj.weight,
+        layer.cross_attn.out_proj.weight,
+        layer.ffn.fc1.weight,
+        layer.ffn.fc2.weight,
+    ]
+    for part in parts:
+        bound = math.sqrt(6 / sum(part.shape))
+        assert 0.98 * bound < part.abs().max().item() <= bound
+        assert abs(part.std().item() / (bound / math.sqrt(3)) - 1) < 0.05  # the deviation of U(-bound, bound)
+
+
+def test_init_std_draws_the_projections_from_a_normal_distribution():
+    torch.manual_seed(0)
+    config = VanillaConfig(vocab_size=50, d_model=64, encoder_layers=1, decoder_layers=1, init_std=0.02)
+    model = VanillaForConditionalGeneration(config)
+    for path, module in model.model.named_modules():
+        if isinstance(module, nn.Linear):
+            assert abs(module.weight.std().item() / 0.02 - 1) < 0.05, path
+            assert module.bias is None or not module.bias.any(), path
+
+
+# 3.5: positions
+
+
+def encoding_by_hand(positions, d_model: int) -> np.ndarray:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)), in 64 bits."""
+    table = np.zeros((len(positions), d_model))
+    for row, pos in enumerate(positions):
+        for column in range(d_model):
+            two_i = column - column % 2
+            angle = pos / 10000 ** (two_i / d_model)
+            table[row, column] = math.sin(angle) if column % 2 == 0 else math.cos(angle)
+    return table
+
+
+def test_sinusoid_of_width_3():
+    expected = torch.tensor([[0, 1, 0], [0.8415, 0.5403, 0.0022], [0.9093, -0.4161, 0.0043]])
+    actual = SinusoidalPositions(3)(torch.arange(3))
+    torch.testing.assert_close(actual, expected, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 3, 7, 64, 512])
+def test_sinusoid_by_hand(d_model):
+    positions = [0, 1, 2, 9, 63, 500, 1023]
+    actual = SinusoidalPositions(d_model)(torch.tensor(positions))
+    torch.testing.assert_close(actual, torch.tensor(encoding_by_hand(positions, d_model)).float(), atol=1e-3, rtol=0)
+    assert actual.dtype == torch.float32
+
+
+def test_sinusoid_has_no_limit_and_no_parameters(make_model):
+    assert not list(SinusoidalPositions(8).parameters()) and not list(SinusoidalPositions(8).buffers())
+    model = make_model(max_position_embeddings=4)
+    ids = torch.randint(4, 41, (1, 30))
+    assert model(input_ids=ids, decoder_input_ids=ids).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("offset", [1, 5, 40])
+def test_a_shifted_position_is_a_linear_function_of_the_position(offset):
+    """3.5: for any fixed offset k, PE(pos + k) is a linear function of PE(pos): a rotation of each pair."""
+    d_model = 16
+    shift = torch.zeros(d_model, d_model, dtype=torch.float64)
+    for i in range(d_model // 2):
+        angle = offset / 10000 ** (2 * i / d_model)
+        # sin(a + b) = sin a cos b + cos a sin b, cos(a + b) = cos a cos b - sin a sin b
+        shift[2 * i, 2 * i], shift[2 * i, 2 * i + 1] = math.cos(angle), math.sin(angle)
+        shift[2 * i + 1, 2 * i], shift[2 * i + 1, 2 * i + 1] = -math.sin(angle), math.cos(angle)
+    positions = torch.arange(50)
+    encode = SinusoidalPositions(d_model)
+    expected = encode(positions).double() @ shift.T
+    torch.testing.assert_close(encode(positions + offset).double(), expected, atol=2e-5, rtol=0)
+
+
+def test_learned_positions_are_looked_up_and_added(make_model, batch):
+    model = make_model(position_embedding_type="learned", max_position_embeddings=6)
+    first = []
+    model.model.encoder.layers[0].register_forward_pre_hook(lambda _, inputs: first.append(inputs[0]))
+    model(**batch)
+    expected = model.lm_head.weight[batch["input_ids"]] * math.sqrt(24) + model.model.encoder.embed_positions.weight
+    torch.testing.assert_close(first[0], expected)
+
+
+# 3.1: auto-regression
+
+
+def test_the_decoders_input_is_the_target_shifted_right(make_model):
+    model = make_model()
+    labels = torch.tensor([[7, 8, 9, 2], [5, 2, -100, -100]])
+    shifted = model.prepare_decoder_input_ids_from_labels(labels)
+    assert shifted.tolist() == [[1, 7, 8, 9], [1, 5, 2, 0]]
+    assert labels.tolist() == [[7, 8, 9, 2], [5, 2, -100, -100]]  # the caller's tensor is left alone
+    source = torch.randint(4, 41, (2, 6))
+    given = model(input_ids=source, decoder_input_ids=shifted, labels=labels)
+    derived = model(input_ids=source, labels=labels)
+    assert torch.equal(given.loss, derived.loss) and torch.equal(given.logits, derived.logits)
