@@ -151,8 +151,8 @@ friendly; freundlich; person animal
 sick; krank; person animal
 poor; arm; person animal
 famous; berühmt; person place
-red; rot; thing
-blue; blau; thing
+red; rot; thing place
+blue; blau; thing place
 white; weiß; animal thing
 black; schwarz; animal thing
 heavy; schwer; thing
@@ -344,6 +344,7 @@ class Noun:
     kinds: tuple[str, ...]
 
     def inflect(self, case: str, plural: bool) -> str:
+        """The German form."""
         if plural:
             needs_n = case == "dative" and self.german_plural[-1] not in "ns"
             return self.german_plural + "n" * needs_n
@@ -396,7 +397,7 @@ class Verb:
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """To be, with an adjective phrase (English, German). Present or past only."""
+    """To be, and what follows it: tired, as tired as you, in the garden (English, German). Present or past only."""
 
     complement: Pair
     particle = ""
@@ -477,6 +478,7 @@ _ADJECTIVES_OF = {
 
 
 def definite_article(case: str, gender: str) -> str:
+    """der, die, das ...; the plural counts as a fourth gender."""
     ending = _STRONG[case][gender]
     return {"e": "die", "es": "das"}.get(ending, "d" + ending)
 
@@ -498,6 +500,8 @@ def german_determiner(determiner: str, case: str, gender: str) -> Pair:
 
 @dataclass(frozen=True, eq=False)
 class Pronoun:
+    """A personal, relative or interrogative pronoun; it speaks the same two methods as a NounPhrase."""
+
     subject_form: str
     object_form: str
     german_forms: tuple[str, str, str]  # nominative, accusative, dative
@@ -587,6 +591,7 @@ def relative_pronoun(phrase: NounPhrase) -> Pronoun:
 
 
 def prepositional_phrase(preposition: str, phrase: NounPhrase) -> Pair:
+    """The phrase in the case that the preposition asks for; "in dem" and "in das" are written im and ins."""
     german, case = _PREPOSITIONS[preposition]
     text = f"{german} {phrase.german(case)}"
     for full, contracted in (("in dem ", "im "), ("in das ", "ins ")):
@@ -663,6 +668,7 @@ def sentence(english: str, german: str, mark: str = ".") -> Pair:
 
 
 def statement(clause: Clause, front: Pair = ("", "")) -> Pair:
+    """A main clause, which begins with `front` or its subject; in German the verb comes next."""
     return sentence(clause.english(front[0]), clause.german("second", front[1]))
 
 
@@ -673,16 +679,19 @@ def question(clause: Clause, front: Pair = ("", "")) -> Pair:
 
 
 def subordinate_last(main: Clause, conjunction: Pair, clause: Clause) -> Pair:
+    """The German comma is always there, and the subordinate clause has its verb at the end."""
     english = f"{main.english()} {conjunction[0]} {clause.english()}"
     return sentence(english, f"{main.german()}, {clause.german('final', conjunction[1])}")
 
 
 def subordinate_first(main: Clause, conjunction: Pair, clause: Clause) -> Pair:
+    """The clause takes the first place of the German main clause, so that two verbs meet at the comma."""
     front = clause.english(conjunction[0]) + ",", clause.german("final", conjunction[1]) + ","
     return statement(main, front)
 
 
 def coordinate(first: Clause, conjunction: Pair, second: Clause) -> Pair:
+    """Two main clauses; und takes no comma."""
     comma = "" if conjunction[1] == "und" else ","
     english = f"{first.english()}, {second.english(conjunction[0])}"
     return sentence(english, f"{first.german()}{comma} {conjunction[1]} {second.german()}")
@@ -704,8 +713,8 @@ _ANY_PLURAL = (*_DEFINITE, "", "two", "three")
 _MASS = ("the", *_POSSESSIVE, "", "", "", "")
 _TENSES_BY_WEIGHT = ("present",) * 20 + ("past",) * 6 + ("must", *TENSES[2:])
 _PERSONAL = ("I", "you", "he", "she", "we", "they")
-_SUBJECT_PRONOUNS = (*_PERSONAL, *("I", "you") * 4)  # more often, for no noun shares their German verb forms
-_FEW_FORMS = ("he", "she", "we", "they")
+_SUBJECT_PRONOUNS = (*_PERSONAL, *("I", "you") * 4)  # more often, for no noun takes their German verb forms
+_NOT_I_OR_YOU = ("he", "she", "we", "they")
 _STATIVE = ("need", "know", "belong to", "please")  # "wants to need" is not said
 _SAME_GROUP = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}  # "I see us", "you see you" are not said
 
@@ -718,10 +727,30 @@ _BEFORE = {
     "past": (("when", "als"), ("because", "weil"), ("although", "obwohl")),
 }
 
+_ALL_NOUNS = tuple(NOUNS.values())
+_PERSONS = nouns_of("person")
+_LIVING = nouns_of("person animal")
+_ADULTS = tuple(noun for noun in _PERSONS if noun.gender != "n")  # those that he or she takes up again in German too
+_VERB_LIST = tuple(VERBS.values())
+_CLAUSE_VERB_LIST = tuple(CLAUSE_VERBS.values())
+_PERSON_VERBS = tuple(verb for verb in _VERB_LIST if NOUNS["man"] in verb.subjects)
+_OBJECT_VERBS = tuple(verb for verb in _VERB_LIST if verb.objects)
+_THING_VERBS = tuple(verb for verb in _VERB_LIST if verb.case == "accusative" and verb.objects[-1] not in _PERSONS)
+_LOCAL_VERBS = tuple(verb for verb in _VERB_LIST if not verb.objects and "local" in verb.adjuncts)
+_SOLO_VERBS = tuple(verb for verb in _VERB_LIST if not verb.objects and verb in _PERSON_VERBS)
+
+
+@cache
+def _verbs_taking(noun: str) -> tuple[Verb, ...]:
+    return tuple(verb for verb in _OBJECT_VERBS if NOUNS[noun] in verb.objects)
+
 
 class Sampler:
-    """Draws sentences. After each, `nouns` and `words` (verbs and adjectives) hold what it is made of, and `pairs`
-    which of them belong together: (verb, its object) and (adjective, its noun)."""
+    """Draws sentences.
+
+    After each, `nouns` and `words` (verbs that take an object, adjectives) hold what it is made of, and `pairs` which
+    of them belong together: (verb, its object) and (adjective, its noun).
+    """
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -785,7 +814,9 @@ class Sampler:
         self._pair(adjective.english, noun)
         return adjective
 
-    def _subject(self, nouns: Sequence[Noun], definite: bool = False, pronouns: Sequence[str] = _SUBJECT_PRONOUNS):
+    def _subject(
+        self, nouns: Sequence[Noun], definite: bool = False, pronouns: Sequence[str] = _SUBJECT_PRONOUNS
+    ) -> Phrase:
         if nouns[0] is NOUNS["man"] and self._chance(0.45):
             return PRONOUNS[self.rng.choice(pronouns)]
         phrase = self._noun_phrase(nouns, definite=definite)
@@ -832,7 +863,7 @@ class Sampler:
         tense = tense or self.rng.choice(_TENSES_BY_WEIGHT)
         negate = self._chance(negated)
         # "anrufst" and its like would be too rare to learn; "every man does not" is ambiguous.
-        pronouns = _FEW_FORMS if order == "final" and verb.particle else _SUBJECT_PRONOUNS
+        pronouns = _NOT_I_OR_YOU if order == "final" and verb.particle else _SUBJECT_PRONOUNS
         subject = subject or self._subject(verb.subjects, negate, pronouns)
         thing = not subject.is_pronoun and subject.noun.kinds[0] == "thing"
         if (thing or verb.base in _STATIVE) and tense != "past":
@@ -999,9 +1030,8 @@ class Sampler:
         if self._chance(0.5):
             reason = self._copula_clause(main.tense, pronoun_for(thing), thing.noun)
         else:
-            verb = self.rng.choice(_verbs_taking(thing.noun.english, accusative_only=True))
-            self._pair(verb.base, thing.noun)
-            subject = self._subject(verb.subjects, True, _FEW_FORMS)
+            verb = self._other_verb(main)
+            subject = self._subject(verb.subjects, True, _NOT_I_OR_YOU)
             clause = self._clause(verb=verb, subject=subject, tense=main.tense, without="accusative", adverbials=False)
             reason = replace(clause, accusative=pronoun_for(thing))
         return subordinate_last(main, ("because", "weil"), reason)
@@ -1018,6 +1048,14 @@ class Sampler:
         self._pair(verb.base, thing.noun)
         return Clause(subject, verb, tense, accusative=thing)
 
+    def _other_verb(self, clause: Clause) -> Verb:
+        """Another verb for what is the accusative object of `clause`."""
+        noun = clause.accusative.noun
+        verbs = [verb for verb in _verbs_taking(noun.english) if verb.case == "accusative" and verb is not clause.verb]
+        verb = self.rng.choice(verbs)
+        self._pair(verb.base, noun)
+        return verb
+
     def _reason_with_subject(self) -> Pair:
         """The old woman sings because she is happy."""
         tense = self.rng.choice(("present", "past"))
@@ -1030,9 +1068,7 @@ class Sampler:
         """The man looks for the key, but he does not find it."""
         first = self._with_thing()
         thing = first.accusative
-        others = [verb for verb in _verbs_taking(thing.noun.english, accusative_only=True) if verb is not first.verb]
-        verb = self.rng.choice(others)
-        self._pair(verb.base, thing.noun)
+        verb = self._other_verb(first)
         negated = self._chance(0.6)
         second = Clause(pronoun_for(first.subject), verb, first.tense, negated, accusative=pronoun_for(thing))
         return coordinate(first, ("but", "aber") if negated else ("and", "und"), second)
@@ -1043,28 +1079,6 @@ class Sampler:
         clause = self._clause(verb=verb, adverbials=False, negated=0)
         side = replace(self._noun_phrase(nouns_of("mass"), adjective=0.8), determiner="")
         return statement(replace(clause, place=prepositional_phrase(self.rng.choice(("with", "without")), side)))
-
-
-_ALL_NOUNS = tuple(NOUNS.values())
-_PERSONS = nouns_of("person")
-_LIVING = nouns_of("person animal")
-_ADULTS = tuple(noun for noun in _PERSONS if noun.gender != "n")  # those that he or she takes up again in German too
-_VERB_LIST = tuple(VERBS.values())
-_CLAUSE_VERB_LIST = tuple(CLAUSE_VERBS.values())
-_PERSON_VERBS = tuple(verb for verb in _VERB_LIST if NOUNS["man"] in verb.subjects)
-_OBJECT_VERBS = tuple(verb for verb in _VERB_LIST if verb.objects)
-_THING_VERBS = tuple(verb for verb in _VERB_LIST if verb.case == "accusative" and verb.objects[-1] not in _PERSONS)
-_LOCAL_VERBS = tuple(verb for verb in _VERB_LIST if not verb.objects and "local" in verb.adjuncts)
-_SOLO_VERBS = tuple(verb for verb in _VERB_LIST if not verb.objects and verb in _PERSON_VERBS)
-
-
-@cache
-def _verbs_taking(noun: str, accusative_only: bool = False) -> tuple[Verb, ...]:
-    return tuple(
-        verb
-        for verb in _OBJECT_VERBS
-        if NOUNS[noun] in verb.objects and (verb.case == "accusative" or not accusative_only)
-    )
 
 
 # --------------------------------------------------------------------------------------------------------- corpus

@@ -38,27 +38,31 @@ def eager_attention(
     Returns:
         The output (B, T, H, V) and the attention weights (B, H, T, S). A position that sees nothing gets zeros.
     """
-    scores = torch.matmul(query * scaling, key.transpose(-2, -1))
+    # The softmax is taken in 32 bits: the more exact, and on a CPU the faster.
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
         weights = scores.softmax(dim=-1)
     else:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
-        hidden = torch.finfo(scores.dtype).min
         if attention_mask.dtype == torch.bool:
+            hidden = torch.finfo(scores.dtype).min
             scores = scores.masked_fill(~attention_mask, hidden)
         else:
+            hidden = torch.finfo(attention_mask.dtype).min
             scores = scores + attention_mask
         weights = scores.softmax(dim=-1).masked_fill(scores <= hidden / 2, 0.0)
+    weights = weights.to(value.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-# Keys up to which Eq. 1 written out beats torch's fused kernel on a CPU (benchmarks/attention_cpu.py).
-EAGER_KEYS_ON_CPU = 256
+# Keys up to which, in 16 bits, Eq. 1 written out beats torch's fused kernel on a CPU (benchmarks/attention_cpu.py).
+EAGER_KEYS_ON_CPU = 64
 
 
 def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
-    return query.device.type == "cpu" and key.shape[2] <= EAGER_KEYS_ON_CPU and not torch.compiler.is_compiling()
+    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU
+    return short and query.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
@@ -96,6 +100,18 @@ def _window(config: VanillaConfig, causal: bool) -> Callable | None:
         return (key_index >= query_index - before) & (key_index <= query_index + after)
 
     return seen
+
+
+def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
+    """Projections of the same input as one product: their matrices one below the other, of so many rows each."""
+    linear = nn.Linear(config.d_model, sum(parts), bias=config.attention_bias)
+    linear.parts = parts  # each is initialised as the matrix that it is
+    return linear
+
+
+def shares_keys(config: VanillaConfig) -> bool:
+    """Whether the back end can have the beams of a sentence share its keys and values (see CrossAttention)."""
+    return config._attn_implementation in ("eager", "sdpa")
 
 
 class MultiHeadAttention(nn.Module):
@@ -140,8 +156,8 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int, is_causal: bool):
         super().__init__(config, num_heads, layer_idx, is_causal)
-        self.projected_dims = [num_heads * self.d_k, num_heads * self.d_k, num_heads * self.d_v]
-        self.qkv_proj = nn.Linear(config.d_model, sum(self.projected_dims), bias=config.attention_bias)
+        self.parts = [num_heads * self.d_k, num_heads * self.d_k, num_heads * self.d_v]
+        self.qkv_proj = fused_linear(config, self.parts)
 
     def forward(
         self,
@@ -151,7 +167,7 @@ class SelfAttention(MultiHeadAttention):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end keeps none."""
-        q, k, v = (self.split_heads(part) for part in self.qkv_proj(x).split(self.projected_dims, dim=-1))
+        q, k, v = (self.split_heads(part) for part in self.qkv_proj(x).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.self_attention_cache.update(k, v, self.layer_idx)
         output, weights = self.attend(q, k, v, attention_mask, **kwargs)
@@ -168,8 +184,8 @@ class CrossAttention(MultiHeadAttention):
     def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int):
         super().__init__(config, num_heads, layer_idx, is_causal=False)
         self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.attention_bias)
-        self.projected_dims = [num_heads * self.d_k, num_heads * self.d_v]
-        self.kv_proj = nn.Linear(config.d_model, sum(self.projected_dims), bias=config.attention_bias)
+        self.parts = [num_heads * self.d_k, num_heads * self.d_v]
+        self.kv_proj = fused_linear(config, self.parts)
 
     def forward(
         self,
@@ -183,7 +199,9 @@ class CrossAttention(MultiHeadAttention):
         rows, length, _ = x.shape
         q = self.split_heads(self.q_proj(x))
         k, v = self.keys_and_values(memory, past_key_values)
-        beams = rows // k.shape[0]
+        beams, rest = divmod(rows, k.shape[0])
+        if rest or not beams:
+            raise ValueError(f"the decoder's batch of {rows} is no multiple of the encoder's batch of {k.shape[0]}")
         if beams > 1:
             # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
             q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
@@ -200,7 +218,7 @@ class CrossAttention(MultiHeadAttention):
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
-        k, v = (self.split_heads(part) for part in self.kv_proj(memory).split(self.projected_dims, dim=-1))
+        k, v = (self.split_heads(part) for part in self.kv_proj(memory).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.cross_attention_cache.update(k, v, self.layer_idx)
             past_key_values.is_updated[self.layer_idx] = True

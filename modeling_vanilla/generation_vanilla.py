@@ -18,6 +18,7 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_vanilla import VanillaConfig
 
@@ -62,32 +63,58 @@ class Hypotheses:
     score: torch.Tensor
     path: torch.Tensor
 
-    def best(self, k: int) -> "Hypotheses":
-        return self.take(self.score.topk(k).indices)
+    def row(self, rows) -> "Hypotheses":
+        """Those of some sentences: an index gives one sentence as a batch of 1, a mask (B,) several."""
+        rows = [rows] if isinstance(rows, int) else rows
+        return Hypotheses(self.tokens[rows], self.score[rows], self.path[rows])
 
     def take(self, index: torch.Tensor) -> "Hypotheses":
-        """Those at `index` (B, k)."""
+        """Those at `index` (B, k) of each sentence."""
         rows = torch.arange(index.shape[0], device=index.device)[:, None]
         return Hypotheses(self.tokens[rows, index], self.score[rows, index], self.path[rows, index])
 
+    def best(self, k: int) -> "Hypotheses":
+        """The k with the highest score."""
+        return self.take(self.score.topk(k).indices)
+
+    def only(self, mask: torch.Tensor, penalty: float = 1.0) -> "Hypotheses":
+        """With the scores divided by `penalty`, and none where `mask` (B, K) is False."""
+        return Hypotheses(self.tokens, (self.score / penalty).masked_fill(~mask, -torch.inf), self.path)
+
     def join(self, other: "Hypotheses") -> "Hypotheses":
+        """Both sets as one."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
 
-    def lengthen(self, pad_token_id: int) -> "Hypotheses":
+    def lengthen(self, pad_token_id: int, by: int = 1) -> "Hypotheses":
+        """Padded by some more steps."""
         return Hypotheses(
-            nn.functional.pad(self.tokens, (0, 1), value=pad_token_id),
+            nn.functional.pad(self.tokens, (0, by), value=pad_token_id),
             self.score,
-            nn.functional.pad(self.path, (0, 1), value=-1),
+            nn.functional.pad(self.path, (0, by), value=-1),
         )
 
-    def extend(self, parent: torch.Tensor, token: torch.Tensor, score: torch.Tensor) -> "Hypotheses":
-        """The continuations of those at `parent` (B, k) by `token` (B, k)."""
+    def continuations(self, log_probs: torch.Tensor, keep: int, sample: bool) -> "Hypotheses":
+        """The `keep` best one-token continuations of each sentence, best first; or as many drawn from them all.
+
+        log_probs (B * K, V): of each next token.
+        """
+        batch_size, beams = self.score.shape
+        vocabulary = log_probs.shape[-1]
+        scores = (self.score[..., None] + log_probs.view(batch_size, beams, vocabulary)).flatten(1)
+        keep = min(keep, beams * vocabulary)
+        if sample:
+            # The largest of the scores plus Gumbel noise are a draw without replacement, even from too few.
+            index = (scores - torch.empty_like(scores).exponential_().log()).topk(keep).indices
+            index = index.gather(1, scores.gather(1, index).argsort(dim=1, descending=True))
+        else:
+            index = scores.topk(keep).indices
+        parent, token = index // vocabulary, index % vocabulary
         taken = self.take(parent)
-        first_row = torch.arange(parent.shape[0], device=parent.device)[:, None] * self.tokens.shape[1]
+        first_row = torch.arange(batch_size, device=parent.device)[:, None] * beams
         return Hypotheses(
             torch.cat((taken.tokens, token[..., None]), dim=-1),
-            score,
+            scores.gather(1, index),
             torch.cat((taken.path, (parent + first_row)[..., None]), dim=-1),
         )
 
@@ -99,12 +126,28 @@ class GnmtGenerationMixin(GenerationMixin):
     `max_new_tokens` or `max_length` replaces it.
     """
 
+    def adjust_generation_fn(self, *args, **kwargs):
+        super().adjust_generation_fn(*args, **kwargs)
+        # A folder without a generation configuration, such as VanillaModel writes, is searched as any other.
+        if self.generation_config._from_model_config:
+            self.generation_config = default_generation_config(self.config)
+
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         # transformers leaves an encoder-decoder without a mask reading the padding.
         if name == "input_ids" and model_kwargs.get("attention_mask") is None:
             model_kwargs["attention_mask"] = (inputs != self.config.pad_token_id).long()
         return inputs, name, model_kwargs
+
+    def _prepare_generation_config(self, generation_config, *args, **kwargs):
+        # What the caller of generate() says of the length counts. A max_length in the model's own configuration does
+        # not: Seq2SeqTrainer leaves a 20 there.
+        given = generation_config is not None and generation_config.max_length is not None
+        given |= kwargs.get("max_length") is not None
+        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        if given or generation_config.max_new_tokens is not None:
+            generation_config.max_extra_tokens = None
+        return generation_config, model_kwargs
 
     def _prepare_generated_length(
         self,
@@ -116,13 +159,11 @@ class GnmtGenerationMixin(GenerationMixin):
         inputs_tensor,
     ):
         extra = getattr(generation_config, "max_extra_tokens", None)
-        if has_default_max_length and generation_config.max_new_tokens is None and extra is not None:
+        if extra is not None:
+            has_default_max_length = False
             generation_config.max_length = input_ids_length + inputs_tensor.shape[1] + extra
             if self.config.position_embedding_type == "learned":
                 generation_config.max_length = min(generation_config.max_length, self.config.max_position_embeddings)
-            has_default_max_length = False
-        else:
-            generation_config.max_extra_tokens = None
         return super()._prepare_generated_length(
             generation_config,
             has_default_max_length,
@@ -180,70 +221,76 @@ class GnmtGenerationMixin(GenerationMixin):
         """
         config = generation_config
         beams, alpha = config.num_beams, config.length_penalty
-        eos, pad = config._eos_token_tensor, int(config._pad_token_tensor)
+        eos, pad = config._eos_token_tensor, config._pad_token_tensor
+        eos = torch.empty(0, dtype=torch.long, device=input_ids.device) if eos is None else eos
+        pad = 0 if pad is None else int(pad)
         # EOS and the limit are judged here; what else the user gave ends a hypothesis as EOS does.
         other_criteria = StoppingCriteriaList(
             [rule for rule in stopping_criteria if not isinstance(rule, MaxLengthCriteria | EosTokenCriteria)]
         )
+        model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
         model_kwargs["output_attentions"] = config.output_attentions
         model_kwargs["output_hidden_states"] = config.output_hidden_states
         trace = _Trace(config)
 
         tokens = input_ids.view(-1, beams, input_ids.shape[1])
         batch_size, _, prompt_length = tokens.shape
-        limits = self._length_limits(config, input_ids, model_kwargs)[::beams] - prompt_length
-        score = torch.zeros(tokens.shape[:2], device=tokens.device)
-        no_path = torch.empty((*tokens.shape[:2], 0), dtype=torch.long, device=tokens.device)
-        nothing = torch.full_like(score, -torch.inf)
+        longest = [rule.max_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria)]
+        limits = self._length_limits(config, input_ids, model_kwargs)[::beams].clamp(max=min(longest, default=None))
+        limits = limits - prompt_length
+        nothing = torch.full(tokens.shape[:2], -torch.inf, device=tokens.device)
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
-        alive = Hypotheses(tokens, torch.where(torch.arange(beams, device=tokens.device) == 0, score, nothing), no_path)
-        finished = Hypotheses(tokens, nothing, no_path)
-        done = torch.zeros(batch_size, dtype=torch.bool, device=tokens.device)
+        score = nothing.clone()
+        score[:, 0] = 0
+        no_path = torch.empty((*tokens.shape[:2], 0), dtype=torch.long, device=tokens.device)
+        alive, finished = Hypotheses(tokens, score, no_path), Hypotheses(tokens, nothing, no_path)
+        sentences = torch.arange(batch_size, device=tokens.device)  # which one each row of the batch still is
+        results: list[Hypotheses | None] = [None] * batch_size
         length = 0
 
-        while self._has_unfinished_sequences(bool(done.all()), synced_gpus, device=tokens.device):
+        while self._has_unfinished_sequences(None not in results, synced_gpus, device=tokens.device):
             flat_tokens = alive.tokens.flatten(0, 1)
             new_tokens = flat_tokens[:, -1:] if length and model_kwargs.get("use_cache") else flat_tokens
             outputs = self(decoder_input_ids=new_tokens, **model_kwargs, return_dict=True)
-            if done.all():
+            if None not in results:
                 continue  # another process is still searching and needs this one's part in each forward
             model_kwargs["past_key_values"] = outputs.past_key_values
             logits = outputs.logits[:, -1].float()
             log_probs = logits_processor(flat_tokens, logits.log_softmax(dim=-1))
             trace.add(outputs, logits, log_probs)
 
-            candidates = (alive.score[..., None] + log_probs.view(batch_size, beams, -1)).flatten(1)
-            keep = min(beams * (1 + max(1, eos.numel())), candidates.shape[1])
-            if config.do_sample:
-                top = torch.multinomial(candidates.softmax(dim=-1), keep)
-                top = top.gather(1, candidates.gather(1, top).argsort(dim=1, descending=True))
-            else:
-                top = candidates.topk(keep).indices
-            vocabulary = log_probs.shape[-1]
-            grown = alive.extend(top // vocabulary, top % vocabulary, candidates.gather(1, top))
+            grown = alive.continuations(log_probs, beams * (1 + max(1, eos.numel())), config.do_sample)
             length += 1
             ended = torch.isin(grown.tokens[..., -1], eos)
             if other_criteria:
                 ended |= other_criteria(grown.tokens.flatten(0, 1), None).view_as(ended)
-
-            ending = Hypotheses(
-                grown.tokens,
-                (grown.score / gnmt_penalty(length, alpha)).masked_fill(~ended | done[:, None], -torch.inf),
-                grown.path,
-            )
+            ending = grown.only(ended, gnmt_penalty(length, alpha))
             finished = finished.lengthen(pad).join(ending).best(beams)
-            alive = Hypotheses(grown.tokens, grown.score.masked_fill(ended, -torch.inf), grown.path).best(beams)
-            done |= (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, config)
+            alive = grown.only(~ended).best(beams)
+
+            done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, config)
+            for row in done.nonzero().flatten().tolist():
+                sentence = int(sentences[row])
+                if results[sentence] is None:
+                    results[sentence] = _finished_first(finished.row(row), alive.row(row), gnmt_penalty(length, alpha))
+            parents = alive.path[..., -1]
+            if done.any() and not config.return_dict_in_generate and not synced_gpus:
+                # Finished sentences leave the batch. What is asked for by step must keep its shape, and stays.
+                left = ~done
+                alive, finished = alive.row(left), finished.row(left)
+                sentences, limits, parents = sentences[left], limits[left], parents[left]
+                _drop_sentences(model_kwargs, left)
             if model_kwargs["past_key_values"] is not None:
-                model_kwargs["past_key_values"].self_attention_cache.reorder_cache(alive.path[..., -1].flatten())
+                model_kwargs["past_key_values"].self_attention_cache.reorder_cache(parents.flatten())
             if model_kwargs.get("decoder_attention_mask") is not None:
                 model_kwargs["decoder_attention_mask"] = nn.functional.pad(
                     model_kwargs["decoder_attention_mask"], (0, 1), value=1
                 )
 
-        best = _finished_first(finished, alive, gnmt_penalty(length, alpha)).take(
-            torch.arange(config.num_return_sequences, device=tokens.device).expand(batch_size, -1)
-        )
+        longest = max(result.tokens.shape[-1] for result in results)
+        padded = [vars(result.lengthen(pad, longest - result.tokens.shape[-1])).values() for result in results]
+        best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
+        best = best.take(torch.arange(config.num_return_sequences, device=tokens.device).expand(batch_size, -1))
         steps = int((best.path >= 0).sum(dim=-1).max())
         sequences = best.tokens.flatten(0, 1)[:, : prompt_length + steps]
         if not config.return_dict_in_generate:
@@ -265,12 +312,28 @@ def _out_of_reach(finished_score, alive_score, length, limits, config) -> torch.
     return full & (finished_score[:, -1] >= alive_score[:, 0] / kindest)
 
 
-def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty) -> Hypotheses:
+def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> Hypotheses:
     """The finished, and behind them, where there are too few, the living with their score so far."""
-    alive = Hypotheses(alive.tokens, alive.score / penalty, alive.path)
+    alive = alive.only(alive.score > -torch.inf, penalty)
     missing = (finished.score == -torch.inf).int() * 2
     order = torch.cat((missing, torch.ones_like(missing)), dim=1).argsort(dim=1, stable=True)
-    return finished.join(alive).take(order)
+    return finished.join(alive).take(order[:, : missing.shape[1]])
+
+
+def _drop_sentences(model_kwargs: dict, left: torch.Tensor) -> None:
+    """Keep, of everything held by sentence or by beam, the sentences that are `left` (B,)."""
+
+    def rows(held: int) -> torch.Tensor:
+        return left.repeat_interleave(held // left.shape[0]).nonzero().flatten()
+
+    memory = model_kwargs["encoder_outputs"].last_hidden_state
+    model_kwargs["encoder_outputs"] = BaseModelOutput(memory[rows(memory.shape[0])])
+    for name in ("attention_mask", "decoder_attention_mask"):
+        if model_kwargs.get(name) is not None:
+            model_kwargs[name] = model_kwargs[name][rows(model_kwargs[name].shape[0])]
+    if model_kwargs["past_key_values"] is not None:
+        cache = model_kwargs["past_key_values"].cross_attention_cache
+        cache.reorder_cache(rows(cache.layers[0].keys.shape[0]))
 
 
 class _Trace:

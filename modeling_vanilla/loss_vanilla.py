@@ -7,6 +7,7 @@ them a few rows at a time, takes loss and gradient from them on the spot and dro
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 IGNORED = -100  # the label of a position that does not count, as everywhere in transformers
 
@@ -84,11 +85,9 @@ class _FusedLoss(torch.autograd.Function):
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
             h, y = hidden[start : start + CHUNK_ROWS], labels[start : start + CHUNK_ROWS]
             z = h @ weight.T
-            p = z.softmax(dim=-1)
-            # logsumexp(z) = z_v - log p_v for any v; at the largest, p_v cannot underflow.
-            peak, at = z.max(dim=-1, keepdim=True)
-            log_normaliser = peak.float() - p.gather(1, at).float().log()
+            p, log_normaliser = _softmax(z)
             total += log_normaliser.sum() - (1 - epsilon) * z.gather(1, y[:, None]).float().sum()
+            p = p.to(h.dtype)
             hidden_grad[start : start + CHUNK_ROWS] = p @ weight - (1 - epsilon) * weight[y] - spread * weight_sum
             weight_grad += p.T @ h
         total -= spread * torch.dot(hidden.sum(dim=0, dtype=torch.float32), weight_sum)
@@ -98,6 +97,17 @@ class _FusedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_output: torch.Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
         return hidden_grad * grad_output, weight_grad * grad_output, None, None
+
+
+def _softmax(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1)"""
+    if z.device.type != "cpu":
+        z = z.float()
+        return z.softmax(dim=-1), z.logsumexp(dim=-1, keepdim=True)
+    # On a CPU each pass over z counts: softmax takes one, logsumexp four. The largest p, at the largest z, tells it.
+    p = z.softmax(dim=-1)
+    return p, z.amax(dim=-1, keepdim=True).float() - p.amax(dim=-1, keepdim=True).float().log()

@@ -17,7 +17,7 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask
+from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask, shares_keys
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import (
@@ -53,23 +53,19 @@ class VanillaPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
-            # The parts of a fused projection are W^Q, W^K and W^V: each is drawn as the matrix that it is.
-            self._init_projection(module, [module.out_features])
-        if hasattr(module, "projected_dims"):
-            fused = module.qkv_proj if hasattr(module, "qkv_proj") else module.kv_proj
-            self._init_projection(fused, module.projected_dims)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+            # The parts of a fused projection are W^Q, W^K and W^V: each is drawn as the matrix that it is. A part does
+            # not carry from_pretrained's mark of a weight that came from a file.
+            if not getattr(module.weight, "_is_hf_initialized", False):
+                for part in module.weight.split(getattr(module, "parts", module.out_features)):
+                    self._init_projection(part)
 
-    def _init_projection(self, module: nn.Linear, parts: list[int]) -> None:
-        if module.bias is not None:
-            init.zeros_(module.bias)
-        # Set by from_pretrained on weights that came from a file; a part of one would not show it.
-        if getattr(module.weight, "_is_hf_initialized", False):
-            return
-        for part in module.weight.split(parts):
-            if self.config.init_std is None:
-                init.xavier_uniform_(part)
-            else:
-                init.normal_(part, std=self.config.init_std)
+    def _init_projection(self, weight: torch.Tensor) -> None:
+        if self.config.init_std is None:
+            init.xavier_uniform_(weight)
+        else:
+            init.normal_(weight, std=self.config.init_std)
 
 
 class VanillaStack(VanillaPreTrainedModel):
@@ -106,7 +102,11 @@ class VanillaStack(VanillaPreTrainedModel):
             position_ids = count_positions(attention_mask)[:, -length:]
         else:
             position_ids = torch.arange(length, device=x.device).unsqueeze(0) + past_length
-        return self.dropout(x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype))
+        x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
+        if torch.is_autocast_enabled(x.device.type):
+            # The residual stream, too: on a CPU, unlike a GPU, autocast would leave it in 32 bits from here on.
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)
 
 
 class VanillaEncoder(VanillaStack):
@@ -186,6 +186,11 @@ class VanillaDecoder(VanillaStack):
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
+        if not shares_keys(self.config):
+            beams = x.shape[0] // encoder_hidden_states.shape[0]
+            encoder_hidden_states = encoder_hidden_states.repeat_interleave(beams, dim=0)
+            if encoder_attention_mask is not None:
+                encoder_attention_mask = encoder_attention_mask.repeat_interleave(beams, dim=0)
         memory_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         x = self.embed(x, attention_mask, past_length)
         for layer in self.layers:

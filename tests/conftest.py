@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
 
 SMALL = {
     "vocab_size": 41,
@@ -16,6 +16,14 @@ SMALL = {
     "decoder_ffn_dim": 32,
     "dropout": 0.0,
 }
+
+
+@pytest.fixture(params=["eager", "sdpa", "sdpa kernel"])
+def attn(request, monkeypatch):
+    """Each attention back end; sdpa as it is and, where that prefers Eq. 1 written out, with torch's kernel."""
+    if request.param == "sdpa kernel":
+        monkeypatch.setattr(attention_vanilla, "EAGER_KEYS_ON_CPU", 0)
+    return request.param.split()[0]
 
 
 @pytest.fixture

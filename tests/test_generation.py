@@ -5,7 +5,14 @@ import math
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    LogitsProcessor,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    StoppingCriteria,
+)
 from transformers.generation import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
@@ -121,17 +128,19 @@ def assert_equals_search(model, sources, beams, alpha, returned=1, extra=4, mess
     """generate() on the batch gives what search() gives sentence by sentence; returns search()'s outcomes."""
     outcomes = [search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
     expected = [hypothesis for hypotheses, _ in outcomes for hypothesis in hypotheses[:returned]]
-    output = model.generate(
+    kwargs = {
         **batch(sources),
-        num_beams=beams,
-        length_penalty=alpha,
-        num_return_sequences=returned,
-        max_extra_tokens=extra,
-        return_dict_in_generate=True,
-        output_scores=True,
+        "num_beams": beams,
+        "length_penalty": alpha,
+        "num_return_sequences": returned,
+        "max_extra_tokens": extra,
         **(generate or {}),
-    )
-    assert output.sequences.tolist() == pad_right([tokens for _, tokens in expected]).tolist(), message
+    }
+    sequences = pad_right([tokens for _, tokens in expected]).tolist()
+    # Asked for the sequences alone, the search may drop sentences that are done; asked for each step's scores, not.
+    assert model.generate(**kwargs).tolist() == sequences, message
+    output = model.generate(**kwargs, return_dict_in_generate=True, output_scores=True)
+    assert output.sequences.tolist() == sequences, message
     torch.testing.assert_close(
         output.sequences_scores, torch.tensor([score for score, _ in expected]), rtol=1e-4, atol=1e-4, msg=message
     )
@@ -284,7 +293,7 @@ def assert_rows_do_not_depend_on_the_batch(model, sources, **kwargs):
         {"num_beams": 4, "logits_processor": [Forbid(EOS)]},
         {"num_beams": 4, "max_extra_tokens": 0, "num_return_sequences": 2},
     ],
-    ids=str,
+    ids=("greedy", "beam", "n-best", "n-best, 3 tokens", "nothing finishes", "n-best, few finish"),
 )
 def test_batch_mates_change_nothing(kwargs):
     for seed in range(6):
@@ -434,7 +443,7 @@ def test_the_limit_is_the_sources_length_and_fifty(beams):
         ({"generation_config": GenerationConfig(max_length=4)}, 4),
         ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
     ],
-    ids=str,
+    ids=("new tokens", "length", "extra tokens", "config, new tokens", "config, length", "criterion"),
 )
 def test_another_limit_may_be_given(beams, given, length):
     model = random_model(0)
@@ -551,6 +560,50 @@ def test_a_stopping_criterion_ends_a_hypothesis():
         )
         ended |= {hypotheses[0][1][-1] for hypotheses, finished in outcomes if finished}
     assert ended == {EOS, 4}
+
+
+def test_processors_and_criteria_find_each_sentence_at_its_row():
+    """Also when other sentences are done: both may keep something for each sentence, and know it by its row."""
+    allowed, last = [{3, 4, EOS}, {5, 6, EOS}, {0, 1, EOS}], torch.tensor([3, 6, 1])
+
+    class EndsWithItsOwn(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return (input_ids[:, -1].view(3, -1) == last[:, None]).flatten()
+
+    for seed in range(8):
+        model, sources = random_model(seed), random_sources(seed, (2, 9, 5))
+        expected = [
+            search(
+                model,
+                source,
+                3,
+                0.6,
+                len(source) + 4,
+                forbidden=lambda tokens, allowed=allowed[row]: set(range(7)) - allowed,
+                ends=lambda tokens, row=row: tokens[-1] == last[row],
+            )[0][0][1]
+            for row, source in enumerate(sources)
+        ]
+        output = model.generate(
+            **batch(sources),
+            num_beams=3,
+            prefix_allowed_tokens_fn=lambda row, tokens: sorted(allowed[row]),
+            stopping_criteria=[EndsWithItsOwn()],
+        )
+        assert output.tolist() == pad_right(expected).tolist(), f"seed {seed}"
+
+
+def test_a_search_that_has_nowhere_to_go_is_over():
+    model, source = random_model(0), [4] * 20
+    steps = []
+    model.get_decoder().register_forward_hook(lambda *_: steps.append(1))
+    output = model.generate(
+        **batch([source]),
+        num_beams=3,
+        prefix_allowed_tokens_fn=lambda row, tokens: [[5], [6], [EOS]][min(len(tokens) - 1, 2)],
+    )
+    assert output.tolist() == [[BOS, 5, 6, EOS]]
+    assert len(steps) == 3
 
 
 @pytest.mark.parametrize("beams", (1, 3))
@@ -683,12 +736,27 @@ def test_a_generation_config_of_ones_own_fills_up_from_the_models():
     assert output.tolist() == pad_right(expected).tolist()
 
 
-def test_trainers_generation_leaves_the_limit_as_it_is():
-    """Seq2SeqTrainer writes the library's defaults, a max_length of 20 among them, into the generation config."""
-    model = random_model(0)
-    inputs = {**batch([[4] * 30 + [EOS]]), "num_beams": 2, "logits_processor": [Forbid(EOS)]}
-    before = model.generate(**inputs)
-    defaults = model.generation_config._get_default_generation_params()
-    model.generation_config.update(**defaults, defaults_only=True)
-    assert model.generate(**inputs).tolist() == before.tolist()
-    assert model.generate(**inputs, max_length=10).shape == (1, 10)
+@pytest.mark.parametrize("beams", (1, 2))
+def test_seq2seq_trainer_generates_alike(beams, tmp_path):
+    """It passes labels along, and after the first batch leaves a max_length of 20 in the model's generation config."""
+    model, kwargs = random_model(0), {"num_beams": beams, "logits_processor": [Forbid(EOS)]}
+    source = [4] * 30 + [EOS]
+    expected = model.generate(torch.tensor([source]), **kwargs).tolist()
+    assert len(expected[0]) == 1 + 31 + 4
+    row = {
+        "input_ids": torch.tensor(source),
+        "attention_mask": torch.ones(31).long(),
+        "labels": torch.tensor([4, 5, EOS]),
+    }
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=tmp_path,
+        predict_with_generate=True,
+        per_device_eval_batch_size=1,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = Seq2SeqTrainer(model=model, args=arguments)
+    assert trainer.predict([row, row], **kwargs).predictions.tolist() == expected * 2
+    assert model.generate(torch.tensor([source]), **kwargs).tolist() == expected
+    assert model.generate(torch.tensor([source]), **kwargs, max_length=10).shape == (1, 10)

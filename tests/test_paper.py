@@ -146,7 +146,6 @@ def test_there_is_no_norm_but_the_one_behind_each_sublayer(make_config, batch):
         torch.testing.assert_close(state.var(-1, unbiased=False), torch.ones(state.shape[:2]), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("attn", ["eager", "sdpa"])
 def test_dropout_is_where_section_5_4_puts_it(make_model, batch, attn):
     """On embedding + PE of both stacks and on each sub-layer's output before it is added: nowhere else."""
     model = make_model(dropout=0.125, attn=attn).train()
@@ -206,7 +205,6 @@ def test_dropout_is_off_in_evaluation(make_model, batch):
     assert not torch.equal(model(**batch).logits, model(**batch).logits)
 
 
-@pytest.mark.parametrize("attn", ["eager", "sdpa"])
 @pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])
 def test_the_two_other_dropouts_act_once_they_are_asked_for(make_model, batch, field, attn):
     model = make_model(attn=attn, **{field: 0.3}).train()
