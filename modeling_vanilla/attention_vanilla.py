@@ -76,7 +76,17 @@ def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.T
 
 
 def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, memory: torch.Tensor):
-    """Mask of the decoder's attention over the encoder's output, memory (B, S, D): padding."""
+    """Mask of the attention of the decoder's x (B * beams, T, D) over the encoder's output (B, S, D): padding.
+
+    Raises:
+        ValueError: if the decoder's batch is no multiple of the encoder's.
+    """
+    if x.shape[0] % memory.shape[0]:
+        raise ValueError(
+            f"the decoder's batch of {x.shape[0]} is no multiple of the encoder's batch of {memory.shape[0]}"
+        )
+    # The beams of a sentence are further query positions, as in CrossAttention.
+    x = x.reshape(memory.shape[0], -1, x.shape[-1])
     return create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory)
 
 
@@ -88,9 +98,9 @@ def _window(config: VanillaConfig, causal: bool) -> Callable | None:
     """
     if config.attention_window is None:
         return None
-    if "flash" in config._attn_implementation:
+    if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):
         raise ValueError(
-            f"attention_window {config.attention_window} needs eager, sdpa or flex attention, "
+            f"attention_window {config.attention_window} needs eager, sdpa or flex_attention, "
             f"not {config._attn_implementation!r}"
         )
     r = config.attention_window
@@ -107,11 +117,6 @@ def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
     linear = nn.Linear(config.d_model, sum(parts), bias=config.attention_bias)
     linear.parts = parts  # each is initialised as the matrix that it is
     return linear
-
-
-def shares_keys(config: VanillaConfig) -> bool:
-    """Whether the back end can have the beams of a sentence share its keys and values (see CrossAttention)."""
-    return config._attn_implementation in ("eager", "sdpa")
 
 
 class MultiHeadAttention(nn.Module):
@@ -136,7 +141,8 @@ class MultiHeadAttention(nn.Module):
     def attend(self, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Eq. 1 on every head by the chosen back end, then W^O. q (B, H, T, K) -> (B, T, D), weights (B, H, T, S)."""
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        if self.config._attn_implementation == "sdpa" and _eager_is_faster(q, k):
+        stand_in = self.config._attn_implementation == "sdpa" and _eager_is_faster(q, k)
+        if stand_in:
             attention = eager_attention
             if attention_mask is None and self.is_causal and q.shape[2] > 1:
                 # SDPA is told of causality by a flag where the mask would say nothing else.
@@ -145,7 +151,8 @@ class MultiHeadAttention(nn.Module):
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
-        return output.flatten(2), weights
+        # SDPA keeps no weights, at whatever length.
+        return output.flatten(2), None if stand_in else weights
 
 
 class SelfAttention(MultiHeadAttention):
@@ -199,13 +206,10 @@ class CrossAttention(MultiHeadAttention):
         rows, length, _ = x.shape
         q = self.split_heads(self.q_proj(x))
         k, v = self.keys_and_values(memory, past_key_values)
-        beams, rest = divmod(rows, k.shape[0])
-        if rest or not beams:
-            raise ValueError(f"the decoder's batch of {rows} is no multiple of the encoder's batch of {k.shape[0]}")
+        beams = rows // k.shape[0]
         if beams > 1:
             # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
             q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
-            attention_mask = None if attention_mask is None else attention_mask[:, :, :1]
         output, weights = self.attend(q, k, v, attention_mask, **kwargs)
         if beams > 1:
             output = output.view(rows, length, -1)

@@ -71,7 +71,7 @@ class _TaskNames(dict):
 
 @strict
 class VanillaConfig(PreTrainedConfig):
-    """Configuration of the Transformer of "Attention Is All You Need" (arXiv:1706.03762). The defaults are its base model.
+    """Configuration of the Transformer of "Attention Is All You Need" (arXiv:1706.03762), by default its base model.
 
     Args:
         vocab_size: entries of the vocabulary that source and target share (5.1: about 37000 for English-German).
@@ -92,8 +92,9 @@ class VanillaConfig(PreTrainedConfig):
         tie_word_embeddings: one matrix for source embedding, target embedding and output projection (3.4).
         attention_bias: whether W^Q, W^K, W^V and W^O carry a bias. The formulas of 3.2.2 have none; MarianMT's do.
         init_std: None draws the projections from Xavier's uniform distribution; a number draws them from a normal
-            distribution of this standard deviation. Embeddings always have standard deviation d_model^-0.5, so that
-            they have unit variance after the multiplication by sqrt(d_model). The paper is silent.
+            distribution of this standard deviation. Embeddings, learned positions among them, always have standard
+            deviation d_model^-0.5, which gives tokens unit variance once multiplied by sqrt(d_model). The paper is
+            silent.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is what its authors' code used.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
             target shifted right behind the decoder start token.
@@ -132,7 +133,7 @@ class VanillaConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     attention_bias: bool = False
     init_std: float | int | None = None
-    layer_norm_eps: float = 1e-6
+    layer_norm_eps: float | int = 1e-6
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
@@ -141,7 +142,7 @@ class VanillaConfig(PreTrainedConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
-        self._check()
+        self.check()
         custom_pipelines = kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         if custom_pipelines is not None:
@@ -168,7 +169,7 @@ class VanillaConfig(PreTrainedConfig):
         return (default if self.d_k is None else self.d_k), (default if self.d_v is None else self.d_v)
 
     def to_dict(self) -> dict:
-        """As PreTrainedConfig.to_dict, with what AutoModel and pipeline() need to load a folder without this package."""
+        """As PreTrainedConfig.to_dict, with what loading a folder without this package needs."""
         output = super().to_dict()
         output["auto_map"] = {
             "AutoConfig": "configuration_vanilla.VanillaConfig",
@@ -178,7 +179,8 @@ class VanillaConfig(PreTrainedConfig):
         output["custom_pipelines"] = {"translation": PIPELINE_ENTRY}
         return output
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ValueError, naming the field and the value, if no model can have these settings."""
         for field in (
             "vocab_size",
             "d_model",
@@ -200,15 +202,15 @@ class VanillaConfig(PreTrainedConfig):
             heads = getattr(self, field)
             if self.d_model % heads and (self.d_k is None or self.d_v is None):
                 raise ValueError(
-                    f"d_model {self.d_model} is not divisible by {field} {heads}: give d_k and d_v, or change one of them"
+                    f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v"
                 )
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             value = getattr(self, field)
             if not 0 <= value < 1:
                 raise ValueError(f"{field} must be at least 0 and below 1, not {value}")
-        if self.layer_norm_eps <= 0:
+        if not self.layer_norm_eps > 0:
             raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps}")
-        if self.init_std is not None and self.init_std <= 0:
+        if self.init_std is not None and not self.init_std > 0:
             raise ValueError(f"init_std must be above 0, not {self.init_std}")
         if self.position_embedding_type not in ("sinusoidal", "learned"):
             raise ValueError(

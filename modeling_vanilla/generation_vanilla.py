@@ -24,7 +24,7 @@ from .configuration_vanilla import VanillaConfig
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
-    """The search of 6.1: beam 4, alpha 0.6 (`length_penalty`), and at most `max_extra_tokens` more than the source has."""
+    """The search of 6.1: beam 4, alpha 0.6 (`length_penalty`), at most 50 tokens more than the source has."""
     return GenerationConfig(
         num_beams=4,
         length_penalty=0.6,
@@ -232,6 +232,8 @@ class GnmtGenerationMixin(GenerationMixin):
         model_kwargs["output_attentions"] = config.output_attentions
         model_kwargs["output_hidden_states"] = config.output_hidden_states
         trace = _Trace(config)
+        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
+        shrinks = not (config.return_dict_in_generate or synced_gpus or logits_processor or other_criteria)
 
         tokens = input_ids.view(-1, beams, input_ids.shape[1])
         batch_size, _, prompt_length = tokens.shape
@@ -274,8 +276,7 @@ class GnmtGenerationMixin(GenerationMixin):
                 if results[sentence] is None:
                     results[sentence] = _finished_first(finished.row(row), alive.row(row), gnmt_penalty(length, alpha))
             parents = alive.path[..., -1]
-            if done.any() and not config.return_dict_in_generate and not synced_gpus:
-                # Finished sentences leave the batch. What is asked for by step must keep its shape, and stays.
+            if shrinks and done.any():
                 left = ~done
                 alive, finished = alive.row(left), finished.row(left)
                 sentences, limits, parents = sentences[left], limits[left], parents[left]
@@ -305,11 +306,12 @@ def _out_of_reach(finished_score, alive_score, length, limits, config) -> torch.
     kindest to it: the one at the limit, or for a negative alpha the next one. early_stopping=True does not wait.
     """
     full = finished_score[:, -1] > -torch.inf
+    nowhere = alive_score[:, 0] == -torch.inf
     if config.early_stopping is True:
-        return full
+        return full | nowhere
     alpha = config.length_penalty
     kindest = torch.maximum(gnmt_penalty(limits, alpha), torch.as_tensor(gnmt_penalty(length + 1, alpha)))
-    return full & (finished_score[:, -1] >= alive_score[:, 0] / kindest)
+    return nowhere | (full & (finished_score[:, -1] >= alive_score[:, 0] / kindest))
 
 
 def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> Hypotheses:

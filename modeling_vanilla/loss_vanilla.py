@@ -70,29 +70,29 @@ class _FusedLoss(torch.autograd.Function):
     """Sum over rows of -sum_v q_v log p_v with p = softmax(z), z = h W^T, q = (1 - epsilon) onehot(y) + epsilon / V.
 
     As q sums to 1, a row's loss is logsumexp(z) - (1 - epsilon) z_y - epsilon mean(z), and its gradient in z is
-    p - q. Both are there once p is, so the forward pass computes the gradients as well. What q adds to them needs no
-    pass over the vocabulary: with w the sum of W's rows, q W = (1 - epsilon) W_y + epsilon / V w.
+    p - q. Both are there once p is, so the forward pass computes the gradients as well. The even part of q needs no
+    pass over the vocabulary: with w the sum of W's rows, it adds epsilon / V w to q W.
     """
 
     @staticmethod
     def forward(ctx, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch.Tensor:
-        vocabulary = weight.shape[0]
-        spread = epsilon / vocabulary
+        spread = epsilon / weight.shape[0]
         weight_sum = weight.sum(dim=0, dtype=torch.float32)
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_sum = hidden.sum(dim=0, dtype=torch.float32)
+        total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
-        weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
-            h, y = hidden[start : start + CHUNK_ROWS], labels[start : start + CHUNK_ROWS]
+            h, y = hidden[start : start + CHUNK_ROWS], labels[start : start + CHUNK_ROWS, None]
             z = h @ weight.T
             p, log_normaliser = _softmax(z)
-            total += log_normaliser.sum() - (1 - epsilon) * z.gather(1, y[:, None]).float().sum()
-            p = p.to(h.dtype)
-            hidden_grad[start : start + CHUNK_ROWS] = p @ weight - (1 - epsilon) * weight[y] - spread * weight_sum
+            total += log_normaliser.sum() - (1 - epsilon) * z.gather(1, y).float().sum()
+            # p_y - q_y cancels where the model is sure. What the rest of p leaves of 1 is the more exact p_y.
+            rounding = 1 - p.sum(dim=-1, keepdim=True, dtype=torch.float32)
+            difference = p.gather(1, y).float() + rounding - (1 - epsilon)
+            p = p.to(h.dtype).scatter_(1, y, difference.to(h.dtype))
+            hidden_grad[start : start + CHUNK_ROWS] = p @ weight - spread * weight_sum
             weight_grad += p.T @ h
-        total -= spread * torch.dot(hidden.sum(dim=0, dtype=torch.float32), weight_sum)
-        weight_grad.index_add_(0, labels, hidden.float(), alpha=epsilon - 1)
-        weight_grad -= spread * hidden.sum(dim=0, dtype=torch.float32)
         ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
         return total
 

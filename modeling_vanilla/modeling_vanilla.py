@@ -17,7 +17,7 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask, shares_keys
+from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import (
@@ -40,9 +40,15 @@ class VanillaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
     _supports_sdpa = True
-    _supports_flash_attn = True
+    # transformers' unpadding for flash attention takes the keys' padding for the queries', which is wrong in
+    # cross-attention: refused rather than wrong.
+    _supports_flash_attn = False
     _supports_flex_attn = True
     _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaConfig):
+        config.check()  # from_pretrained(..., dropout=1.5) sets attributes behind the constructor's back
+        super().__init__(config)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -104,7 +110,8 @@ class VanillaStack(VanillaPreTrainedModel):
             position_ids = torch.arange(length, device=x.device).unsqueeze(0) + past_length
         x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):
-            # The residual stream, too: on a CPU, unlike a GPU, autocast would leave it in 32 bits from here on.
+            # The residual stream, too. On a CPU, autocast would otherwise keep it in 32 bits from here on; on a GPU it
+            # does so after the first LayerNorm.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
 
@@ -186,11 +193,8 @@ class VanillaDecoder(VanillaStack):
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
-        if not shares_keys(self.config):
-            beams = x.shape[0] // encoder_hidden_states.shape[0]
-            encoder_hidden_states = encoder_hidden_states.repeat_interleave(beams, dim=0)
-            if encoder_attention_mask is not None:
-                encoder_attention_mask = encoder_attention_mask.repeat_interleave(beams, dim=0)
+        if encoder_hidden_states is None:
+            raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
         memory_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         x = self.embed(x, attention_mask, past_length)
         for layer in self.layers:
@@ -307,6 +311,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """The target shifted right behind the decoder start token (3.1). (B, T) -> (B, T)"""
+        for field in ("decoder_start_token_id", "pad_token_id"):
+            if getattr(self.config, field) is None:
+                raise ValueError(f"labels need a {field} in the configuration, which is None")
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)

@@ -172,7 +172,7 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
 
 
 def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
-    """Raise ValueError, before anything is written, if the data cannot be cut into the batches and updates asked for."""
+    """Raise ValueError if the data cannot be cut into the batches and updates asked for."""
     lengths = pair_lengths(training_data)
     batches = token_batches(*lengths, training.tokens_per_batch, training.seed, epoch=0)
     update_batches(batches, *lengths, training.tokens_per_update)
@@ -215,7 +215,8 @@ def _model(source, options, overrides, tokenizer, data: DataOptions, settings: d
         model = VanillaForConditionalGeneration.from_pretrained(source)
         if model.config.vocab_size != len(tokenizer):
             raise ValueError(
-                f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {model.config.vocab_size}"
+                f"vocabulary: the tokenizer has {len(tokenizer)} tokens, "
+                f"the model {source} has {model.config.vocab_size}"
             )
         return model
     if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
