@@ -1,8 +1,8 @@
 """Train a small Transformer on the embedded synthetic corpus, save it, load it back, and translate what it never saw.
 
 Takes a few minutes on two cores and no network. Leaves in the output folder: model/ (what from_pretrained loads),
-results.json, loss.png, attention.png and the last checkpoints; the corpus itself goes to the folder beside it. A grammar
-makes the corpus up: the scores show that the model, its training and its search work, and nothing about real text.
+results.json, loss.png, attention.png and the last checkpoints; the corpus itself goes to the folder beside it. A
+grammar makes the corpus up: the scores show that model, training and search work, and nothing about real text.
 """
 
 import argparse

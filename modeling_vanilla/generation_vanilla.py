@@ -135,7 +135,8 @@ class GnmtGenerationMixin(GenerationMixin):
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         # transformers leaves an encoder-decoder without a mask reading the padding.
-        if name == "input_ids" and model_kwargs.get("attention_mask") is None:
+        pads = name == "input_ids" and self.config.pad_token_id is not None
+        if pads and model_kwargs.get("attention_mask") is None:
             model_kwargs["attention_mask"] = (inputs != self.config.pad_token_id).long()
         return inputs, name, model_kwargs
 
