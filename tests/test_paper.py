@@ -282,7 +282,13 @@ def test_each_of_the_projection_matrices_starts_from_xaviers_bounds(heads):
     """W^Q, W^K and W^V lie in one parameter, but each is drawn as the matrix that it is."""
     torch.manual_seed(0)
     config = VanillaConfig(
-        vocab_size=50, d_model=128, encoder_attention_heads=heads, decoder_attention_heads=heads, d_k=16, d_v=32
+        vocab_size=50,
+        d_model=128,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        d_k=16,
+        d_v=32,
+        init_std=None,
     )
     layer = VanillaForConditionalGeneration(config).model.decoder.layers[0]
     k, v = 16 * heads, 32 * heads
