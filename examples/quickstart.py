@@ -20,7 +20,7 @@ from modeling_vanilla.visualize import cross_attention, plot_attention
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="default: %(default)s")
-    parser.add_argument("--max_steps", type=int, default=1500, help="updates to train for (default: %(default)s)")
+    parser.add_argument("--max_steps", type=int, default=1300, help="updates to train for (default: %(default)s)")
     arguments = parser.parse_args()
     with one_line_errors():
         quickstart(arguments.output_dir, arguments.max_steps)

@@ -13,6 +13,7 @@ from_pretrained loads), results.json, loss.png and the last checkpoints.
 import json
 from dataclasses import asdict
 
+from accelerate import PartialState
 from transformers import HfArgumentParser
 
 from modeling_vanilla.command_line import one_line_errors
@@ -30,6 +31,8 @@ def main() -> None:
     with one_line_errors():
         data, training, options, model = parser.parse_args_into_dataclasses()
         results = train_translation(data, training, options, asdict(model))
+        if not PartialState().is_main_process:
+            return
         left = {name: value for name, value in results.items() if name not in ("settings", "versions")}
         print(json.dumps(left, indent=1, ensure_ascii=False))
 

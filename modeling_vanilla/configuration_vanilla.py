@@ -91,10 +91,12 @@ class VanillaConfig(PreTrainedConfig):
         label_smoothing: epsilon_ls of the training loss (5.4).
         tie_word_embeddings: one matrix for source embedding, target embedding and output projection (3.4).
         attention_bias: whether W^Q, W^K, W^V and W^O carry a bias. The formulas of 3.2.2 have none; MarianMT's do.
-        init_std: None draws the projections from Xavier's uniform distribution; a number draws them from a normal
-            distribution of this standard deviation. Embeddings, learned positions among them, always have standard
-            deviation d_model^-0.5, which gives tokens unit variance once multiplied by sqrt(d_model). The paper is
-            silent.
+        output_bias: whether the output projection carries a bias. The paper has none; MarianMT's final_logits_bias.
+        init_std: standard deviation of the normal distribution that the projections are drawn from; None draws them
+            from Xavier's uniform distribution. The paper is silent. Its authors' code used the latter; the smaller
+            start trains post-LN layers several times faster (RESULTS.md). Embeddings, learned positions among them,
+            always have standard deviation d_model^-0.5, which gives tokens unit variance once multiplied by
+            sqrt(d_model).
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is what its authors' code used.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
             target shifted right behind the decoder start token.
@@ -132,7 +134,8 @@ class VanillaConfig(PreTrainedConfig):
     label_smoothing: float | int = 0.1
     tie_word_embeddings: bool = True
     attention_bias: bool = False
-    init_std: float | int | None = None
+    output_bias: bool = False
+    init_std: float | int | None = 0.02
     layer_norm_eps: float | int = 1e-6
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1

@@ -4,7 +4,9 @@ generate() stays the one door: greedy search, sampling, logits processors, stopp
 transformers. What differs is the search itself, and the limit on the output's length, which is each sentence's own.
 """
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import nn
@@ -39,6 +41,49 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
 def gnmt_penalty(length: torch.Tensor | int, alpha: float) -> torch.Tensor | float:
     """((5 + |Y|) / 6)^alpha: what log P(Y|X) is divided by (6.1, after Wu et al. 2016, Eq. 14). |Y| counts EOS."""
     return ((5 + length) / 6) ** alpha
+
+
+def check_generation_inputs(
+    config: VanillaConfig,
+    generation_config: GenerationConfig,
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
+    **settings,
+) -> None:
+    """Find fault with what generate() is given, before any of it is computed.
+
+    Args:
+        input_ids: (B, S) source tokens, if it is these that are given. attention_mask: (B, S).
+        settings: what goes before the fields of generation_config.
+
+    Raises:
+        ValueError: for a setting or a tensor that has no meaning; it names the field and the value.
+    """
+
+    def check(name: str, kind: type, least: float, what: str) -> None:
+        value = settings.get(name, getattr(generation_config, name, None))
+        number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (number and value >= least):
+            raise ValueError(f"{name} must be {what}, not {value!r}")
+
+    check("num_beams", Integral, 1, "a whole number of at least 1")
+    check("max_extra_tokens", Integral, 0, "a whole number of at least 0")
+    check("length_penalty", Real, -math.inf, "a finite number")
+    if input_ids is None:
+        return
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(f"input_ids must be (sentences, tokens) and not empty, not of shape {tuple(input_ids.shape)}")
+    least, most = (int(bound) for bound in input_ids.aminmax())
+    if least < 0 or most >= config.vocab_size:
+        raise ValueError(
+            f"input_ids must be from 0 to {config.vocab_size - 1}, as vocab_size is {config.vocab_size}; "
+            f"{least if least < 0 else most} is not"
+        )
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, "
+            f"not {tuple(attention_mask.shape)}"
+        )
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -125,6 +170,14 @@ class GnmtGenerationMixin(GenerationMixin):
     `length_penalty` is GNMT's alpha. `max_extra_tokens` is the output's limit beyond each source's own length; giving
     `max_new_tokens` or `max_length` replaces it.
     """
+
+    @torch.no_grad()
+    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
+        """As GenerationMixin's, and takes the same; raises ValueError as `check_generation_inputs` does."""
+        source = inputs if inputs is not None else kwargs.get("input_ids")
+        given = {name: value for name, value in kwargs.items() if name != "input_ids"}
+        check_generation_inputs(self.config, generation_config or self.generation_config, source, **given)
+        return super().generate(inputs, generation_config, *args, **kwargs)
 
     def adjust_generation_fn(self, *args, **kwargs):
         super().adjust_generation_fn(*args, **kwargs)
@@ -370,4 +423,10 @@ class _Trace:
         )
 
 
-__all__ = ["GnmtGenerationMixin", "SourceLengthCriteria", "default_generation_config", "gnmt_penalty"]
+__all__ = [
+    "GnmtGenerationMixin",
+    "SourceLengthCriteria",
+    "check_generation_inputs",
+    "default_generation_config",
+    "gnmt_penalty",
+]

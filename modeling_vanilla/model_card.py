@@ -59,9 +59,9 @@ def write_model_card(
 
 
 def _training(data: dict, training: dict, results: dict) -> str:
-    named = data["dataset_name"] or data["train_file"] or f"{data['train_source']} and {data['train_target']}"
     # A file's place on the machine that trained is nobody's business, and means nothing elsewhere.
-    named = " and ".join(Path(name).name for name in named.split(" and "))
+    files = [Path(data[name]).name for name in ("train_file", "train_source", "train_target") if data[name]]
+    named = data["dataset_name"] or " and ".join(files)
     return (
         f"{results['training_pairs']} sentence pairs ({named}), {results['steps']} updates of about "
         f"{training['tokens_per_update']} tokens a side, {results['tokens']} tokens in all, in "

@@ -52,7 +52,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """The paper is silent: Xavier's uniform distribution for projections, N(0, 1 / d_model) for embeddings."""
+        """The paper is silent: see VanillaConfig.init_std."""
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.LayerNorm):
@@ -293,7 +293,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
         self.model = VanillaModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.generation_config = default_generation_config(config)
         self.post_init()
 
@@ -344,7 +344,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
         Returns:
             loss: scalar, label-smoothed (5.4), if there are labels.
-            logits: (B, T, V). None in training mode with labels: the step then never holds that matrix.
+            logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the step then never
+                holds that matrix.
             The rest as VanillaModel gives it.
         """
         if labels is not None:
@@ -379,8 +380,10 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):
         """The output projection (3.4) and the loss (5.4). x (B, T, D) -> loss or None, logits (B, T, V) or None"""
         epsilon = self.config.label_smoothing
-        # An output layer that somebody has replaced (an adapter, a quantised one) must be called, not bypassed.
-        if labels is not None and self.training and type(self.lm_head) is nn.Linear:
+        # The fused loss knows a matrix alone. An output layer that somebody has replaced (an adapter, a quantised one)
+        # must be called, not bypassed.
+        plain = type(self.lm_head) is nn.Linear and self.lm_head.bias is None
+        if labels is not None and self.training and plain:
             return fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items), None
         logits = self.lm_head(x)
         return None if labels is None else smoothed_cross_entropy(logits, labels, epsilon, num_items), logits

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
@@ -39,31 +40,48 @@ def save_checkpoint(
         OSError: if it cannot be written; nothing half-written stays.
     """
     final = run / f"checkpoint-{progress['step']}"
-    part = run / f"{final.name}.part"
     weights = accelerator.get_state_dict(model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)["state"]
     if accelerator.is_main_process:
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            # Saving shows a bar of its own for each file, which would tear the bar of the training apart.
+        with whole_folder(final) as part:
             save_model(accelerator.unwrap_model(model), tokenizer, part, weights)
             flat = {f"{name}/{key}": value for name, state in moments.items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
             write_json(part / PROGRESS, progress)
-            shutil.rmtree(final, ignore_errors=True)
-            part.rename(final)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(part, ignore_errors=True)
-            raise OSError(f"{final}: the checkpoint cannot be written: {error}") from error
     accelerator.wait_for_everyone()
     return final
 
 
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `final`, in place of what was there, when the block ends without an error.
+
+    Raises:
+        OSError: whatever went wrong in the block, with the folder's name; nothing half-written stays.
+    """
+    part = final.with_name(final.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        yield part
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
+    except Exception as error:  # safetensors and tokenizers have their own for a full disk
+        shutil.rmtree(part, ignore_errors=True)
+        raise OSError(f"{final}: cannot be written: {error}") from error
+
+
 def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict | None = None) -> None:
     """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
-    model.save_pretrained(folder, state_dict=weights)
-    tokenizer.save_pretrained(folder)
+    # Saving shows a bar of its own for each file, which would tear the bar of the training apart.
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def load_progress(checkpoint: Path) -> dict:

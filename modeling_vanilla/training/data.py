@@ -17,9 +17,9 @@ from datasets.exceptions import DatasetsError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-SPLITS = ("train", "validation", "test")
-IGNORED_LABEL = -100  # what transformers' losses leave out
+from ..loss_vanilla import IGNORED
 
+SPLITS = ("train", "validation", "test")
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _NAMED_EXAMPLES = 5
@@ -51,11 +51,10 @@ class DataOptions:
     )
     dataset_config: str | None = _given("Which configuration of that dataset, for example a language pair.")
     source_lang: str = field(
-        default="en", metadata={"help": "The source's key in 'translation'; unused with text files."}
+        default="en",
+        metadata={"help": "The source language: its key in 'translation', and its name in the model card."},
     )
-    target_lang: str = field(
-        default="de", metadata={"help": "The target's key in 'translation'; unused with text files."}
-    )
+    target_lang: str = field(default="de", metadata={"help": "The target language, likewise."})
     max_source_tokens: int = field(
         default=256, metadata={"help": "Training pairs whose source has more tokens, its </s> included, are left out."}
     )
@@ -440,5 +439,5 @@ def collate(rows: Iterable[dict[str, list[int]]], pad_token_id: int) -> dict[str
         "input_ids": pad_sequence(sources, batch_first=True, padding_value=pad_token_id),
         # Not read off the ids: some tokenizers pad with a token that sentences hold too.
         "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
-        "labels": pad_sequence(targets, batch_first=True, padding_value=IGNORED_LABEL),
+        "labels": pad_sequence(targets, batch_first=True, padding_value=IGNORED),
     }

@@ -155,7 +155,7 @@ def _text_info(description: str, inputs: str) -> evaluate.MetricInfo:
 
 
 def _bleu(predictions, references, tokenize: str) -> dict[str, float | str]:
-    _check_tokenize(tokenize)
+    check_tokenize(tokenize)
     # force: no warning that the text looks tokenised where the caller says that it is.
     metric = sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
     score = metric.corpus_score(predictions, _streams(predictions, references))
@@ -163,7 +163,7 @@ def _bleu(predictions, references, tokenize: str) -> dict[str, float | str]:
 
 
 def _compound_split_bleu(predictions, references, tokenize: str) -> dict[str, float | str]:
-    _check_tokenize(tokenize)
+    check_tokenize(tokenize)
     metric = sacrebleu.BLEU(tokenize="none", force=True, smooth_method="none")
     words = sacrebleu.BLEU(tokenize=tokenize).tokenizer
 
@@ -185,9 +185,10 @@ def _chrf(predictions, references) -> dict[str, float | str]:
     return {"chrf": score.score, "chrf_signature": str(metric.get_signature())}
 
 
-def _check_tokenize(tokenize: str) -> None:
+def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
+    """Raise ValueError unless BLEU can be computed with this `tokenize`."""
     if tokenize not in (TOKENIZE, "none"):
-        raise ValueError(f'tokenize: {tokenize!r} is neither "{TOKENIZE}" nor "none"')
+        raise ValueError(f'{name}: {tokenize!r} is neither "{TOKENIZE}" nor "none"')
 
 
 def _streams(predictions, references) -> list[list[str | None]]:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..translation import translate
 from .checkpoints import average_checkpoints, list_checkpoints, load_optimizer, prune_checkpoints, save_checkpoint
 from .data import collate, pair_lengths, token_batches, tokenize_pairs, update_batches
-from .metrics import TOKENIZE, translation_scores
+from .metrics import TOKENIZE, check_tokenize, translation_scores
 from .optimization import adam, learning_rate
 
 
@@ -45,9 +45,11 @@ class TrainingOptions:
         None, "no, bf16 or fp16; by default what accelerate launch was told, else no."
     )
     validate_steps: int = _option(1000, "Validate every so many updates, and at the end.")
-    checkpoint_steps: int | None = _option(None, "Write a checkpoint every so many updates.")
+    checkpoint_steps: int | None = _option(None, "Write a checkpoint every so many updates, too.")
     checkpoint_minutes: float | None = _option(10.0, "Write a checkpoint every so many minutes.")
-    keep_checkpoints: int = _option(5, "Keep the last so many checkpoints, and the best by validation BLEU.")
+    keep_checkpoints: int = _option(
+        5, "Keep the last so many checkpoints, and the best by validation BLEU; one is written whenever that improves."
+    )
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, "sacreBLEU's tokeniser: 13a, or none for text that is tokenised already.")
     seed: int = _option(0, "Of initialisation, data order and dropout.")
@@ -78,6 +80,7 @@ class TrainingOptions:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"
             )
+        check_tokenize(self.bleu_tokenize, "bleu_tokenize")
         if self.mixed_precision not in (None, "no", "bf16", "fp16"):
             raise ValueError(f"mixed_precision must be no, bf16 or fp16, not {self.mixed_precision!r}")
 
@@ -147,11 +150,17 @@ def train(
     save = partial(_save, run, accelerator, model, optimizer, tokenizer, progress, options)
     validation_data = None if validation_pairs is None else tokenize_pairs(validation_pairs, tokenizer)
     lengths = pair_lengths(training_data)
-    last_save = time.monotonic()
+
+    def over() -> bool:
+        out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
+        return _agree(accelerator, progress.step >= options.max_steps or out_of_time)
 
     bar = tqdm(total=options.max_steps, initial=progress.step, unit=" updates", desc="Training", smoothing=0.05)
-    for update in _updates(training_data, lengths, tokenizer.pad_token_id, options, progress, accelerator):
-        start = time.monotonic()
+    updates = _updates(training_data, lengths, tokenizer.pad_token_id, options, progress, accelerator)
+    last_save = start = time.monotonic()
+    finished = over()
+    while not finished:
+        update = next(updates)
         loss = _take_step(accelerator, model, optimizer, update, options, progress.step + 1)
         progress.step += 1
         progress.updates_of_epoch += 1
@@ -160,23 +169,22 @@ def train(
         progress.tokens += update.tokens
         progress.positions += update.positions
         bar.update()
-        bar.set_postfix_str(f"loss {loss:.3f}, {progress.tokens / progress.seconds:.0f} tokens/s")
+        bar.set_postfix_str(f"loss {loss:.3f}, {progress.tokens / progress.seconds:.0f} tokens/s", refresh=False)
 
-        out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
-        finished = _agree(accelerator, progress.step >= options.max_steps or out_of_time)
+        finished, best = over(), False
         if validation_data is not None and (finished or progress.step % options.validate_steps == 0):
             scores = validate(accelerator, model, tokenizer, validation_pairs, validation_data, options)
             progress.validations.append({"step": progress.step, **scores})
-            bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
+            best = progress.best() is progress.validations[-1]
+            if accelerator.is_main_process:
+                bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
         by_step = options.checkpoint_steps is not None and progress.step % options.checkpoint_steps == 0
-        by_time = (
-            options.checkpoint_minutes is not None and time.monotonic() - last_save >= 60 * options.checkpoint_minutes
-        )
-        if _agree(accelerator, finished or by_step or by_time):
+        minutes = (time.monotonic() - last_save) / 60
+        by_time = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
+        if _agree(accelerator, finished or best or by_step or by_time):
             save()
             last_save = time.monotonic()
-        if finished:
-            break
+        start = time.monotonic()
     bar.close()
     trained = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     trained.load_state_dict(average_checkpoints(list_checkpoints(run)[-options.average_checkpoints :]), strict=False)

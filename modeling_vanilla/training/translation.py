@@ -2,7 +2,6 @@
 
 import json
 import platform
-import shutil
 import time
 from dataclasses import asdict, dataclass, field, make_dataclass
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from ..model_card import write_model_card
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..tokenization_vanilla import train_tokenizer
 from ..translation import translate
-from .checkpoints import list_checkpoints, load_progress, save_model, write_json
+from .checkpoints import list_checkpoints, load_progress, save_model, whole_folder, write_json
 from .data import DataOptions, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
 from .optimization import learning_rate
@@ -113,7 +112,7 @@ def train_translation(
     checkpoints = list_checkpoints(run) if options.resume else []
     source = str(checkpoints[-1]) if checkpoints else options.model
     tokenizer = _tokenizer(source, options, overrides, pairs["train"])
-    model = _model(source, options, overrides, tokenizer, data, settings)
+    model = _model(source, options, overrides, tokenizer)
     with state.main_process_first():
         training_data, left_out = tokenize_training_pairs(pairs["train"], tokenizer, data)
     if left_out["empty"] or left_out["too_long"]:
@@ -130,6 +129,7 @@ def train_translation(
     results = {
         **_scores(model, tokenizer, pairs, training),
         "validation": progress.validations[-1] if progress.validations else None,
+        "example": (pairs.get("test") or pairs["train"])["source"][0],
         "steps": progress.step,
         "train_seconds": round(progress.seconds, 1),
         "total_seconds": round(time.monotonic() - start, 1),
@@ -187,9 +187,10 @@ def check_same_run(run: Path, settings: dict) -> None:
     # A longer run, or one that reports more often, is still the same one.
     free = ("max_steps", "max_minutes", "validate_steps", "checkpoint_steps", "checkpoint_minutes", "keep_checkpoints")
     for part, values in settings.items():
-        for name, value in values.items():
-            if before[part].get(name) != value and name not in (*free, "average_checkpoints", "data_workers"):
-                raise ValueError(f"resume: {run} was started with {name} {before[part].get(name)!r}, not {value!r}")
+        for name in {**before[part], **values}:
+            was, now = before[part].get(name), values.get(name)
+            if was != now and name not in (*free, "average_checkpoints", "data_workers"):
+                raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
 
 
 def _tokenizer(
@@ -210,15 +211,12 @@ def _new_tokenizer(options: TranslationOptions, overrides: dict, pairs: Dataset)
     return train_tokenizer(texts, vocab_size=size, algorithm=options.tokenizer_algorithm)
 
 
-def _model(source, options, overrides, tokenizer, data: DataOptions, settings: dict) -> VanillaForConditionalGeneration:
+def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGeneration:
     if source is not None:
-        model = VanillaForConditionalGeneration.from_pretrained(source)
-        if model.config.vocab_size != len(tokenizer):
-            raise ValueError(
-                f"vocabulary: the tokenizer has {len(tokenizer)} tokens, "
-                f"the model {source} has {model.config.vocab_size}"
-            )
-        return model
+        size = VanillaConfig.from_pretrained(source).vocab_size
+        if size != len(tokenizer):
+            raise ValueError(f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {size}")
+        return VanillaForConditionalGeneration.from_pretrained(source)
     if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer} has {len(tokenizer)} tokens, "
@@ -247,12 +245,9 @@ def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: Tra
 
 
 def _write_run(run: Path, model, tokenizer, results: dict, progress: Progress, training: TrainingOptions) -> None:
-    part = run / "model.part"
-    shutil.rmtree(part, ignore_errors=True)
-    save_model(model, tokenizer, part)
-    write_model_card(part, model.config, results)
-    shutil.rmtree(run / "model", ignore_errors=True)
-    part.rename(run / "model")
+    with whole_folder(run / "model") as part:
+        save_model(model, tokenizer, part)
+        write_model_card(part, model.config, results)
     write_json(run / "results.json", results)
     rates = [
         learning_rate(step, model.config.d_model, training.warmup_steps, training.learning_rate_scale)

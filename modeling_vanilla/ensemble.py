@@ -1,0 +1,126 @@
+"""Several models that translate together: at every step the mean of their probabilities decides."""
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from .generation_vanilla import GnmtGenerationMixin
+from .modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
+
+
+class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
+    """P(y | ...) = the arithmetic mean over the members of P_m(y | ...), token by token; generate() as on one model.
+
+    The members may differ in everything but the vocabulary. What generate() keeps of them is one thing of each kind,
+    in which they lie side by side: encoder outputs (B, S, sum of the members' D) and a cache of all their decoder
+    layers. The search thus repeats, reorders and drops rows of them as it does for one model. The search's settings
+    are the first member's.
+
+    It is made of models in memory and is neither trained nor saved.
+
+    Raises:
+        ValueError: if there is no member, or the members' vocabularies differ in size or in their special tokens.
+    """
+
+    def __init__(self, members: Sequence[VanillaForConditionalGeneration]):
+        check_members(members)
+        config = copy.deepcopy(members[0].config)
+        config.decoder_layers = sum(member.config.decoder_layers for member in members)  # what the cache has to hold
+        learned = [member.config for member in members if member.config.position_embedding_type == "learned"]
+        if learned:
+            config.position_embedding_type = "learned"
+            config.max_position_embeddings = min(one.max_position_embeddings for one in learned)
+        super().__init__(config)
+        self.members = nn.ModuleList(members)
+        self.encoder = EnsembleEncoder(members)
+        self.generation_config = copy.deepcopy(members[0].generation_config)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        return self.members[0].prepare_decoder_input_ids_from_labels(labels)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> Seq2SeqLMOutput:
+        """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels.
+
+        Returns:
+            logits (B, T, V): log of the members' mean probability; past_key_values.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        widths = [member.config.d_model for member in self.members]
+        memories = encoder_outputs.last_hidden_state.split(widths, dim=-1)
+        log_probs, first_layer = [], 0
+        for member, memory in zip(self.members, memories, strict=True):
+            layers = slice(first_layer, first_layer + member.config.decoder_layers)
+            outputs = member(
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=BaseModelOutput(memory),
+                past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
+                use_cache=past_key_values is not None,
+            )
+            log_probs.append(outputs.logits.float().log_softmax(dim=-1))
+            first_layer = layers.stop
+        logits = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
+        return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
+
+
+class EnsembleEncoder(nn.Module):
+    """The members' encoders as one, with their outputs side by side."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, members: Sequence[VanillaForConditionalGeneration]):
+        super().__init__()
+        self.encoders = nn.ModuleList(member.get_encoder() for member in members)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> BaseModelOutput:
+        """(B, S) -> last_hidden_state (B, S, sum of D)"""
+        outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask) for encoder in self.encoders]
+        return BaseModelOutput(torch.cat([output.last_hidden_state for output in outputs], dim=-1))
+
+
+def check_members(members: Sequence[VanillaForConditionalGeneration]) -> None:
+    """Raise ValueError unless there are members, all of this model type and of one vocabulary."""
+    if not members:
+        raise ValueError("an ensemble needs at least one model")
+    first = members[0].config
+    for number, member in enumerate(members, start=1):
+        if member.config.model_type != first.model_type or first.model_type != "vanilla":
+            raise ValueError(f"an ensemble is of vanilla models; member {number} is {member.config.model_type!r}")
+        for field in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            ours, theirs = getattr(first, field), getattr(member.config, field)
+            if ours != theirs:
+                raise ValueError(
+                    f"an ensemble needs one vocabulary: member 1 has {field} {ours}, member {number} has {theirs}"
+                )
+
+
+def _part_of(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:
+    """A cache of some of the layers of another, the very same objects: what is added to or reordered in one is in both.
+
+    Which of them hold their cross attention already, EncoderDecoderCache sees for itself.
+    """
+    parts = []
+    for whole in (cache.self_attention_cache, cache.cross_attention_cache):
+        part = DynamicCache()
+        part.layers = whole.layers[layers]
+        parts.append(part)
+    return EncoderDecoderCache(*parts)

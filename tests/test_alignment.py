@@ -1,0 +1,103 @@
+"""Word alignments: hand-made attention, words from pieces, and the step that each target token is aligned by."""
+
+import pytest
+import torch
+
+from modeling_vanilla.alignment import _words, align, join_links, pharaoh, word_alignments
+from modeling_vanilla.ensemble import Ensemble
+from modeling_vanilla.tokenization_vanilla import train_tokenizer
+
+SOURCES = ["a dog sees a cat", "the old man", "a"]
+TARGETS = ["ein Hund sieht eine Katze", "Donaudampfschiff", "der alte Mann ruft"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([*SOURCES, *TARGETS], vocab_size=300)
+
+
+@pytest.fixture
+def model(make_model, tokenizer):
+    return make_model(vocab_size=len(tokenizer))
+
+
+def test_each_target_piece_is_linked_to_the_source_piece_it_attends_to_most():
+    # Source: two words, the first of two pieces, then EOS. Target: a word of two pieces, one of one, one seeing EOS.
+    attention = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.2, 0.1, 0.6, 0.1], [0.9, 0.1, 0.0, 0.0], [0.1, 0.1, 0.1, 0.7]])
+    assert align(attention, [0, 0, 1, None], [0, 0, 1, 2]) == [(0, 0), (0, 1), (1, 0)]
+    assert align(torch.zeros(0, 4), [0, 0, 1, None], []) == []
+
+
+def test_attention_must_fit_the_tokens():
+    with pytest.raises(ValueError, match=r"^attention of shape \(2, 3\) does not fit 1 target and 3 source tokens$"):
+        align(torch.zeros(2, 3), [0, 1, None], [0])
+
+
+def test_words_are_what_white_space_separates():
+    # A blank goes with the word behind it. EOS has no text at all, the last blank no word.
+    assert _words("ab cd  é f ", [(0, 1), (1, 2), (2, 5), (5, 6), (6, 8), (7, 8), (8, 10), (10, 11), (0, 0)]) == [
+        *(0, 0, 1, 2, 2, 2, 3),
+        *(None, None),
+    ]
+    assert _words(" \u3000a\u00a0b", [(0, 1), (1, 3), (3, 5)]) == [0, 0, 1]
+    assert _words("", [(0, 0)]) == [None]
+
+
+def test_pharaoh_format():
+    assert pharaoh([(0, 0), (1, 2), (12, 1)]) == "0-0 1-2 12-1"
+    assert pharaoh([]) == ""
+
+
+def test_links_of_pieces_are_counted_on():
+    links = [[(0, 0), (1, 1)], [(0, 0)], [(1, 1)]]
+    assert join_links(["a b. ", "c ", "d e"], ["A B.", "C", "D E"], links) == [(0, 0), (1, 1), (2, 2), (4, 4)]
+    # A cut inside a word, as in a text without blanks: both halves are word 1.
+    assert join_links(["a bc", "d e"], ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]) == [(1, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_the_attention_of_the_step_that_reads_the_token_is_taken(model, tokenizer, layer):
+    # The reference takes one pair at a time, and each step by itself: after reading so many tokens, the last row.
+    def words_before_end(ids: list[int]) -> int:
+        # A letter put behind belongs to the same word, or behind a blank to the next.
+        return len((tokenizer.decode(ids) + "x").split()) - 1
+
+    expected = []
+    model.set_attn_implementation("eager")
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        source_ids, target_ids = tokenizer(source).input_ids, tokenizer(target).input_ids[:-1]
+        links = set()
+        for count in range(1, len(target_ids) + 1):
+            prefix = torch.tensor([[tokenizer.bos_token_id, *target_ids[:count]]])
+            with torch.no_grad():
+                output = model(
+                    input_ids=torch.tensor([source_ids]), decoder_input_ids=prefix, output_attentions=True
+                ).cross_attentions[layer]
+            attended = int(output[0, :, -1].mean(dim=0).argmax())
+            if attended < len(source_ids) - 1:
+                links.add((words_before_end(source_ids[: attended + 1]), words_before_end(target_ids[:count])))
+        expected.append(sorted(links))
+    model.set_attn_implementation("sdpa")
+    assert any(expected)
+    assert word_alignments(model, tokenizer, SOURCES, TARGETS, layer) == expected
+    assert word_alignments(model, tokenizer, SOURCES, TARGETS, layer, tokens_per_batch=1) == expected
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_an_ensemble_aligns_by_the_mean_of_its_members(model, make_model, tokenizer):
+    alone = word_alignments(model, tokenizer, SOURCES, TARGETS)
+    assert word_alignments(Ensemble([model, model]), tokenizer, SOURCES, TARGETS) == alone
+    other = make_model(vocab_size=len(tokenizer), seed=1, decoder_layers=2)
+    assert len(word_alignments(Ensemble([model, other]), tokenizer, SOURCES, TARGETS)) == len(SOURCES)
+
+
+def test_empty_lines_have_no_links(model, tokenizer):
+    assert word_alignments(model, tokenizer, ["", "a dog", " "], ["", "", "ein"]) == [[], [], []]
+    assert word_alignments(model, tokenizer, [], []) == []
+
+
+def test_refuses_what_cannot_be_aligned(model, tokenizer):
+    with pytest.raises(ValueError, match=r"^there are 1 sources but 2 targets$"):
+        word_alignments(model, tokenizer, ["a"], ["b", "c"])
+    with pytest.raises(ValueError, match=r"^layer must be from 0 to 2, not 3$"):
+        word_alignments(model, tokenizer, ["a"], ["b"], layer=3)

@@ -1,0 +1,374 @@
+"""The training loop against a plain one written out here, against itself resumed, and on two processes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from toy_corpus import toy_corpus, write_corpus
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
+from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
+from modeling_vanilla.training.data import pair_lengths, token_batches, tokenize_training_pairs, update_batches
+
+ROOT = Path(__file__).parents[1]
+TINY = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return toy_corpus(train=120, validation=6, test=6)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus):
+    return train_tokenizer((text for pair in corpus["train"] for text in pair), vocab_size=320)
+
+
+def as_dataset(pairs):
+    return Dataset.from_dict({"source": [source for source, _ in pairs], "target": [target for _, target in pairs]})
+
+
+@pytest.fixture
+def training_data(corpus, tokenizer):
+    return tokenize_training_pairs(as_dataset(corpus["train"]), tokenizer, DataOptions())[0]
+
+
+def new_model(tokenizer, **overrides):
+    torch.manual_seed(0)
+    return VanillaForConditionalGeneration(
+        VanillaConfig(vocab_size=len(tokenizer), **{**TINY, "dropout": 0.0, **overrides})
+    )
+
+
+def options_for(run, **overrides):
+    settings = {
+        "max_steps": 3,
+        "tokens_per_update": 500,
+        "tokens_per_batch": 150,
+        "warmup_steps": 2,
+        "mixed_precision": "no",
+        "average_checkpoints": 1,
+        "checkpoint_minutes": None,
+    }
+    return TrainingOptions(output_dir=str(run), **{**settings, **overrides})
+
+
+def plain_training(model, data, options):
+    """The same updates as one big padded batch each, with torch alone. Returns the loss of each."""
+    lengths = pair_lengths(data)
+    batches = token_batches(*lengths, options.tokens_per_batch, options.seed, epoch=0)
+    updates = update_batches(batches, *lengths, options.tokens_per_update)[: options.max_steps]
+    assert min(len(update) for update in updates) > 2  # or nothing is accumulated
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    model.train()
+    losses = []
+    for step, update in enumerate(updates, start=1):
+        rows = [data[int(row)] for row in np.concatenate(update)]
+        source = torch.zeros(len(rows), max(len(row["input_ids"]) for row in rows), dtype=torch.long)
+        target = torch.full((len(rows), max(len(row["labels"]) for row in rows)), -100)
+        mask = torch.zeros_like(source)
+        for index, row in enumerate(rows):
+            source[index, : len(row["input_ids"])] = torch.tensor(row["input_ids"])
+            mask[index, : len(row["input_ids"])] = 1
+            target[index, : len(row["labels"])] = torch.tensor(row["labels"])
+        shifted = torch.cat([torch.ones(len(rows), 1, dtype=torch.long), target[:, :-1].clamp(min=0)], dim=1)
+        logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=shifted, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), target.flatten(), label_smoothing=model.config.label_smoothing
+        )
+        loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = 16**-0.5 * min(step**-0.5, step * options.warmup_steps**-1.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_three_updates_are_those_of_a_plain_loop(tmp_path, tokenizer, training_data):
+    """So the batches of an update, of whatever shape, add up to one big batch."""
+    options = options_for(tmp_path / "run")
+    plain = new_model(tokenizer)
+    expected = plain_training(plain, training_data, options)
+    trained, progress = train(new_model(tokenizer), tokenizer, training_data, None, options)
+    assert progress.losses == pytest.approx(expected, abs=1e-5)
+    parameters = dict(trained.named_parameters())
+    for name, value in plain.named_parameters():
+        torch.testing.assert_close(parameters[name], value, rtol=0, atol=1e-5, msg=name)
+    start = new_model(tokenizer).state_dict()
+    assert max(float((value.detach() - start[name]).abs().max()) for name, value in parameters.items()) > 0.1
+
+
+def test_the_result_is_the_average_of_the_last_checkpoints(tmp_path, tokenizer, training_data):
+    options = options_for(tmp_path / "run", max_steps=4, checkpoint_steps=1, keep_checkpoints=3, average_checkpoints=2)
+    trained, _ = train(new_model(tokenizer), tokenizer, training_data, None, options)
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == [f"checkpoint-{step}" for step in (2, 3, 4)]
+    third, fourth = (load_file(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors") for step in (3, 4))
+    weights = trained.state_dict()
+    for name, value in third.items():
+        torch.testing.assert_close(weights[name], (value + fourth[name]) / 2)
+    assert not trained.training
+    assert trained.lm_head.weight is trained.get_input_embeddings().weight
+
+
+def test_progress_counts_what_was_read(tmp_path, corpus, tokenizer, training_data):
+    """Losses, tokens and validations of two epochs and a bit."""
+    lengths = pair_lengths(training_data)
+    plan = [update_batches(token_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
+    steps = sum(map(len, plan)) + 1
+    options = options_for(tmp_path / "run", max_steps=steps, validate_steps=len(plan[0]))
+    validation = as_dataset(corpus["validation"])
+    _, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
+    assert (progress.step, progress.epoch, progress.updates_of_epoch) == (steps, 2, 1)
+    assert len(progress.losses) == steps
+    assert all(math.isfinite(loss) for loss in progress.losses)
+    assert progress.tokens > 2 * sum(int(side.sum()) for side in lengths)
+    assert progress.positions >= progress.tokens
+    assert progress.seconds > 0
+    due = [step for step in range(1, steps) if step % len(plan[0]) == 0]
+    assert [entry["step"] for entry in progress.validations] == [*due, steps]
+    for entry in progress.validations:
+        assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
+        assert 0 <= entry["bleu"] <= 100
+        assert 0 <= entry["chrf"] <= 100
+        assert "tok:13a" in entry["bleu_signature"]
+    assert load_progress(list_checkpoints(tmp_path / "run")[-1])["losses"] == progress.losses
+    assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
+
+
+def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, corpus, tokenizer, training_data):
+    validation = as_dataset(corpus["validation"])
+    options = options_for(tmp_path / "with", validate_steps=1)
+    trained, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
+    without, other = train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "without"))
+    assert progress.losses == other.losses
+    assert all(torch.equal(value, without.state_dict()[name]) for name, value in trained.state_dict().items())
+    total, count = 0.0, 0
+    for source, target in corpus["validation"]:
+        batch = tokenizer(source, text_target=target, return_tensors="pt")
+        inputs = torch.cat([torch.ones(1, 1, dtype=torch.long), batch.labels[:, :-1]], dim=1)
+        with torch.no_grad():
+            logits = trained(input_ids=batch.input_ids, decoder_input_ids=inputs).logits
+        log_p = logits.log_softmax(-1).gather(-1, batch.labels[..., None])
+        total, count = total - float(log_p.sum()), count + log_p.numel()
+    assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, tokenizer, training_data):
+    options = options_for(tmp_path / "run", max_steps=1000, max_minutes=1e-6)
+    _, progress = train(new_model(tokenizer), tokenizer, training_data, None, options)
+    assert progress.step == 1
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-1"]
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, tokenizer, training_data):
+    model, seen = new_model(tokenizer), []
+
+    def spoil(module, arguments, output):
+        # The third update ends in this.
+        if len(list_checkpoints(tmp_path / "run")) == 2:
+            seen.append(True)
+            return output * float("nan")
+
+    model.get_decoder().register_forward_hook(lambda *a: _spoil_state(spoil, *a))
+    options = options_for(tmp_path / "run", max_steps=9, checkpoint_steps=1)
+    with pytest.raises(
+        ValueError, match=r"^the loss of step 3 is nan: .*warmup_steps \(2\).*learning_rate_scale \(1.0\)$"
+    ):
+        train(model, tokenizer, training_data, None, options)
+    assert seen
+    checkpoints = list_checkpoints(tmp_path / "run")
+    assert [path.name for path in checkpoints] == ["checkpoint-1", "checkpoint-2"]
+    assert all(value.isfinite().all() for value in load_file(checkpoints[-1] / "model.safetensors").values())
+
+
+def _spoil_state(spoil, module, arguments, output):
+    spoiled = spoil(module, arguments, output.last_hidden_state)
+    if spoiled is not None:
+        output.last_hidden_state = spoiled
+    return output
+
+
+def test_a_model_of_another_shape_of_update_is_refused(tmp_path, tokenizer, training_data):
+    with pytest.raises(ValueError, match=r"^tokens_per_update: 1000000 is more than all training data has"):
+        train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path, tokens_per_update=1_000_000))
+    with pytest.raises(ValueError, match=r"^tokens_per_batch: 3 cannot hold pair"):
+        train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path, tokens_per_batch=3))
+    assert list(tmp_path.glob("checkpoint*")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_steps", 0),
+        ("tokens_per_update", 0),
+        ("tokens_per_batch", -1),
+        ("warmup_steps", 0),
+        ("validate_steps", 0),
+        ("checkpoint_steps", 0),
+        ("keep_checkpoints", 0),
+        ("average_checkpoints", 0),
+        ("average_checkpoints", 6),
+        ("max_minutes", 0.0),
+        ("max_minutes", math.nan),
+        ("learning_rate_scale", math.inf),
+        ("max_grad_norm", -1.0),
+        ("checkpoint_minutes", 0.0),
+        ("seed", -1),
+        ("data_workers", -1),
+        ("mixed_precision", "fp8"),
+        ("bleu_tokenize", "14a"),
+    ],
+)
+def test_options_that_nothing_can_be_trained_with(name, value):
+    with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+        TrainingOptions(output_dir="unused", **{name: value})
+
+
+# Resuming, and several processes
+
+
+@pytest.fixture
+def data(tmp_path, corpus):
+    train_file, validation_file, _ = map(str, write_corpus(corpus, tmp_path / "corpus"))
+    return DataOptions(train_file=train_file, validation_file=validation_file)
+
+
+def run_to(run, data, max_steps, resume=False, **overrides):
+    """Two epochs are four updates here, so the end of an epoch is on the way."""
+    settings = {"max_steps": max_steps, "tokens_per_update": 900, "checkpoint_steps": 1, "validate_steps": 3}
+    return train_translation(
+        data,
+        options_for(run, **{**settings, **overrides}),
+        TranslationOptions(preset="tiny", resume=resume),
+        {**TINY, "vocab_size": 320, "dropout": 0.1},
+    )
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_resumed_is_as_if_never_interrupted(tmp_path, data, stop):
+    whole = run_to(tmp_path / "whole", data, 6)
+    run_to(tmp_path / "parts", data, stop)
+    resumed = run_to(tmp_path / "parts", data, 6, resume=True)
+    ends = [load_progress(tmp_path / run / "checkpoint-6") for run in ("whole", "parts")]
+    assert ends[0]["epoch"] > 0
+    assert ends[0]["losses"] == ends[1]["losses"]
+    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
+    assert (whole["steps"], resumed["steps"]) == (6, 6)
+    for folder in ("checkpoint-6", "model"):
+        weights, others = (load_file(tmp_path / run / folder / "model.safetensors") for run in ("whole", "parts"))
+        assert weights.keys() == others.keys()
+        assert all(torch.equal(value, others[name]) for name, value in weights.items())
+
+
+def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
+    """Not from the beginning: other weights in the checkpoint give another result."""
+    run_to(tmp_path / "run", data, 2)
+    path = tmp_path / "run" / "checkpoint-2" / "model.safetensors"
+    save_file({name: value * 0.5 for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
+    run_to(tmp_path / "whole", data, 3)
+    run_to(tmp_path / "run", data, 3, resume=True)
+    ends = [load_progress(tmp_path / run / "checkpoint-3")["losses"] for run in ("whole", "run")]
+    assert ends[0][:2] == ends[1][:2]
+    assert ends[0][2] != ends[1][2]
+
+
+def test_resuming_a_finished_run_trains_no_further(tmp_path, data):
+    run_to(tmp_path / "run", data, 2)
+    before = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    results = run_to(tmp_path / "run", data, 2, resume=True)
+    assert results["steps"] == 2
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-1", "checkpoint-2"]
+    after = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_the_best_checkpoint_is_kept(tmp_path, data, monkeypatch):
+    """The step of the best validation has a checkpoint even where none was due, and it outlives the last few."""
+    from modeling_vanilla.training import trainer
+
+    scores = iter([1.0, 9.0, 2.0, 3.0])
+    monkeypatch.setattr(
+        trainer, "validate", lambda *_: {"loss": 1.0, "perplexity": math.e, "bleu": next(scores), "chrf": 0.0}
+    )
+    run_to(tmp_path / "run", data, 8, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-4", "checkpoint-8"]
+
+
+DISTRIBUTED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_trainer import TINY, options_for
+from modeling_vanilla.training import DataOptions, TranslationOptions, train_translation
+
+run, _, train_file, validation_file = sys.argv[1:]
+train_translation(
+    DataOptions(train_file=train_file, validation_file=validation_file),
+    options_for(run, max_steps=3, tokens_per_batch=200, validate_steps=2),
+    TranslationOptions(preset="tiny"),
+    {**TINY, "vocab_size": 320, "dropout": 0.0},
+)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path, data):
+    """The same losses, weights and validation: who computes a sentence's gradient makes no difference."""
+    script = tmp_path / "distributed.py"
+    script.write_text(DISTRIBUTED, encoding="utf-8")
+    environment = {
+        **os.environ,
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "examples"))),
+    }
+    ends, weights, shown = [], [], []
+    for processes in (1, 2):
+        run = tmp_path / f"run-{processes}"
+        # torch's launcher: accelerate's starts several processes on GPUs, but only one on a CPU.
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
+        command += [script, run, ROOT / "tests", data.train_file, data.validation_file]
+        done = subprocess.run(
+            list(map(str, command)), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        assert results["processes"] == processes
+        ends.append(load_progress(run / "checkpoint-3"))
+        weights.append(load_file(run / "checkpoint-3" / "model.safetensors"))
+        shown.append((done.stdout + done.stderr).count("step 2: loss"))
+    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
+    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
+    for one, two in zip(*(end["validations"] for end in ends), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        assert two["bleu"] == pytest.approx(one["bleu"])
+    assert shown == [1, 1]  # each line once, not once for each process
