@@ -99,7 +99,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, 
 
     monkeypatch.setattr(checkpoints, writer, full)
     for step in (2, 1):  # a new one, and one that would replace the old
-        with pytest.raises(OSError, match=rf"checkpoint-{step}: the checkpoint cannot be written.*No space left"):
+        with pytest.raises(OSError, match=rf"checkpoint-{step}: cannot be written.*No space left"):
             save_checkpoint(run, *trained, tokenizer, {"step": step})
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
         assert [path.name for path in run.iterdir()] == ["checkpoint-1"]
