@@ -27,7 +27,7 @@ def write_model_card(
     Args:
         config: the model's VanillaConfig.
         results: what train_translation returns.
-        model_id: what people will load it by; the folder itself unless it goes to the Hub.
+        model_id: what people will load it by, if it goes to the Hub.
         licence: of the weights. The data decide it, so nothing is claimed unless you say so.
     """
     data, training = results["settings"]["data"], results["settings"]["training"]
@@ -47,7 +47,7 @@ def write_model_card(
         title=f"Transformer, {source} to {target}",
         source_lang=source,
         target_lang=target,
-        model_id=model_id or folder.name,
+        model_id=model_id or "path/to/this/folder",
         example=results.get("example") or "Hello.",
         model_rows=[("parameters", results["parameters"]), ("vocabulary", results["vocabulary"])]
         + [(name, getattr(config, name)) for name in _SIZES],
