@@ -42,11 +42,11 @@ def save_checkpoint(
     final = run / f"checkpoint-{progress['step']}"
     weights = accelerator.get_state_dict(model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)["state"]
+    moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)  # empty but on the main process
     if accelerator.is_main_process:
         with whole_folder(final) as part:
             save_model(accelerator.unwrap_model(model), tokenizer, part, weights)
-            flat = {f"{name}/{key}": value for name, state in moments.items() for key, value in state.items()}
+            flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
             write_json(part / PROGRESS, progress)
     accelerator.wait_for_everyone()
@@ -95,10 +95,12 @@ def load_optimizer(checkpoint: Path, model, optimizer) -> None:
     for name, value in load_file(checkpoint / OPTIMIZER).items():
         parameter, key = name.rsplit("/", 1)
         state.setdefault(parameter, {})[key] = value
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    current = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
+    groups = get_optimizer_state_dict(model, optimizer.optimizer)["param_groups"]
     set_optimizer_state_dict(
-        model, optimizer.optimizer, {"state": state, "param_groups": current["param_groups"]}, options=options
+        model,
+        optimizer.optimizer,
+        {"state": state, "param_groups": groups},
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -105,7 +105,8 @@ def train_translation(
         raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
     check_model_options(options, overrides)
 
-    state = PartialState()
+    # Unless told, accelerate would take processes on CPUs for as many runs of their own.
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     with state.main_process_first():
         pairs = load_pairs(data)
     set_seed(training.seed)
