@@ -10,6 +10,8 @@ import torch
 from matplotlib import pyplot as plt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .alignment import eager_attention
+
 
 def cross_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str
@@ -20,13 +22,8 @@ def cross_attention(
         Weights (layers, H, T, S), and the pieces of text that the T target and the S source tokens stand for.
     """
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
-    implementation = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the only back end that keeps the weights
-    try:
-        with torch.inference_mode():
-            outputs = model.eval()(**batch, output_attentions=True)
-    finally:
-        model.set_attn_implementation(implementation)
+    with eager_attention([model]), torch.inference_mode():
+        outputs = model.eval()(**batch, output_attentions=True)
     weights = torch.cat(outputs.cross_attentions).float().cpu()
     return weights, _pieces(tokenizer, batch["labels"][0]), _pieces(tokenizer, batch["input_ids"][0])
 
