@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 IGNORED = -100  # the label of a position that does not count, as everywhere in transformers
 
 # Rows of logits that exist at a time: few enough to stay in cache, enough to keep the products large.
-CHUNK_ROWS = 512
+CHUNK_ROWS = 256
 
 
 def smoothed_cross_entropy(
@@ -52,13 +52,11 @@ def fused_smoothed_cross_entropy(
         hidden: (..., D), the decoder's output. weight: (V, D), the output projection. The rest as above.
     """
     device_type = hidden.device.type
-    if torch.is_autocast_enabled(device_type):
-        # Cast out here, where autograd sees it: the gradients come back in the parameters' own type.
-        dtype = torch.get_autocast_dtype(device_type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    autocast = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type) if autocast else weight.dtype
     counts = labels.flatten() != IGNORED
     rows = hidden.flatten(0, -2)[counts]
-    return _FusedLoss.apply(rows, weight, labels.flatten()[counts], epsilon) / _count(labels, num_items)
+    return _FusedLoss.apply(rows, weight, labels.flatten()[counts], epsilon, dtype) / _count(labels, num_items)
 
 
 def _count(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
@@ -75,24 +73,34 @@ class _FusedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def forward(ctx, hidden, weight, labels, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
+        """hidden (N, D), weight (V, D), labels (N,) -> scalar; the products are taken in `dtype`, sums in 32 bits."""
         spread = epsilon / weight.shape[0]
-        weight_sum = weight.sum(dim=0, dtype=torch.float32)
+        w = weight.to(dtype)
+        weight_sum = w.sum(dim=0, dtype=torch.float32)
         hidden_sum = hidden.sum(dim=0, dtype=torch.float32)
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
+        # Written over and over: fresh memory of this size costs a CPU more than the arithmetic in it.
+        logits = w.new_empty(min(CHUNK_ROWS, hidden.shape[0]), w.shape[0])
+        product, product_32 = torch.empty_like(w), torch.empty_like(weight_grad)
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
-            h, y = hidden[start : start + CHUNK_ROWS], labels[start : start + CHUNK_ROWS, None]
-            z = h @ weight.T
+            h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS, None]
+            z = torch.mm(h, w.T, out=logits[: h.shape[0]])
+            z_y = z.gather(1, y).float()
             p, log_normaliser = _softmax(z)
-            total += log_normaliser.sum() - (1 - epsilon) * z.gather(1, y).float().sum()
-            # p_y - q_y cancels where the model is sure. What the rest of p leaves of 1 is the more exact p_y.
-            rounding = 1 - p.sum(dim=-1, keepdim=True, dtype=torch.float32)
-            difference = p.gather(1, y).float() + rounding - (1 - epsilon)
-            p = p.to(h.dtype).scatter_(1, y, difference.to(h.dtype))
-            hidden_grad[start : start + CHUNK_ROWS] = p @ weight - spread * weight_sum
-            weight_grad += p.T @ h
+            total += log_normaliser.sum() - (1 - epsilon) * z_y.sum()
+            p_y = p.gather(1, y).float()
+            rest = p.scatter_(1, y, 0).sum(dim=-1, keepdim=True).float()
+            # p_y - q_y cancels where the model is sure, and there what the rest leaves of 1 is the more exact p_y.
+            p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
+            p = p.scatter_(1, y, (p_y - (1 - epsilon)).to(p.dtype)).to(dtype)
+            hidden_grad[start : start + CHUNK_ROWS] = p @ w - spread * weight_sum
+            if dtype == weight_grad.dtype:
+                weight_grad.addmm_(p.T, h)
+            else:
+                weight_grad += product_32.copy_(torch.mm(p.T, h, out=product))
         ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
         return total
 
@@ -100,14 +108,15 @@ class _FusedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_output: torch.Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grad_output, weight_grad * grad_output, None, None
+        return hidden_grad * grad_output, weight_grad * grad_output, None, None, None
 
 
 def _softmax(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1)"""
+    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1). z may be lost."""
     if z.device.type != "cpu":
         z = z.float()
         return z.softmax(dim=-1), z.logsumexp(dim=-1, keepdim=True)
     # On a CPU each pass over z counts: softmax takes one, logsumexp four. The largest p, at the largest z, tells it.
-    p = z.softmax(dim=-1)
-    return p, z.amax(dim=-1, keepdim=True).float() - p.amax(dim=-1, keepdim=True).float().log()
+    largest = z.amax(dim=-1, keepdim=True).float()
+    p = torch.softmax(z, dim=-1, out=z)
+    return p, largest - p.amax(dim=-1, keepdim=True).float().log()
