@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -41,28 +41,38 @@ def eager_attention(
     # The softmax is taken in 32 bits: the more exact, and on a CPU the faster.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
-        weights = scores.softmax(dim=-1)
+        weights = _softmax(scores)
     else:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
         if attention_mask.dtype == torch.bool:
-            hidden = torch.finfo(scores.dtype).min
-            scores = scores.masked_fill(~attention_mask, hidden)
+            seen, bias = attention_mask, torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min)
         else:
-            hidden = torch.finfo(attention_mask.dtype).min
-            scores = scores + attention_mask
-        weights = scores.softmax(dim=-1).masked_fill(scores <= hidden / 2, 0.0)
+            seen, bias = attention_mask > torch.finfo(attention_mask.dtype).min / 2, attention_mask
+        weights = _softmax(scores + bias) * seen.any(dim=-1, keepdim=True)
     weights = weights.to(value.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    """Over the last axis. On a CPU, torch takes several times as long below 16 columns as for 16."""
+    columns = scores.shape[-1]
+    if columns >= 16 or scores.device.type != "cpu":
+        return scores.softmax(dim=-1)
+    return nn.functional.pad(scores, (0, 16 - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
+
+
 # Keys up to which, in 16 bits, Eq. 1 written out beats torch's fused kernel on a CPU (benchmarks/attention_cpu.py).
 EAGER_KEYS_ON_CPU = 64
+EAGER_QUERIES_ON_CPU = 8
 
 
 def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
-    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU
-    return short and query.device.type == "cpu" and not torch.compiler.is_compiling()
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    rows, heads, queries, _ = query.shape
+    few_queries = queries <= EAGER_QUERIES_ON_CPU and rows * heads >= 64 and not torch.is_grad_enabled()
+    return few_queries or (query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU)
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
@@ -72,7 +82,13 @@ def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.T
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
     """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window."""
+    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not _is_static(cache):
+        return None  # one position behind all the others sees everything
     return create_causal_mask(config, x, attention_mask, cache, and_mask_function=_window(config, causal=True))
+
+
+def _is_static(cache: Cache | None) -> bool:
+    return cache is not None and cache.is_compileable  # it holds places for tokens yet to come
 
 
 def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, memory: torch.Tensor):
@@ -85,6 +101,8 @@ def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Ten
         raise ValueError(
             f"the decoder's batch of {x.shape[0]} is no multiple of the encoder's batch of {memory.shape[0]}"
         )
+    if attention_mask is None:
+        return None
     # The beams of a sentence are further query positions, as in CrossAttention.
     x = x.reshape(memory.shape[0], -1, x.shape[-1])
     return create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory)
@@ -139,9 +157,23 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def attend(self, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Eq. 1 on every head by the chosen back end, then W^O. q (B, H, T, K) -> (B, T, D), weights (B, H, T, S)."""
-        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        stand_in = self.config._attn_implementation == "sdpa" and _eager_is_faster(q, k)
+        """Eq. 1 on every head by the chosen back end, then Concat and W^O.
+
+        Args:
+            q: (B * beams, H, T, K). k, v: (B, H, S, K) and (B, H, S, V), which the beams of a sentence share.
+            attention_mask: broadcastable to (B, H, beams * T, S).
+
+        Returns:
+            Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end keeps none.
+        """
+        rows, _, length, _ = q.shape
+        beams = rows // k.shape[0]
+        if beams > 1:
+            # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
+            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+        back_end = self.config._attn_implementation
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
+        stand_in = back_end == "sdpa" and _eager_is_faster(q, k)
         if stand_in:
             attention = eager_attention
             if attention_mask is None and self.is_causal and q.shape[2] > 1:
@@ -151,8 +183,48 @@ class MultiHeadAttention(nn.Module):
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
+        if beams > 1 and weights is not None:
+            weights = weights.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)
         # SDPA keeps no weights, at whatever length.
-        return output.flatten(2), None if stand_in else weights
+        return self.out_proj(output.reshape(rows, length, -1)), None if stand_in else weights
+
+
+class SharedLayer(DynamicLayer):
+    """A cache layer in which the beams of a sentence share one row, their keys and values side by side.
+
+    A beam is told from the others by the mask alone, so nothing moves when beams change places. The first tokens, the
+    prompt, come once a sentence, later ones once a beam: update() takes (B, H, prompt, K), then (B * beams, H, 1, K).
+    It gives (B, H, places, K), `places_for` so many as were filled: the mask hides those that are still empty.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.filled = 0  # places
+        self.length = 0  # tokens that a beam has behind it
+
+    @staticmethod
+    def places_for(count: int) -> int:
+        """How many places there are when `count` are filled: some to spare, as growing copies all."""
+        return -(-count // 32) * 32
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        """Add (B * beams, H, T, K) and (B * beams, H, T, V); give all there is, each (B, H, places, ...)."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        start, self.length = self.filled, self.length + key_states.shape[2]
+        self.filled += key_states.shape[0] // self.keys.shape[0] * key_states.shape[2]
+        self.keys = self._placed(self.keys, key_states, start)
+        self.values = self._placed(self.values, value_states, start)
+        return self.keys, self.values
+
+    def _placed(self, held: torch.Tensor, new: torch.Tensor, start: int) -> torch.Tensor:
+        held = nn.functional.pad(held, (0, 0, 0, self.places_for(self.filled) - held.shape[2]))
+        held[:, :, start : self.filled] = new.unflatten(0, (held.shape[0], -1)).transpose(1, 2).flatten(2, 3)
+        return held
+
+    def get_seq_length(self) -> int:
+        return self.length
 
 
 class SelfAttention(MultiHeadAttention):
@@ -177,8 +249,7 @@ class SelfAttention(MultiHeadAttention):
         q, k, v = (self.split_heads(part) for part in self.qkv_proj(x).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.self_attention_cache.update(k, v, self.layer_idx)
-        output, weights = self.attend(q, k, v, attention_mask, **kwargs)
-        return self.out_proj(output), weights
+        return self.attend(q, k, v, attention_mask, **kwargs)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -203,19 +274,9 @@ class CrossAttention(MultiHeadAttention):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B * beams, T, D), memory (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
-        rows, length, _ = x.shape
         q = self.split_heads(self.q_proj(x))
         k, v = self.keys_and_values(memory, past_key_values)
-        beams = rows // k.shape[0]
-        if beams > 1:
-            # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
-            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
-        output, weights = self.attend(q, k, v, attention_mask, **kwargs)
-        if beams > 1:
-            output = output.view(rows, length, -1)
-            if weights is not None:
-                weights = weights.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)
-        return self.out_proj(output), weights
+        return self.attend(q, k, v, attention_mask, **kwargs)
 
     def keys_and_values(self, memory: torch.Tensor, past_key_values: EncoderDecoderCache | None):
         """(B, H, S, K) and (B, H, S, V) of the encoder's output, from the cache once they are there."""

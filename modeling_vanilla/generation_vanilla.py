@@ -14,6 +14,7 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
@@ -86,6 +87,10 @@ def check_generation_inputs(
         )
 
 
+# Tokens whose largest log-probability is looked at before any of them: a width that torch's maximum is fast at.
+BLOCK = 64
+
+
 class SourceLengthCriteria(StoppingCriteria):
     """Ends each sequence at its own number of tokens."""
 
@@ -108,9 +113,8 @@ class Hypotheses:
     score: torch.Tensor
     path: torch.Tensor
 
-    def row(self, rows) -> "Hypotheses":
-        """Those of some sentences: an index gives one sentence as a batch of 1, a mask (B,) several."""
-        rows = [rows] if isinstance(rows, int) else rows
+    def row(self, rows: torch.Tensor) -> "Hypotheses":
+        """Those of some sentences, by a mask (B,) or their numbers."""
         return Hypotheses(self.tokens[rows], self.score[rows], self.path[rows])
 
     def take(self, index: torch.Tensor) -> "Hypotheses":
@@ -119,8 +123,8 @@ class Hypotheses:
         return Hypotheses(self.tokens[rows, index], self.score[rows, index], self.path[rows, index])
 
     def best(self, k: int) -> "Hypotheses":
-        """The k with the highest score."""
-        return self.take(self.score.topk(k).indices)
+        """The k with the highest score, or all where there are no more."""
+        return self.take(self.score.topk(min(k, self.score.shape[1])).indices)
 
     def only(self, mask: torch.Tensor, penalty: float = 1.0) -> "Hypotheses":
         """With the scores divided by `penalty`, and none where `mask` (B, K) is False."""
@@ -146,20 +150,21 @@ class Hypotheses:
         """
         batch_size, beams = self.score.shape
         vocabulary = log_probs.shape[-1]
-        scores = (self.score[..., None] + log_probs.view(batch_size, beams, vocabulary)).flatten(1)
         keep = min(keep, beams * vocabulary)
         if sample:
+            scores = (self.score[..., None] + log_probs.view(batch_size, beams, vocabulary)).flatten(1)
             # The largest of the scores plus Gumbel noise are a draw without replacement, even from too few.
             index = (scores - torch.empty_like(scores).exponential_().log()).topk(keep).indices
-            index = index.gather(1, scores.gather(1, index).argsort(dim=1, descending=True))
+            score, order = scores.gather(1, index).sort(dim=1, descending=True)
+            index = index.gather(1, order)
         else:
-            index = scores.topk(keep).indices
+            score, index = _best_continuations(self.score, log_probs, keep)
         parent, token = index // vocabulary, index % vocabulary
         taken = self.take(parent)
         first_row = torch.arange(batch_size, device=parent.device)[:, None] * beams
         return Hypotheses(
             torch.cat((taken.tokens, token[..., None]), dim=-1),
-            scores.gather(1, index),
+            score,
             torch.cat((taken.path, (parent + first_row)[..., None]), dim=-1),
         )
 
@@ -286,29 +291,37 @@ class GnmtGenerationMixin(GenerationMixin):
         model_kwargs["output_attentions"] = config.output_attentions
         model_kwargs["output_hidden_states"] = config.output_hidden_states
         trace = _Trace(config)
-        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
-        shrinks = not (config.return_dict_in_generate or synced_gpus or logits_processor or other_criteria)
-
-        tokens = input_ids.view(-1, beams, input_ids.shape[1])
+        tokens = input_ids.unflatten(0, (-1, beams))
         batch_size, _, prompt_length = tokens.shape
+        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
+        seen_by_row = other_criteria or any(_may_know_rows(one, batch_size, beams) for one in logits_processor)
+        shrinks = not (config.return_dict_in_generate or synced_gpus or seen_by_row)
+
         longest = [rule.max_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria)]
         limits = self._length_limits(config, input_ids, model_kwargs)[::beams].clamp(max=min(longest, default=None))
         limits = limits - prompt_length
+        if model_kwargs.get("attention_mask") is not None and model_kwargs["attention_mask"].all():
+            model_kwargs["attention_mask"] = None  # it hides nothing, and would be looked at in every step
         nothing = torch.full(tokens.shape[:2], -torch.inf, device=tokens.device)
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
         score = nothing.clone()
         score[:, 0] = 0
         no_path = torch.empty((*tokens.shape[:2], 0), dtype=torch.long, device=tokens.device)
         alive, finished = Hypotheses(tokens, score, no_path), Hypotheses(tokens, nothing, no_path)
-        sentences = torch.arange(batch_size, device=tokens.device)  # which one each row of the batch still is
-        results: list[Hypotheses | None] = [None] * batch_size
+        if shrinks:
+            alive = alive.best(1)
+            if model_kwargs.get("decoder_attention_mask") is not None:
+                model_kwargs["decoder_attention_mask"] = model_kwargs["decoder_attention_mask"][::beams]
+        sentences = torch.arange(batch_size, device=tokens.device)  # which one each row of the batch is
+        searching = torch.ones_like(sentences, dtype=torch.bool)  # whether the sentence of that row is not done yet
+        results: list[tuple[torch.Tensor, Hypotheses]] = []  # which sentences, and theirs
         length = 0
 
-        while self._has_unfinished_sequences(None not in results, synced_gpus, device=tokens.device):
+        while self._has_unfinished_sequences(not searching.any(), synced_gpus, device=tokens.device):
             flat_tokens = alive.tokens.flatten(0, 1)
             new_tokens = flat_tokens[:, -1:] if length and model_kwargs.get("use_cache") else flat_tokens
             outputs = self(decoder_input_ids=new_tokens, **model_kwargs, return_dict=True)
-            if None not in results:
+            if not searching.any():
                 continue  # another process is still searching and needs this one's part in each forward
             model_kwargs["past_key_values"] = outputs.past_key_values
             logits = outputs.logits[:, -1].float()
@@ -325,26 +338,23 @@ class GnmtGenerationMixin(GenerationMixin):
             alive = grown.only(~ended).best(beams)
 
             done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, config)
-            for row in done.nonzero().flatten().tolist():
-                sentence = int(sentences[row])
-                if results[sentence] is None:
-                    results[sentence] = _finished_first(finished.row(row), alive.row(row), gnmt_penalty(length, alpha))
+            newly = done & searching
+            searching = searching & ~done
             parents = alive.path[..., -1]
-            if shrinks and done.any():
-                left = ~done
-                alive, finished = alive.row(left), finished.row(left)
-                sentences, limits, parents = sentences[left], limits[left], parents[left]
-                _drop_sentences(model_kwargs, left)
-            if model_kwargs["past_key_values"] is not None:
-                model_kwargs["past_key_values"].self_attention_cache.reorder_cache(parents.flatten())
-            if model_kwargs.get("decoder_attention_mask") is not None:
-                model_kwargs["decoder_attention_mask"] = nn.functional.pad(
-                    model_kwargs["decoder_attention_mask"], (0, 1), value=1
-                )
+            if newly.any():
+                best = _finished_first(finished.row(newly), alive.row(newly), gnmt_penalty(length, alpha))
+                results.append((sentences[newly], best))
+                if shrinks:
+                    alive, finished = alive.row(searching), finished.row(searching)
+                    sentences, limits, parents = sentences[searching], limits[searching], parents[searching]
+                    _drop_sentences(model_kwargs, searching)
+                    searching = searching[searching]
+            _follow(model_kwargs, parents.flatten())
 
-        longest = max(result.tokens.shape[-1] for result in results)
-        padded = [vars(result.lengthen(pad, longest - result.tokens.shape[-1])).values() for result in results]
+        longest = max(best.tokens.shape[-1] for _, best in results)
+        padded = [vars(best.lengthen(pad, longest - best.tokens.shape[-1])).values() for _, best in results]
         best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
+        best = best.row(torch.cat([rows for rows, _ in results]).argsort())
         best = best.take(torch.arange(config.num_return_sequences, device=tokens.device).expand(batch_size, -1))
         steps = int((best.path >= 0).sum(dim=-1).max())
         sequences = best.tokens.flatten(0, 1)[:, : prompt_length + steps]
@@ -353,43 +363,94 @@ class GnmtGenerationMixin(GenerationMixin):
         return trace.output(sequences, best, steps, model_kwargs)
 
 
+def _may_know_rows(processor: LogitsProcessor, batch_size: int, beams: int) -> bool:
+    """Whether a logits processor may treat a row of the batch by its place there.
+
+    One of transformers' own can know the place only by what it holds: as many things as there are rows or sentences, a
+    function that it calls with the row, an object with a memory. One from elsewhere may do anything.
+    """
+    if not type(processor).__module__.startswith("transformers."):
+        return True
+    for held in vars(processor).values():
+        if isinstance(held, torch.Tensor | list | tuple | dict):
+            size = held.shape[:1].numel() if isinstance(held, torch.Tensor) else len(held)
+            if size in (batch_size, batch_size * beams):
+                return True
+        elif not (held is None or isinstance(held, Real | str)):
+            return True
+    return False
+
+
+def _best_continuations(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `keep` largest sums of a hypothesis' score (B, K) and a token's log_prob (B * K, V), largest first.
+
+    What comes first among the maxima of blocks contains what comes first of all: most of the vocabulary is looked at
+    once, by a plain maximum, and only some blocks are sorted.
+
+    Returns:
+        The sums and their index, hypothesis * V + token. Each (B, keep)
+    """
+    batch_size, beams = score.shape
+    vocabulary = log_probs.shape[-1]
+    blocks = vocabulary // BLOCK
+    rest = torch.arange(blocks * BLOCK, vocabulary, device=score.device)  # too few for a block: all of them are sorted
+    index = (torch.arange(beams, device=score.device)[:, None] * vocabulary + rest).flatten().expand(batch_size, -1)
+    if blocks:
+        maxima = log_probs[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(dim=-1).view(batch_size, beams, -1)
+        block = (score[..., None] + maxima).flatten(1).topk(min(keep, beams * blocks), sorted=False).indices
+        first = block // blocks * vocabulary + block % blocks * BLOCK
+        within = torch.arange(BLOCK, device=score.device)
+        index = torch.cat(((first[..., None] + within).flatten(1), index), dim=1)
+    sums = score.gather(1, index // vocabulary) + log_probs.view(batch_size, -1).gather(1, index)
+    best, order = sums.topk(keep)
+    return best, index.gather(1, order)
+
+
 def _out_of_reach(finished_score, alive_score, length, limits, config) -> torch.Tensor:
-    """Whether no living hypothesis can still enter the finished list. (B,)
+    """Whether no living hypothesis can still be among those returned. (B,)
 
     Log P only falls as a hypothesis grows, so its best possible score is the present log P over the penalty that is
     kindest to it: the one at the limit, or for a negative alpha the next one. early_stopping=True does not wait.
     """
-    full = finished_score[:, -1] > -torch.inf
     nowhere = alive_score[:, 0] == -torch.inf
     if config.early_stopping is True:
-        return full | nowhere
+        return nowhere | (finished_score[:, -1] > -torch.inf)
+    worst = finished_score[:, config.num_return_sequences - 1]
     alpha = config.length_penalty
     kindest = torch.maximum(gnmt_penalty(limits, alpha), torch.as_tensor(gnmt_penalty(length + 1, alpha)))
-    return nowhere | (full & (finished_score[:, -1] >= alive_score[:, 0] / kindest))
+    return nowhere | ((worst > -torch.inf) & (worst >= alive_score[:, 0] / kindest))
 
 
 def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> Hypotheses:
     """The finished, and behind them, where there are too few, the living with their score so far."""
     alive = alive.only(alive.score > -torch.inf, penalty)
     missing = (finished.score == -torch.inf).int() * 2
-    order = torch.cat((missing, torch.ones_like(missing)), dim=1).argsort(dim=1, stable=True)
+    order = torch.cat((missing, torch.ones_like(alive.score)), dim=1).argsort(dim=1, stable=True)
     return finished.join(alive).take(order[:, : missing.shape[1]])
 
 
 def _drop_sentences(model_kwargs: dict, left: torch.Tensor) -> None:
-    """Keep, of everything held by sentence or by beam, the sentences that are `left` (B,)."""
+    """Keep, of what is held by sentence, the sentences that are `left` (B,)."""
 
     def rows(held: int) -> torch.Tensor:
         return left.repeat_interleave(held // left.shape[0]).nonzero().flatten()
 
     memory = model_kwargs["encoder_outputs"].last_hidden_state
     model_kwargs["encoder_outputs"] = BaseModelOutput(memory[rows(memory.shape[0])])
-    for name in ("attention_mask", "decoder_attention_mask"):
-        if model_kwargs.get(name) is not None:
-            model_kwargs[name] = model_kwargs[name][rows(model_kwargs[name].shape[0])]
+    if model_kwargs.get("attention_mask") is not None:
+        model_kwargs["attention_mask"] = model_kwargs["attention_mask"][rows(model_kwargs["attention_mask"].shape[0])]
     if model_kwargs["past_key_values"] is not None:
         cache = model_kwargs["past_key_values"].cross_attention_cache
         cache.reorder_cache(rows(cache.layers[0].keys.shape[0]))
+
+
+def _follow(model_kwargs: dict, parents: torch.Tensor) -> None:
+    """Bring what is held by hypothesis in the order of the new ones, from their `parents` in the old order (rows,)."""
+    if model_kwargs["past_key_values"] is not None:
+        model_kwargs["past_key_values"].self_attention_cache.reorder_cache(parents)
+    mask = model_kwargs.get("decoder_attention_mask")
+    if mask is not None:
+        model_kwargs["decoder_attention_mask"] = nn.functional.pad(mask[parents], (0, 1), value=1)
 
 
 class _Trace:
