@@ -37,7 +37,7 @@ def quickstart(run: Path, max_steps: int) -> dict:
         tokens_per_batch=2500,
         warmup_steps=400,
         mixed_precision="bf16",
-        validate_steps=max(1, max_steps // 3),
+        validate_steps=-(-max_steps // 3),
         checkpoint_steps=max(1, max_steps // 15),
         checkpoint_minutes=None,
     )

@@ -39,6 +39,8 @@ def smoothed_cross_entropy(
     return total / _count(labels, num_items)
 
 
+# Its loop over chunks would be compiled anew for every number of rows; what it calls is compiled already.
+@torch.compiler.disable
 def fused_smoothed_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,

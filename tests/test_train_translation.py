@@ -98,7 +98,7 @@ def finished(tmp_path_factory, files):
 def test_a_run_leaves_model_results_and_picture(finished, corpus):
     run, done = finished
     assert {path.name for path in run.iterdir()} == {
-        *("model", "results.json", "loss.png", "run.json"),
+        *("model", "results.json", "loss.png", "run.json", "tensorboard"),
         *("checkpoint-1", "checkpoint-2", "checkpoint-3"),
     }
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -111,6 +111,12 @@ def test_a_run_leaves_model_results_and_picture(finished, corpus):
         assert results[name] > 0
     assert 0 <= results["padding_share"] < 1
     assert math.isfinite(results["validation"]["loss"])
+    assert results["averaged_checkpoints"] == [1, 2, 3]
+    cost = results["cost"]
+    seconds = results["tokens"] / results["tokens_per_second"]
+    assert cost["table_2_flops"] == pytest.approx(seconds * cost["sustained_flops_per_second"], rel=1e-2)
+    assert cost["sustained_flops_per_second"] > cost["achieved_flops_per_second"] > 0
+    assert cost["paper"].keys() == {"base", "big"}
     # What it prints at the end is what results.json holds.
     summary = json.loads(done.stdout[done.stdout.index("{") :])
     assert summary == {name: results[name] for name in summary}

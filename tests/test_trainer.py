@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,21 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_corpus import toy_corpus, write_corpus
+from transformers import AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.tokenization_vanilla import train_tokenizer
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
 from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
-from modeling_vanilla.training.data import pair_lengths, token_batches, tokenize_training_pairs, update_batches
+from modeling_vanilla.training.data import (
+    load_pairs,
+    pair_lengths,
+    token_batches,
+    tokenize_training_pairs,
+    update_batches,
+)
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -200,13 +209,183 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_pat
     model.get_decoder().register_forward_hook(lambda *a: _spoil_state(spoil, *a))
     options = options_for(tmp_path / "run", max_steps=9, checkpoint_steps=1)
     with pytest.raises(
-        ValueError, match=r"^the loss of step 3 is nan: .*warmup_steps \(2\).*learning_rate_scale \(1.0\)$"
+        ValueError,
+        match=r"^the loss of step 3 is nan, in (\d+) of \1 batches, of \d+ training pairs \(\d+, .*"
+        r"warmup_steps \(2\).*learning_rate_scale \(1.0\)",
     ):
         train(model, tokenizer, training_data, None, options)
     assert seen
     checkpoints = list_checkpoints(tmp_path / "run")
     assert [path.name for path in checkpoints] == ["checkpoint-1", "checkpoint-2"]
     assert all(value.isfinite().all() for value in load_file(checkpoints[-1] / "model.safetensors").values())
+
+
+def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, tokenizer, training_data):
+    """Where every loss is finite. The rows named are the update's, counted from 1."""
+    model = new_model(tokenizer)
+    model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
+    lengths = pair_lengths(training_data)
+    first = update_batches(token_batches(*lengths, 150, 0, 0), *lengths, 500)[0]
+    named = ", ".join(str(row + 1) for row in np.concatenate(first)[:5])
+    with pytest.raises(ValueError) as raised:
+        train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))
+    message = str(raised.value)
+    assert message.startswith(f"the gradient norm of step 1 is nan, in {len(first)} of {len(first)} batches, of ")
+    assert f" of {sum(map(len, first))} training pairs ({named}, ...)" in message
+    assert list_checkpoints(tmp_path / "run") == []
+
+
+def test_only_the_batch_that_went_wrong_is_named(tmp_path, tokenizer, training_data):
+    model, calls = new_model(tokenizer), []
+
+    def spoil(module, arguments, output):
+        calls.append(True)
+        if len(calls) == 2:
+            output.last_hidden_state = output.last_hidden_state * float("inf")
+        return output
+
+    model.get_decoder().register_forward_hook(spoil)
+    lengths = pair_lengths(training_data)
+    second = update_batches(token_batches(*lengths, 150, 0, 0), *lengths, 500)[0][1]
+    message = rf"^the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]"
+    with pytest.raises(ValueError, match=message):
+        train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))
+
+
+def test_clipping_bounds_the_gradient_and_tensorboard_has_its_norm(tmp_path, tokenizer, training_data):
+    """The first step of Adam is as long whatever the gradient's size; the second depends on it."""
+    _, free = train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "free"))
+    _, clipped = train(
+        new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "clipped", max_grad_norm=1e-9)
+    )
+    assert free.losses[0] == clipped.losses[0]
+    assert free.losses[2] != clipped.losses[2]
+    logged = {name: scalars(tmp_path / name) for name in ("free", "clipped")}
+    assert logged["free"]["gradient_norm"][1] == pytest.approx(logged["clipped"]["gradient_norm"][1], rel=1e-4)
+    assert logged["free"]["gradient_norm"][1] > 1e-3
+    assert list(logged["free"]["loss"].values()) == pytest.approx(free.losses, rel=1e-6)
+    rates = [16**-0.5 * min(step**-0.5, step * 2**-1.5) for step in (1, 2, 3)]
+    assert list(logged["free"]["learning_rate"].values()) == pytest.approx(rates, rel=1e-6)
+
+
+def scalars(run):
+    """What TensorBoard shows of a run: {tag: {step: value}}."""
+    accumulator = EventAccumulator(str(run / "tensorboard")).Reload()
+    return {
+        tag: {event.step: event.value for event in accumulator.Scalars(tag)} for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def test_early_stopping(tmp_path, data, monkeypatch):
+    """Two validations without a new best end the run; TensorBoard has them; resuming goes no further."""
+    from modeling_vanilla.training import trainer
+
+    bleus = [1.0, 3.0, 2.0, 3.0, 9.0]
+    scores = iter(bleus)
+    monkeypatch.setattr(
+        trainer,
+        "validate",
+        lambda *_: {"loss": 1.0, "perplexity": math.e, "bleu": next(scores), "chrf": 0.0, "bleu_signature": "x"},
+    )
+    results = run_to(tmp_path / "run", data, 100, validate_steps=2, early_stopping=2)
+    assert results["steps"] == 8
+    assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
+    assert run_to(tmp_path / "run", data, 100, resume=True, validate_steps=2, early_stopping=2)["steps"] == 8
+    assert run_to(tmp_path / "run", data, 10, resume=True, validate_steps=2, early_stopping=3)["steps"] == 10
+
+
+def test_a_batch_that_does_not_fit_is_made_smaller(tmp_path, data, monkeypatch):
+    """A device that holds 120 tokens a side; a resumed run asks for no second trial."""
+    forward, tried = VanillaForConditionalGeneration.forward, []
+
+    def small_device(self, input_ids=None, labels=None, **kwargs):
+        if labels is not None and self.training:
+            tried.append(max(input_ids.numel(), labels.numel()))
+            if tried[-1] > 120:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return forward(self, input_ids=input_ids, labels=labels, **kwargs)
+
+    monkeypatch.setattr(VanillaForConditionalGeneration, "forward", small_device)
+    run_to(tmp_path / "run", data, 2, fit_batch=True, validate_steps=100)
+    failed = [size for size in tried if size > 120]
+    assert len(failed) > 1
+    found = load_progress(tmp_path / "run" / "checkpoint-2")["tokens_per_batch"]
+    assert found / 0.9 > 120 * 0.8  # the batches of the next larger size had one too many
+    tried.clear()
+    run_to(tmp_path / "run", data, 3, resume=True, fit_batch=True, validate_steps=100)
+    assert tried
+    assert max(tried) <= 120
+
+
+def test_a_device_too_small_for_one_pair_is_said_to_be(tmp_path, data, monkeypatch):
+    def no_device(self, **kwargs):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr(VanillaForConditionalGeneration, "forward", no_device)
+    with pytest.raises(ValueError, match=r"^fit_batch: a batch of the longest pair, \d+ tokens, does not fit"):
+        run_to(tmp_path / "run", data, 2, fit_batch=True)
+
+
+def test_bpe_dropout_reads_every_epoch_anew(tmp_path, data):
+    run = tmp_path / "run"
+    run_to(run, data, 3, bpe_dropout=0.3)
+    first = Dataset.from_file(str(run / "segmentation-0" / "data.arrow"))
+    run_to(run, data, 8, bpe_dropout=0.3, resume=True)
+    assert not (run / "segmentation-0").exists()
+    second = Dataset.from_file(str(run / "segmentation-1" / "data.arrow"))
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    plain = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)[0]
+    limits = [int(lengths.max()) for lengths in pair_lengths(plain)]
+    for column, text, limit in (("input_ids", "source", limits[0]), ("labels", "target", limits[1])):
+        assert first[column][:] != second[column][:]
+        for epoch in (first, second):
+            assert epoch[column][:] != plain[column][:]
+            assert tokenizer.batch_decode(epoch[column][:], skip_special_tokens=True) == plain[text][:]
+            assert max(map(len, epoch[column])) <= limit
+
+
+def test_bpe_dropout_resumes_exactly(tmp_path, data):
+    """Although the library that draws has no seed."""
+    run_to(tmp_path / "whole", data, 4, bpe_dropout=0.3)
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for step in (3, 4):
+        shutil.rmtree(tmp_path / "parts" / f"checkpoint-{step}")
+    run_to(tmp_path / "parts", data, 4, bpe_dropout=0.3, resume=True)
+    whole, parts = (load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts"))
+    assert whole["losses"] == parts["losses"]
+    assert whole["tokens"] == parts["tokens"]
+
+
+def test_bpe_dropout_needs_merges(tmp_path, data):
+    with pytest.raises(ValueError, match=r"^bpe_dropout 0.1 needs a BPE vocabulary, not WordPiece$"):
+        train_translation(
+            data,
+            options_for(tmp_path / "run", bpe_dropout=0.1),
+            TranslationOptions(preset="tiny", tokenizer_algorithm="wordpiece"),
+            {**TINY, "vocab_size": 320},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_sentences_in_the_same_file_are_not_resumed_on(tmp_path, data):
+    run_to(tmp_path / "run", data, 1)
+    path = Path(data.train_file)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([lines[1], lines[0], *lines[2:]]), encoding="utf-8")
+    before = sorted(file.name for file in (tmp_path / "run").iterdir())
+    with pytest.raises(ValueError, match=r"^resume: .*run was started with other training data \(digest"):
+        run_to(tmp_path / "run", data, 2, resume=True)
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == before
+
+
+@pytest.mark.slow
+def test_compiled_training_is_the_same(tmp_path, tokenizer, training_data):
+    losses = []
+    for compiled in (False, True):
+        model = new_model(tokenizer)  # without dropout, whose masks Inductor draws otherwise
+        options = options_for(tmp_path / f"run-{compiled}", compile=compiled)
+        losses.append(train(model, tokenizer, training_data, None, options)[1].losses)
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
 def _spoil_state(spoil, module, arguments, output):
@@ -245,6 +424,10 @@ def test_a_model_of_another_shape_of_update_is_refused(tmp_path, tokenizer, trai
         ("data_workers", -1),
         ("mixed_precision", "fp8"),
         ("bleu_tokenize", "14a"),
+        ("bpe_dropout", 1.0),
+        ("bpe_dropout", -0.1),
+        ("early_stopping", 0),
+        ("sustained_tflops", 0.0),
     ],
 )
 def test_options_that_nothing_can_be_trained_with(name, value):

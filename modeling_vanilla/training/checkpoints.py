@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -14,15 +14,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def whole_model(accelerator: Accelerator, model) -> PreTrainedModel:
+    """The model with all its weights on this process: itself or, under FSDP, which leaves a shard here, a copy.
+
+    Every process must call this.
+    """
+    model = accelerator.unwrap_model(model)
+    if not accelerator.is_fsdp2:
+        return model
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    whole = type(model)(model.config)  # FSDP's class makes instances of the one whose place it has taken
+    whole.generation_config = model.generation_config
+    whole.load_state_dict(weights)
+    return whole.to(accelerator.device)
 
 
 def save_checkpoint(
@@ -40,12 +56,12 @@ def save_checkpoint(
         OSError: if it cannot be written; nothing half-written stays.
     """
     final = run / f"checkpoint-{progress['step']}"
-    weights = accelerator.get_state_dict(model)
+    whole = whole_model(accelerator, model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)  # empty but on the main process
     if accelerator.is_main_process:
         with whole_folder(final) as part:
-            save_model(accelerator.unwrap_model(model), tokenizer, part, weights)
+            save_model(whole, tokenizer, part)
             flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
             write_json(part / PROGRESS, progress)
@@ -60,12 +76,17 @@ def whole_folder(final: Path) -> Iterator[Path]:
     Raises:
         OSError: whatever went wrong in the block, with the folder's name; nothing half-written stays.
     """
-    part = final.with_name(final.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    part, old = (final.with_name(final.name + ending) for ending in (".part", ".old"))
     try:
+        if part.exists():
+            shutil.rmtree(part)  # which fails for a file: transformers would save nothing there, and not say so
         yield part
-        shutil.rmtree(final, ignore_errors=True)
+        if final.is_dir():
+            # Moved away first: a process that is killed while it deletes a folder leaves half of it.
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
         part.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
     except Exception as error:  # safetensors and tokenizers have their own for a full disk
         shutil.rmtree(part, ignore_errors=True)
         raise OSError(f"{final}: cannot be written: {error}") from error
@@ -107,14 +128,26 @@ def load_optimizer(checkpoint: Path, model, optimizer) -> None:
 def list_checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
     found = [path for path in Path(run).glob("checkpoint-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name).group(1)))
+    return sorted(found, key=checkpoint_step)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step after which a checkpoint of a run was written."""
+    return int(_NAME.fullmatch(checkpoint.name).group(1))
 
 
 def prune_checkpoints(run: Path, keep: int, best: int | None) -> None:
-    """Delete all but the last `keep` checkpoints and the one of step `best`."""
+    """Delete all but the last `keep` checkpoints and the one of step `best`, and what killed processes left of others.
+
+    Raises:
+        OSError: if one cannot be deleted.
+    """
+    for part in run.glob("checkpoint-*.part"):
+        shutil.rmtree(part)
     for path in list_checkpoints(run)[:-keep]:
         if path.name != f"checkpoint-{best}":
-            shutil.rmtree(path)
+            # Under another name, so that one that is deleted by half is no checkpoint.
+            shutil.rmtree(path.rename(path.with_name(path.name + ".part")))
 
 
 def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Tensor]:
@@ -150,7 +183,17 @@ def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Write JSON under another name and rename it, so that the file is never half-written."""
+    """Write JSON under another name and rename it, so that the file is never half-written.
+
+    Raises:
+        OSError: if it cannot be written, with its name; nothing half-written stays.
+    """
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise OSError(f"{path}: cannot be written: {error}") from error

@@ -1,6 +1,7 @@
 """From text files to the batches of section 5.1: pairs, tokens, batches by tokens, updates of about 25000 tokens."""
 
 import gzip
+import hashlib
 import json
 import os
 import zlib
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, DatasetDict, Features, List, NamedSplit, Value, load_dataset
+from datasets import Dataset, DatasetDict, Features, List, NamedSplit, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetsError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -21,7 +22,7 @@ from ..loss_vanilla import IGNORED
 
 SPLITS = ("train", "validation", "test")
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
-_TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
+TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _NAMED_EXAMPLES = 5
 
 
@@ -266,16 +267,17 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             f"({tokenizer.eos_token!r}, id {tokenizer.eos_token_id})"
         )
     return pairs.map(
-        _encode,
+        encode_pairs,
         batched=True,
         fn_kwargs={"tokenizer": tokenizer},
         remove_columns=pairs.column_names,
-        features=_TOKENIZED_PAIR,
+        features=TOKENIZED_PAIR,
         desc=f"Tokenising {pairs.split or 'pairs'}",
     )
 
 
-def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+def encode_pairs(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+    """A batch of rows with "source" and "target" -> "input_ids" and "labels" of each."""
     # verbose: a warning about the tokenizer's model_max_length, which is not this model's limit.
     encoded = tokenizer(rows["source"], text_target=rows["target"], verbose=False)
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}
@@ -287,9 +289,9 @@ def tokenize_training_pairs(
     """Encodes the training pairs and leaves out those with an empty side or more tokens than the options allow.
 
     Returns:
-        The rows of `tokenize_pairs` that are kept, in order, and a report of those that are not:
-        {"empty": 3, "too_long": 12, "examples": ["train line 17: source of 312 tokens", ...]}, with no more than
-        five examples. A pair that is both empty on one side and too long on the other counts as empty.
+        The rows that are kept, in order, with the columns of `tokenize_pairs` beside their text, and a report of those
+        that are not: {"empty": 3, "too_long": 12, "examples": ["train line 17: source of 312 tokens", ...]}, with
+        no more than five examples. A pair that is both empty on one side and too long on the other counts as empty.
 
     Raises:
         ValueError: if no pair is kept, or as `tokenize_pairs` does.
@@ -321,9 +323,10 @@ def tokenize_training_pairs(
             f"no training pair is left: {report['empty']} are empty on a side, {report['too_long']} have more than "
             f"{limits['source']} source or {limits['target']} target tokens; {'; '.join(report['examples'])}"
         )
+    kept = concatenate_datasets([pairs, tokenized], axis=1)
     if len(left_out):
-        tokenized = tokenized.select(np.flatnonzero(~(empty | too_long)))
-    return tokenized, report
+        kept = kept.select(np.flatnonzero(~(empty | too_long)))
+    return kept, report
 
 
 def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -340,6 +343,17 @@ def _measure(dataset: Dataset, column: str, length: Callable[[pa.ChunkedArray], 
     tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
     parts = [length(table[column]).to_numpy() for table in tables]
     return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64)
+
+
+def digest(tokenized: Dataset) -> str:
+    """A short hash of all token ids in their order, by which a resumed run knows its data again."""
+    result = hashlib.sha256()
+    for table in tokenized.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=100_000):
+        for column in table.columns:
+            ids = column.combine_chunks()
+            result.update(pc.list_value_length(ids).to_numpy())
+            result.update(ids.flatten().to_numpy())
+    return result.hexdigest()[:16]
 
 
 # Batches

@@ -4,23 +4,34 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object, tqdm
+from accelerate.utils import tqdm
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..translation import translate
-from .checkpoints import average_checkpoints, list_checkpoints, load_optimizer, prune_checkpoints, save_checkpoint
+from .checkpoints import (
+    average_checkpoints,
+    checkpoint_step,
+    list_checkpoints,
+    load_optimizer,
+    prune_checkpoints,
+    save_checkpoint,
+    whole_model,
+)
 from .data import collate, pair_lengths, token_batches, tokenize_pairs, update_batches
-from .metrics import TOKENIZE, check_tokenize, translation_scores
+from .memory import fit_batch, keep_freed_memory
+from .metrics import TOKENIZE, check_tokenize
 from .optimization import adam, learning_rate
+from .segmentation import draw_segmentation, prune_segmentations
+from .validation import validate
 
 
 def _option(default, help: str):
@@ -38,13 +49,20 @@ class TrainingOptions:
     tokens_per_batch: int = _option(
         3125, "Tokens of a batch on either side, padding included: what a device holds at a time. 3125 is an eighth."
     )
+    fit_batch: bool = _option(False, "Lower tokens_per_batch until a step fits in the device's memory.")
     warmup_steps: int = _option(4000, "Steps for which the learning rate rises.")
     learning_rate_scale: float = _option(1.0, "Factor of the paper's learning rate.")
     max_grad_norm: float | None = _option(None, "Clip the gradient's norm to this. The paper does not.")
     mixed_precision: str | None = _option(
         None, "no, bf16 or fp16; by default what accelerate launch was told, else no."
     )
+    compile: bool = _option(False, "Compile the training step by torch.compile.")
+    bpe_dropout: float = _option(
+        0.0,
+        "Drop merges of a BPE vocabulary with this probability, anew in each epoch. The paper does not.",
+    )
     validate_steps: int = _option(1000, "Validate every so many updates, and at the end.")
+    early_stopping: int | None = _option(None, "Stop when so many validations in a row have not raised the best BLEU.")
     checkpoint_steps: int | None = _option(None, "Write a checkpoint every so many updates, too.")
     checkpoint_minutes: float | None = _option(10.0, "Write a checkpoint every so many minutes.")
     keep_checkpoints: int = _option(
@@ -54,6 +72,9 @@ class TrainingOptions:
     bleu_tokenize: str = _option(TOKENIZE, "sacreBLEU's tokeniser: 13a, or none for text that is tokenised already.")
     seed: int = _option(0, "Of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
+    sustained_tflops: float | None = _option(
+        None, "What one device sustains, for the cost as Table 2 estimates it; by default measured."
+    )
 
     def __post_init__(self):
         for name in (
@@ -62,6 +83,7 @@ class TrainingOptions:
             "tokens_per_batch",
             "warmup_steps",
             "validate_steps",
+            "early_stopping",
             "checkpoint_steps",
             "keep_checkpoints",
             "average_checkpoints",
@@ -69,13 +91,21 @@ class TrainingOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in ("max_minutes", "learning_rate_scale", "max_grad_norm", "checkpoint_minutes"):
+        for name in (
+            "max_minutes",
+            "learning_rate_scale",
+            "max_grad_norm",
+            "checkpoint_minutes",
+            "sustained_tflops",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {value}")
         for name in ("seed", "data_workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout must be at least 0 and below 1, not {self.bpe_dropout}")
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"
@@ -90,7 +120,8 @@ class Progress:
     """How far a run is; all that a checkpoint holds besides weights and moments.
 
     seconds: of training, without validation and checkpoints. tokens: real tokens read, both sides. positions: those,
-    padding included. losses: each update's, in nats per target token, label-smoothed. validations: one entry each.
+    padding included. tokens_per_batch: what fit_batch found. averaged: steps of the checkpoints that the final model is
+    the mean of. losses: each update's, in nats per target token, label-smoothed. validations: one entry each.
     """
 
     step: int = 0
@@ -99,6 +130,8 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     positions: int = 0
+    tokens_per_batch: int | None = None
+    averaged: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     validations: list[dict] = field(default_factory=list)
 
@@ -106,16 +139,22 @@ class Progress:
         """The validation with the highest BLEU."""
         return max(self.validations, key=lambda entry: entry["bleu"], default=None)
 
+    def stalled(self, patience: int | None) -> bool:
+        """Whether the last `patience` validations were all no better than an earlier one."""
+        return patience is not None and self.best() in self.validations[:-patience]
+
 
 @dataclass
 class Update:
     """One process's part of one optimizer update.
 
-    batches: its batches, collated. weights: 1 for each batch, 0 for one that is there only because another process has
-    one more. target_tokens, tokens, positions: of the whole update, on all processes.
+    batches: its batches, collated. rows: their rows of the training data. weights: 1 for each batch, 0 for one that is
+    there only because another process has one more. target_tokens, tokens, positions: of the whole update, on all
+    processes.
     """
 
     batches: list[dict]
+    rows: list[np.ndarray]
     weights: list[float]
     target_tokens: int
     tokens: int
@@ -138,46 +177,68 @@ def train(
         progress: where to go on; the model's weights and the optimizer's moments are then of the run's last checkpoint.
 
     Raises:
-        ValueError: if the data do not fill one update, or a loss is not finite.
+        ValueError: if the data do not fill one update, or a loss or gradient is not finite.
         OSError: if a checkpoint cannot be written.
     """
-    accelerator = Accelerator(mixed_precision=options.mixed_precision)
     run = Path(options.output_dir)
+    accelerator = Accelerator(mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=run)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     resumed, progress = progress is not None, progress or Progress()
-    model, optimizer = accelerator.prepare(model, adam(model))
+    model, optimizer = _prepare(accelerator, model)
     if resumed:
         load_optimizer(list_checkpoints(run)[-1], model, optimizer)
+    elif options.fit_batch:
+        progress.tokens_per_batch = fit_batch(accelerator, model, pair_lengths(training_data), options.tokens_per_batch)
+    options = replace(options, tokens_per_batch=progress.tokens_per_batch or options.tokens_per_batch)
     save = partial(_save, run, accelerator, model, optimizer, tokenizer, progress, options)
     validation_data = None if validation_pairs is None else tokenize_pairs(validation_pairs, tokenizer)
-    lengths = pair_lengths(training_data)
+    compiled = torch.compile(model, dynamic=True) if options.compile else model
 
     def over() -> bool:
         out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
-        return _agree(accelerator, progress.step >= options.max_steps or out_of_time)
+        stalled = progress.stalled(options.early_stopping)
+        return _agree(accelerator, progress.step >= options.max_steps or out_of_time or stalled)
 
-    bar = tqdm(total=options.max_steps, initial=progress.step, unit=" updates", desc="Training", smoothing=0.05)
-    updates = _updates(training_data, lengths, tokenizer.pad_token_id, options, progress, accelerator)
+    accelerator.init_trackers("tensorboard")
+    bar = tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05)
+    updates = _updates(training_data, tokenizer, options, progress, accelerator)
     last_save = start = time.monotonic()
     finished = over()
     while not finished:
         update = next(updates)
-        loss = _take_step(accelerator, model, optimizer, update, options, progress.step + 1)
+        loss, norm = _take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
         progress.step += 1
         progress.updates_of_epoch += 1
         progress.losses.append(loss)
         progress.seconds += time.monotonic() - start
         progress.tokens += update.tokens
         progress.positions += update.positions
+        speed = progress.tokens / progress.seconds
+        rate = optimizer.param_groups[0]["lr"]
+        figures = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "tokens_per_second": speed}
+        accelerator.log(figures, step=progress.step)
+        bar.total = _expected_steps(progress, options)
+        bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s", refresh=False)
         bar.update()
-        bar.set_postfix_str(f"loss {loss:.3f}, {progress.tokens / progress.seconds:.0f} tokens/s", refresh=False)
 
         finished, best = over(), False
         if validation_data is not None and (finished or progress.step % options.validate_steps == 0):
-            scores = validate(accelerator, model, tokenizer, validation_pairs, validation_data, options)
+            scores = validate(
+                accelerator,
+                model,
+                tokenizer,
+                validation_pairs,
+                validation_data,
+                options.tokens_per_batch,
+                options.bleu_tokenize,
+            )
             progress.validations.append({"step": progress.step, **scores})
             best = progress.best() is progress.validations[-1]
+            accelerator.log(_numbers("validation", scores), step=progress.step)
             if accelerator.is_main_process:
                 bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
+            finished = over()
         by_step = options.checkpoint_steps is not None and progress.step % options.checkpoint_steps == 0
         minutes = (time.monotonic() - last_save) / 60
         by_time = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
@@ -186,20 +247,46 @@ def train(
             last_save = time.monotonic()
         start = time.monotonic()
     bar.close()
-    trained = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-    trained.load_state_dict(average_checkpoints(list_checkpoints(run)[-options.average_checkpoints :]), strict=False)
+    for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
+        tracker.finish()
+    trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
+    last = list_checkpoints(run)[-options.average_checkpoints :]
+    progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
+    trained.load_state_dict(average_checkpoints(last), strict=False)
     trained.tie_weights()
     accelerator.wait_for_everyone()
     return trained.eval(), progress
+
+
+def _prepare(accelerator: Accelerator, model: PreTrainedModel):
+    """Model and optimizer as accelerate wants them trained: spread over the processes, if it was told so (FSDP2)."""
+    # FSDP2 takes a weight that input and output embedding share, but no third module: the stacks share theirs.
+    model.set_input_embeddings(model.get_input_embeddings())
+    if accelerator.is_fsdp2 and accelerator.mixed_precision != "no":
+        plugin = accelerator.state.fsdp_plugin
+        # By accelerate's policy the processes' gradients would be summed, and the loss given, in 16 bits.
+        plugin.mixed_precision_policy = replace(
+            plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
+        )
+    return accelerator.prepare(model, adam(model))
+
+
+def _expected_steps(progress: Progress, options: TrainingOptions) -> int:
+    if options.max_minutes is None:
+        return options.max_steps
+    return min(options.max_steps, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
+
+
+def _numbers(prefix: str, scores: dict) -> dict[str, float]:
+    return {f"{prefix}_{name}": value for name, value in scores.items() if not isinstance(value, str)}
 
 
 _SHOWN = ("loss", "perplexity", "bleu")
 
 
 def _updates(
-    data: Dataset,
-    lengths: tuple[np.ndarray, np.ndarray],
-    pad_token_id: int,
+    training_data: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
     options: TrainingOptions,
     progress: Progress,
     accelerator: Accelerator,
@@ -211,6 +298,8 @@ def _updates(
     """
     rank, world = accelerator.process_index, accelerator.num_processes
     while True:
+        data = _epoch_data(training_data, tokenizer, options, progress.epoch, accelerator)
+        lengths = pair_lengths(data)
         batches = token_batches(*lengths, options.tokens_per_batch, options.seed, progress.epoch)
         plan = update_batches(batches, *lengths, options.tokens_per_update)[progress.updates_of_epoch :]
         # Every process must take part in as many backward passes: the one too few repeats a batch with weight 0.
@@ -219,21 +308,21 @@ def _updates(
             [update[rank + turn * world] if rank + turn * world < len(update) else None for turn in range(count)]
             for update, count in zip(plan, rounds, strict=True)
         ]
+        read = [[update[0] if rows is None else rows for rows in part] for update, part in zip(plan, own, strict=True)]
         loader = DataLoader(
             data,
-            batch_sampler=[
-                update[0] if rows is None else rows for update, part in zip(plan, own, strict=True) for rows in part
-            ],
-            collate_fn=partial(collate, pad_token_id=pad_token_id),
+            batch_sampler=[rows for part in read for rows in part],
+            collate_fn=partial(collate, pad_token_id=tokenizer.pad_token_id),
             num_workers=options.data_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
         loaded = iter(loader)
-        for update, part in zip(plan, own, strict=True):
+        for update, part, part_rows in zip(plan, own, read, strict=True):
             rows = np.concatenate(update)
             targets = int(lengths[1][rows].sum())
             yield Update(
                 batches=[next(loaded) for _ in part],
+                rows=part_rows,
                 weights=[float(batch is not None) for batch in part],
                 target_tokens=targets,
                 tokens=targets + int(lengths[0][rows].sum()),
@@ -243,17 +332,26 @@ def _updates(
         progress.updates_of_epoch = 0
 
 
+def _epoch_data(
+    training_data: Dataset, tokenizer, options: TrainingOptions, epoch: int, accelerator: Accelerator
+) -> Dataset:
+    if not options.bpe_dropout:
+        return training_data.select_columns(["input_ids", "labels"])
+    with accelerator.main_process_first():
+        return draw_segmentation(training_data, tokenizer, options.bpe_dropout, Path(options.output_dir), epoch)
+
+
 def _take_step(
     accelerator: Accelerator, model, optimizer, update: Update, options: TrainingOptions, step: int
-) -> float:
-    """One update; its loss, the mean over all its target tokens on all processes, in nats."""
+) -> tuple[float, float]:
+    """One update; its loss, the mean over all its target tokens on all processes, in nats, and the gradient's norm."""
     # Dropout is a function of seed, step and process: a resumed run draws what the uninterrupted one would have.
     torch.manual_seed(int(np.random.SeedSequence([options.seed, step, accelerator.process_index]).generate_state(1)[0]))
     d_model = accelerator.unwrap_model(model).config.d_model
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(step, d_model, options.warmup_steps, options.learning_rate_scale)
     model.train()
-    total = torch.zeros((), device=accelerator.device)
+    losses = []
     for index, (batch, weight) in enumerate(zip(update.batches, update.weights, strict=True)):
         batch = {name: value.to(accelerator.device, non_blocking=True) for name, value in batch.items()}
         last = index + 1 == len(update.batches)
@@ -261,63 +359,38 @@ def _take_step(
             loss = model(**batch, num_items_in_batch=update.target_tokens).loss * weight
             # Processes' gradients are averaged where the mean over the update's tokens asks for their sum.
             accelerator.backward(loss * accelerator.num_processes)
-        total += loss.detach()
-    loss = float(accelerator.reduce(total, reduction="sum"))
-    if not math.isfinite(loss):
-        raise ValueError(
-            f"the loss of step {step} is {loss}: post-LN is sensitive to warm-up, so raise warmup_steps "
-            f"({options.warmup_steps}) or lower learning_rate_scale ({options.learning_rate_scale})"
-        )
-    if options.max_grad_norm is not None:
-        accelerator.clip_grad_norm_(model.parameters(), options.max_grad_norm)
+        losses.append(loss.detach())
+    loss = float(accelerator.reduce(torch.stack(losses).sum(), reduction="sum"))
+    norm = _gradient_norm(accelerator, model, options.max_grad_norm)
+    # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
+    if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
+        raise ValueError(_divergence(step, loss, norm, losses, update, options))
     optimizer.step()
     optimizer.zero_grad()
-    return loss
+    return loss, norm
 
 
-def validate(
-    accelerator: Accelerator,
-    model,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: Dataset,
-    tokenized: Dataset,
-    options: TrainingOptions,
-) -> dict:
-    """Loss in nats per word piece without label smoothing, perplexity, BLEU with signature, chrF on `pairs`."""
-    model = accelerator.unwrap_model(model).eval()
-    rank, world = accelerator.process_index, accelerator.num_processes
-    with accelerator.autocast(), torch.inference_mode():
-        own = tokenized.select(range(rank, len(tokenized), world))
-        sums = torch.tensor(negative_log_likelihood(model, own, tokenizer.pad_token_id, options.tokens_per_batch))
-        translations = translate(model, tokenizer, pairs["source"][rank::world], options.tokens_per_batch)
-    nll, tokens = accelerator.reduce(sums.to(accelerator.device), reduction="sum").tolist()
-    rows = dict(zip(range(rank, len(pairs), world), translations, strict=True))
-    everyone = {row: text for part in gather_object([rows]) for row, text in part.items()}
-    predictions = [everyone[row] for row in range(len(pairs))]
-    scores = translation_scores(predictions, list(pairs["target"]), tokenize=options.bleu_tokenize)
-    return {"loss": nll / tokens, "perplexity": math.exp(min(nll / tokens, 700)), **scores}
+def _gradient_norm(accelerator: Accelerator, model, limit: float | None) -> float:
+    """The norm of the whole gradient, before it is clipped to `limit`."""
+    if limit is not None:
+        return float(accelerator.clip_grad_norm_(model.parameters(), limit))
+    return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
 
-def negative_log_likelihood(
-    model: PreTrainedModel, tokenized: Dataset, pad_token_id: int, tokens_per_batch: int
-) -> tuple[float, float]:
-    """The sum of -ln p over all target tokens, and their number."""
-    total, count = 0.0, 0
-    lengths = pair_lengths(tokenized)
-    longest = int(max((side.max(initial=1) for side in lengths), default=1))
-    for rows in token_batches(*lengths, max(tokens_per_batch, longest), seed=0, epoch=0):
-        batch = {
-            name: value.to(model.device)
-            for name, value in collate([tokenized[int(row)] for row in rows], pad_token_id).items()
-        }
-        labels = batch.pop("labels")
-        inputs = model.prepare_decoder_input_ids_from_labels(labels)
-        logits = model(**batch, decoder_input_ids=inputs, use_cache=False).logits
-        total += float(
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        )
-        count += int((labels != -100).sum())
-    return total, float(count)
+def _divergence(step: int, loss: float, norm: float, losses: list, update: Update, options: TrainingOptions) -> str:
+    """What went wrong, in which batch, and what to do about it."""
+    bad = [index for index, value in enumerate(losses) if not math.isfinite(value)] or range(len(losses))
+    rows = np.concatenate([update.rows[index] for index in bad])
+    named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
+    what = f"gradient norm of step {step} is {norm}" if math.isfinite(loss) else f"loss of step {step} is {loss}"
+    return (
+        f"the {what}, in {len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named}). Post-LN is "
+        f"sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower learning_rate_scale "
+        f"({options.learning_rate_scale}) or set max_grad_norm ({options.max_grad_norm})"
+    )
+
+
+_NAMED_ROWS = 5
 
 
 def _save(run, accelerator, model, optimizer, tokenizer, progress: Progress, options: TrainingOptions) -> None:
@@ -325,6 +398,7 @@ def _save(run, accelerator, model, optimizer, tokenizer, progress: Progress, opt
     if accelerator.is_main_process:
         best = progress.best()
         prune_checkpoints(run, options.keep_checkpoints, None if best is None else best["step"])
+        prune_segmentations(run, progress.epoch)
 
 
 def _agree(accelerator: Accelerator, condition: bool) -> bool:

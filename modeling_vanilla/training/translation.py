@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -20,10 +21,12 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..tokenization_vanilla import train_tokenizer
 from ..translation import translate
 from .checkpoints import list_checkpoints, load_progress, save_model, whole_folder, write_json
-from .data import DataOptions, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
+from .cost import measured_rate, training_cost
+from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
 from .optimization import learning_rate
 from .plots import plot_run
+from .segmentation import check_bpe_dropout
 from .trainer import Progress, TrainingOptions, train
 
 
@@ -119,9 +122,13 @@ def train_translation(
     if left_out["empty"] or left_out["too_long"]:
         state.print(f"left out of training: {left_out}")
     check_updates(training_data, training)
+    check_bpe_dropout(tokenizer, training.bpe_dropout)
+    content = digest(training_data)
+    if options.resume:
+        check_same_data(run, content)
     if state.is_main_process:
         run.mkdir(parents=True, exist_ok=True)
-        write_json(run / "run.json", settings)
+        write_json(run / "run.json", {**settings, "training_data": content})
     state.wait_for_everyone()
 
     progress = Progress(**load_progress(checkpoints[-1])) if checkpoints else None
@@ -137,6 +144,8 @@ def train_translation(
         "tokens": progress.tokens,
         "tokens_per_second": round(progress.tokens / progress.seconds, 1),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
+        "averaged_checkpoints": progress.averaged,
+        "cost": _cost(model, training_data, training, progress),
         "parameters": model.num_parameters(),
         "vocabulary": len(tokenizer),
         "training_pairs": len(training_data),
@@ -154,6 +163,15 @@ def train_translation(
         _write_run(run, model, tokenizer, results, progress, training)
     state.wait_for_everyone()
     return results
+
+
+def _cost(model, training_data: Dataset, training: TrainingOptions, progress: Progress) -> dict:
+    # Not the option: accelerate launch may have said it instead.
+    precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(AcceleratorState().mixed_precision, torch.float32)
+    rate = (training.sustained_tflops or 0) * 1e12 or measured_rate(model.device, precision)
+    devices = PartialState().num_processes
+    lengths = pair_lengths(training_data)
+    return training_cost(model.config, *lengths, progress.tokens, progress.seconds, devices, rate)
 
 
 def check_model_options(options: TranslationOptions, overrides: dict) -> None:
@@ -186,12 +204,30 @@ def check_same_run(run: Path, settings: dict) -> None:
         raise ValueError(f"resume: {run} holds no run, as it has no run.json")
     before = json.loads(path.read_text(encoding="utf-8"))
     # A longer run, or one that reports more often, is still the same one.
-    free = ("max_steps", "max_minutes", "validate_steps", "checkpoint_steps", "checkpoint_minutes", "keep_checkpoints")
+    free = (
+        "max_steps",
+        "max_minutes",
+        "validate_steps",
+        "early_stopping",
+        "checkpoint_steps",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "average_checkpoints",
+        "data_workers",
+        "sustained_tflops",
+    )
     for part, values in settings.items():
         for name in {**before[part], **values}:
             was, now = before[part].get(name), values.get(name)
-            if was != now and name not in (*free, "average_checkpoints", "data_workers"):
+            if was != now and name not in free:
                 raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
+
+
+def check_same_data(run: Path, content: str) -> None:
+    """Raise ValueError unless the run in this folder was started with training data of the same digest."""
+    before = json.loads((run / "run.json").read_text(encoding="utf-8")).get("training_data")
+    if before != content:
+        raise ValueError(f"resume: {run} was started with other training data (digest {before}, not {content})")
 
 
 def _tokenizer(
@@ -217,7 +253,7 @@ def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGenera
         size = VanillaConfig.from_pretrained(source).vocab_size
         if size != len(tokenizer):
             raise ValueError(f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {size}")
-        return VanillaForConditionalGeneration.from_pretrained(source)
+        return _in_memory(VanillaForConditionalGeneration.from_pretrained(source))
     if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer} has {len(tokenizer)} tokens, "
@@ -233,12 +269,23 @@ def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGenera
     return VanillaForConditionalGeneration(VanillaConfig.preset(options.preset, **{**overrides, **special}))
 
 
+def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
+    """The weights copied out of the file that they are mapped from.
+
+    There they start at any byte, and a CPU's matrix products round by where their factors start: a resumed run would
+    differ from the uninterrupted one in the last bit.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
+
+
 def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: TrainingOptions) -> dict:
     """Scores on the test data, which is read here and nowhere else."""
     test = pairs.get("test")
     if test is None:
         return {"test_sentences": 0}
-    precision = torch.bfloat16 if training.mixed_precision == "bf16" else None
+    precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
     with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
         translations = translate(model, tokenizer, test["source"][:], show_progress=PartialState().is_main_process)
     scores = translation_scores(translations, test["target"][:], tokenize=training.bleu_tokenize)

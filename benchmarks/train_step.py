@@ -1,0 +1,192 @@
+"""A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, or peak memory.
+
+    python benchmarks/train_step.py --dims base --bf16
+    python benchmarks/train_step.py --dims base --tokens 4096 --memory
+
+All have the same dimensions and shared embeddings, and read the same made-up batches; a step is forward, label-smoothed
+loss, backward and fused Adam. Speed: real tokens, taken in turn in one process, the median of the rounds. Memory: two
+steps in a process of its own for each, and what its peak is above what it held before the first.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import statistics
+import time
+
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+
+DIMS = {  # d_model, layers, heads, d_ff, vocabulary
+    "tiny": (128, 4, 4, 256, 8000),
+    "base": (512, 6, 8, 2048, 32000),
+}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+def made_up_batch(tokens: int, longest: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Source, target shifted right, and target, (tokens // longest, longest); rows of `longest` or up to 4 less."""
+    rows = tokens // longest
+
+    def side() -> torch.Tensor:
+        ids = torch.randint(4, vocab_size, (rows, longest))
+        lengths = torch.randint(longest - 4, longest + 1, (rows, 1))
+        positions = torch.arange(longest)
+        return ids.masked_fill(positions == lengths - 1, 2).masked_fill(positions >= lengths, 0)
+
+    source, target = side(), side()
+    return source, torch.cat([torch.ones(rows, 1, dtype=torch.long), target[:, :-1]], dim=1), target
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), target.flatten(), ignore_index=0, label_smoothing=0.1
+    )
+
+
+def ours(d_model, layers, heads, d_ff, vocab_size):
+    sizes = {"encoder_layers": layers, "decoder_layers": layers, "encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
+    sizes |= {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, d_model=d_model, **sizes, **SPECIAL))
+
+    def loss(source, shifted, target):
+        labels = target.masked_fill(target == 0, -100)
+        return model(input_ids=source, attention_mask=(source != 0).long(), labels=labels).loss
+
+    return model, loss
+
+
+def marian(d_model, layers, heads, d_ff, vocab_size):
+    sizes = {"encoder_layers": layers, "decoder_layers": layers, "encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
+    sizes |= {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
+    config = MarianConfig(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        dropout=0.1,
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=512,
+        **sizes,
+        **SPECIAL,
+    )
+    model = MarianMTModel(config)
+
+    def loss(source, shifted, target):
+        mask = (source != 0).long()
+        logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=shifted, use_cache=False).logits
+        return cross_entropy(logits, target)
+
+    return model, loss
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer, which is post-LN but for a last norm, with tied embeddings and a table of positions."""
+
+    def __init__(self, d_model, layers, heads, d_ff, vocab_size):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.transformer = nn.Transformer(d_model, heads, layers, layers, d_ff, 0.1, batch_first=True)
+        self.register_buffer("positions", torch.randn(512, d_model))
+
+    def forward(self, source, shifted):
+        def embed(ids):
+            x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + self.positions[: ids.shape[1]]
+            return nn.functional.dropout(x, 0.1, self.training)
+
+        padding = torch.zeros(source.shape).masked_fill(source == 0, float("-inf"))
+        causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1])
+        x = self.transformer(
+            embed(source),
+            embed(shifted),
+            tgt_mask=causal,
+            tgt_is_causal=True,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        return x @ self.embedding.weight.T
+
+
+def torch_nn(*dims):
+    model = TorchTransformer(*dims)
+    return model, lambda source, shifted, target: cross_entropy(model(source, shifted), target)
+
+
+SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
+
+
+def stepper(system: str, dims: str, bf16: bool):
+    """A function that takes one training step on a batch."""
+    torch.manual_seed(0)
+    model, loss_of = SYSTEMS[system](*DIMS[dims])
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+    def step(batch) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = loss_of(*batch)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def measure_speed(dims: str, bf16: bool, tokens: int, rounds: int) -> None:
+    torch.manual_seed(0)
+    batches = [made_up_batch(tokens, longest, DIMS[dims][-1]) for longest in (12, 20)]
+    real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
+    steps = {system: stepper(system, dims, bf16) for system in SYSTEMS}
+    rates = {system: [] for system in SYSTEMS}
+    for number in range(rounds + 1):
+        for system, step in steps.items():
+            start = time.perf_counter()
+            for batch in batches:
+                step(batch)
+            if number:  # the first round sets up memory and libraries
+                rates[system].append(real / (time.perf_counter() - start))
+    for system, measured in rates.items():
+        ratio = statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
+        print(f"{system:22s} {statistics.median(measured):8.0f} tokens/s    ours is {ratio:.2f} times as fast")
+
+
+def measure_memory(dims: str, bf16: bool, tokens: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    for system in SYSTEMS:
+        with context.Pool(1) as pool:
+            held, peak = pool.apply(_peak, (system, dims, bf16, tokens))
+        print(f"{system:22s} {peak - held:6.2f} GiB above the {held:.2f} GiB of model and libraries")
+
+
+def _peak(system: str, dims: str, bf16: bool, tokens: int) -> tuple[float, float]:
+    step = stepper(system, dims, bf16)
+    batch = made_up_batch(tokens, 32, DIMS[dims][-1])
+    held = _maximum()
+    for _ in range(2):
+        step(batch)
+    return held, _maximum()
+
+
+def _maximum() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dims", choices=DIMS, default="tiny", help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side (default: %(default)s)")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
+    arguments = parser.parse_args()
+    print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    if arguments.memory:
+        measure_memory(arguments.dims, arguments.bf16, arguments.tokens)
+    else:
+        measure_speed(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

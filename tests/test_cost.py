@@ -1,0 +1,259 @@
+"""Cost: FLOPs against products listed one by one, torch's counter on the real model, and Table 2's own arithmetic."""
+
+import itertools
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.configuration_vanilla import PRESETS
+from modeling_vanilla.training import cost
+from modeling_vanilla.training.cost import measured_rate, model_flops, training_cost
+
+# Every size of its own, so that a mix-up shows.
+ODD = {"d_k": 5, "d_v": 7, "encoder_attention_heads": 3, "decoder_attention_heads": 2}
+SOURCES, TARGETS = np.array([3, 11, 1, 6]), np.array([4, 2, 9, 8])
+
+
+def products(rows: int, inner: int, columns: int, count: int = 1) -> int:
+    return count * 2 * rows * inner * columns
+
+
+def forward_by_hand(config: VanillaConfig, s: int, t: int, self_keys=lambda n: n) -> int:
+    """Every matrix product of one pair's forward pass: (rows x inner) times (inner x columns), so many times."""
+    d, k, v = config.d_model, config.d_k, config.d_v
+    h, f, n = config.encoder_attention_heads, config.encoder_ffn_dim, config.encoder_layers
+    total = n * (
+        products(s, d, k, h)  # W^Q
+        + products(s, d, k, h)  # W^K
+        + products(s, d, v, h)  # W^V
+        + products(s, k, self_keys(s), h)  # Q K^T
+        + products(s, self_keys(s), v, h)  # weights times V
+        + products(s, h * v, d)  # W^O
+        + products(s, d, f)  # W_1
+        + products(s, f, d)  # W_2
+    )
+    h, f, n = config.decoder_attention_heads, config.decoder_ffn_dim, config.decoder_layers
+    total += n * (
+        products(t, d, k, h)
+        + products(t, d, k, h)
+        + products(t, d, v, h)
+        + products(t, k, self_keys(t), h)
+        + products(t, self_keys(t), v, h)
+        + products(t, h * v, d)
+        + products(t, d, k, h)  # over the encoder's output
+        + products(s, d, k, h)
+        + products(s, d, v, h)
+        + products(t, k, s, h)
+        + products(t, s, v, h)
+        + products(t, h * v, d)
+        + products(t, d, f)
+        + products(t, f, d)
+    )
+    return total + products(t, d, config.vocab_size)
+
+
+def counted_by_torch(model, s: int, t: int) -> int:
+    """What torch counts in one forward and one backward pass over one pair."""
+    ids, labels = torch.randint(4, 41, (1, s)), torch.randint(4, 41, (1, t))
+    # Torch does not count by itself what is added in place. Its mapping gets shapes.
+    in_place = {torch.ops.aten.addmm_: lambda total, a, b, **kwargs: products(*a, b[1])}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+        model(input_ids=ids, labels=labels).loss.backward()
+    return counter.get_total_flops()
+
+
+def test_products_by_hand(make_config):
+    config = make_config(**ODD)
+    expected = 3 * sum(forward_by_hand(config, s, t) for s, t in zip(SOURCES.tolist(), TARGETS.tolist(), strict=True))
+    assert model_flops(config, SOURCES, TARGETS) == expected
+
+
+def test_windowed_products_by_hand(make_config):
+    """Of 3 keys, or of as many as there are in a sentence of fewer; the attention over the source has no window."""
+    config = make_config(**ODD, attention_window=3)
+    expected = 3 * sum(
+        forward_by_hand(config, s, t, self_keys=lambda n: min(3, n))
+        for s, t in zip(SOURCES.tolist(), TARGETS.tolist(), strict=True)
+    )
+    assert model_flops(config, SOURCES, TARGETS) == expected < model_flops(make_config(**ODD), SOURCES, TARGETS)
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["fused loss", "logits"])
+def test_torch_counts_as_much(make_model, train):
+    """In the real model, on pairs without padding; the fused loss and the written-out one take the same products."""
+    model = make_model(attn="eager", **ODD).train(train)
+    counted = sum(counted_by_torch(model, s, t) for s, t in zip(SOURCES.tolist(), TARGETS.tolist(), strict=True))
+    assert model_flops(model.config, SOURCES, TARGETS) == counted
+
+
+def test_the_mask_of_a_window_saves_nothing(make_model):
+    """Torch counts what the model does, which is all pairs of positions: more by the keys beyond the window."""
+    model = make_model(attn="eager", attention_window=3, **ODD)
+    beyond = 2 * 3 * (5 + 7) * (2 * 3 * 11 * (11 - 3) + 3 * 2 * 4 * (4 - 3))  # encoder: 2 layers of 3 heads; decoder
+    counted = counted_by_torch(model, 11, 4)
+    assert counted - model_flops(model.config, np.array([11]), np.array([4])) == beyond
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["base", "big", "B-dk16", "tiny"])
+def test_torch_counts_as_much_at_the_paper_s_sizes(name):
+    """On fake tensors, which have shapes and no numbers."""
+    config = VanillaConfig(**PRESETS[name], attn_implementation="eager")
+    with FakeTensorMode():
+        counted = counted_by_torch(VanillaForConditionalGeneration(config).eval(), 27, 25)
+    assert model_flops(config, np.array([27]), np.array([25])) == counted
+
+
+def test_large_figures_do_not_overflow(make_config):
+    config = make_config(**ODD)
+    lengths = np.full(2, 2_000_000_000, np.int32)
+    expected = 2 * 3 * forward_by_hand(config, 2_000_000_000, 2_000_000_000)  # Python's integers have no end
+    assert model_flops(config, lengths, lengths) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        ([3, 4], [5], "there are 2 source_lengths, but 1 target_lengths"),
+        ([3, 0], [5, 5], "source_lengths must be at least 1, not 0"),
+        ([3, 4], [5, -1], "target_lengths must be at least 1, not -1"),
+    ],
+)
+def test_bad_lengths_are_one_clear_line(make_config, sources, targets, message):
+    with pytest.raises(ValueError, match=rf"^{message}$"):
+        model_flops(make_config(), np.array(sources), np.array(targets))
+
+
+def run_cost(config=None, tokens=1000, seconds=10.0, devices=1, rate=1e12, sources=SOURCES, targets=TARGETS) -> dict:
+    config = config or VanillaConfig.preset("tiny", vocab_size=8000)
+    return training_cost(config, sources, targets, tokens, seconds, devices, rate)
+
+
+HOUR, DAY = 3600.0, 86400.0
+
+
+@pytest.mark.parametrize(
+    ("name", "updates", "seconds", "expected", "printed"),
+    [("base", 100_000, 12 * HOUR, 3.28e18, 3.3e18), ("big", 300_000, 3.5 * DAY, 2.298e19, 2.3e19)],
+)
+def test_the_paper_s_own_run(name, updates, seconds, expected, printed):
+    """12 hours, or 3.5 days, of 8 P100s at 9.5 TFLOP/s (5.2, Table 2). What such a run extrapolates to is itself."""
+    run = run_cost(VanillaConfig.preset(name), updates * (25_000 + 25_000), seconds, devices=8, rate=9.5e12)
+    assert run["table_2_flops"] == pytest.approx(expected, rel=1e-3)
+    assert f"{run['table_2_flops']:.1e}" == f"{printed:.1e}"
+    extrapolated = run["paper"][name]
+    assert extrapolated["printed_table_2_flops"] == printed
+    assert extrapolated["hours"] == pytest.approx(seconds / HOUR)
+    assert extrapolated["table_2_flops"] == pytest.approx(run["table_2_flops"])
+    assert extrapolated["analytic_flops"] == pytest.approx(run["analytic_flops"])
+
+
+def test_an_epoch_costs_what_its_pairs_cost(make_config):
+    config = make_config(**ODD)
+    tokens = int(SOURCES.sum() + TARGETS.sum())
+    run = run_cost(config, tokens, seconds=5.0, devices=2)
+    assert run["analytic_flops"] == pytest.approx(model_flops(config, SOURCES, TARGETS))
+    assert run["achieved_flops_per_second"] == pytest.approx(run["analytic_flops"] / 10)
+    assert run["sustained_flops_per_second"] == 1e12
+    assert run["table_2_flops"] == 1e13
+
+
+def test_extrapolation_by_hand():
+    """Sentences of 20 and 30 tokens: a pair is 50 tokens, an update 1000 pairs."""
+    sources, targets = np.full(7, 20), np.full(7, 30)
+    run = run_cost(tokens=50 * 13, seconds=4.0, devices=3, rate=5e12, sources=sources, targets=targets)
+    for name, updates in (("base", 100_000), ("big", 300_000)):
+        flops = updates * 1000 * model_flops(VanillaConfig.preset(name), sources[:1], targets[:1])
+        seconds = 4.0 * flops / run["analytic_flops"]
+        paper = run["paper"][name]
+        assert paper["analytic_flops"] == pytest.approx(flops)
+        assert paper["hours"] == pytest.approx(seconds / 3600)
+        assert paper["table_2_flops"] == pytest.approx(seconds * 3 * 5e12)
+
+
+def test_what_the_figures_are_proportional_to():
+    one = run_cost()
+    twice = {
+        "tokens": run_cost(tokens=2000),
+        "seconds": run_cost(seconds=20.0),
+        "devices": run_cost(devices=2),
+        "rate": run_cost(rate=2e12),
+    }
+
+    def ratios(pick):
+        return {name: pytest.approx(pick(run) / pick(one)) for name, run in twice.items()}
+
+    assert ratios(lambda run: run["analytic_flops"]) == {"tokens": 2, "seconds": 1, "devices": 1, "rate": 1}
+    achieved = {"tokens": 2, "seconds": 0.5, "devices": 0.5, "rate": 1}
+    assert ratios(lambda run: run["achieved_flops_per_second"]) == achieved
+    assert ratios(lambda run: run["table_2_flops"]) == {"tokens": 1, "seconds": 2, "devices": 2, "rate": 2}
+    hours = {"tokens": 0.5, "seconds": 2, "devices": 1, "rate": 1}
+    assert ratios(lambda run: run["paper"]["big"]["hours"]) == hours
+    estimate = {"tokens": 0.5, "seconds": 2, "devices": 2, "rate": 2}
+    assert ratios(lambda run: run["paper"]["big"]["table_2_flops"]) == estimate
+
+
+def test_the_cost_is_json():
+    run = run_cost(tokens=np.int64(1000), rate=np.float64(1e12))
+    assert json.loads(json.dumps(run, allow_nan=False)) == run
+
+
+@pytest.mark.parametrize("name", ["tokens", "seconds", "devices", "rate"])
+@pytest.mark.parametrize("value", [0, -1.5, math.nan, math.inf])
+def test_figures_that_cannot_be_are_one_clear_line(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be above 0 and finite, not {value}$"):
+        run_cost(**{name: value})
+
+
+def test_no_sentences_are_one_clear_line():
+    nothing = np.zeros(0, np.int64)
+    with pytest.raises(ValueError, match=r"^source_lengths: there are no sentences$"):
+        run_cost(sources=nothing, targets=nothing)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Lets each product last as long as the list says that is given to it, the last one's time from there on."""
+
+    def set_durations(durations: list[float]) -> None:
+        starts = itertools.chain(durations, itertools.repeat(durations[-1]))
+        readings = (reading for duration in starts for reading in (100.0, 100.0 + duration))
+        monkeypatch.setattr(cost.time, "perf_counter", lambda: next(readings))
+
+    return set_durations
+
+
+def test_rate_is_a_product_s_flops_by_its_median_second(clock):
+    # Of each size the first warms up. 256 rows: four more make a tenth of a second, of 0.025 s: too short a time.
+    clock([9.0, 0.02, 0.03, 0.01, 0.05, 9.0, 0.3, 0.1, 0.2])
+    state = torch.get_rng_state()
+    with FlopCounterMode(display=False) as counter:
+        assert measured_rate(torch.device("cpu"), torch.float32) == pytest.approx(2 * 512**3 / 0.2)
+    assert counter.get_total_flops() == 5 * 2 * 256**3 + 4 * 2 * 512**3
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_rate_of_a_fast_cpu_is_of_2048_rows(clock):
+    clock([0.04])
+    assert measured_rate(torch.device("cpu"), torch.float32) == pytest.approx(2 * 2048**3 / 0.04)
+
+
+def test_rate_of_this_machine():
+    """Two products or more of at least 256 rows take the median or longer; and no CPU does 1 PFLOP/s."""
+    start = time.perf_counter()
+    rate = measured_rate(torch.device("cpu"), torch.float32)
+    assert 2 * 2 * 256**3 / (time.perf_counter() - start) < rate < 1e15
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rate_of_a_gpu(dtype):
+    """A rate beyond 10 PFLOP/s would mean that nobody waited for the products."""
+    assert 1e11 < measured_rate(torch.device("cuda"), dtype) < 1e16
