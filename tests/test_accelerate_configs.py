@@ -1,0 +1,284 @@
+"""examples/accelerate: accelerate launches what each file's name says, and on CPUs each trains as one process does."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
+from safetensors.torch import load_file
+from toy_corpus import toy_corpus, write_corpus
+from transformers import HfArgumentParser
+
+from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples" / "accelerate"
+FILES = sorted(FOLDER.glob("*.yaml"))
+SHARDED = FOLDER / "2x8_gpus_fsdp.yaml"
+
+
+def processes_in_name(path):
+    """2x8_gpus_ddp -> (2, 16), 1_gpu -> (1, 1)"""
+    machines, each = re.match(r"(?:(\d+)x)?(\d+)_gpu", path.stem).groups()
+    return int(machines or 1), int(machines or 1) * int(each)
+
+
+def launch_arguments(path, *arguments):
+    """What `accelerate launch` makes of the file and the command line."""
+    return _validate_launch_command(
+        launch_command_parser().parse_args(["--config_file", str(path), *arguments, "script.py"])
+    )[0]
+
+
+def test_there_is_a_file_for_each_machine():
+    assert [path.stem for path in FILES] == ["1_gpu", "2x8_gpus_ddp", "2x8_gpus_fsdp", "8_gpus"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_accelerate_knows_every_key(path):
+    config = load_config_from_file(str(path))  # raises for a key that it does not know, but not within fsdp_config
+    options = {action.dest for action in launch_command_parser()._actions}
+    assert set(config.fsdp_config) <= options
+    kinds = {"1_gpu": DistributedType.NO, "2x8_gpus_fsdp": DistributedType.FSDP}
+    assert config.distributed_type == kinds.get(path.stem, DistributedType.MULTI_GPU)
+    assert config.mixed_precision == "bf16"
+    assert not config.use_cpu
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_as_many_processes_as_the_name_says(path):
+    machines, processes = processes_in_name(path)
+    # Of the second machine, which needs no port of its own.
+    arguments = launch_arguments(path, *(("--machine_rank", "1") if machines > 1 else ()))
+    assert (arguments.num_machines, arguments.num_processes) == (machines, processes)
+    if processes == 1:
+        return
+    environment = prepare_multi_gpu_env(arguments)
+    assert int(arguments.nproc_per_node) == processes // machines
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    if machines > 1:
+        assert (arguments.nnodes, arguments.node_rank) == (str(machines), 1)
+        assert arguments.rdzv_endpoint == "10.0.0.1:29500"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_command_in_the_file_is_one_that_accelerate_takes(path):
+    text = path.read_text(encoding="utf-8").replace("\\\n#", "")
+    (command,) = re.findall(r"^# +accelerate launch (.*) \.\.\.$", text, re.MULTILINE)
+    arguments = launch_command_parser().parse_args(shlex.split(command))
+    assert ROOT / arguments.config_file == path
+    assert (ROOT / arguments.training_script).is_file()
+    several = processes_in_name(path)[0] > 1
+    assert (arguments.machine_rank, arguments.main_process_ip) == ((0, "10.0.0.1") if several else (None, None))
+    HfArgumentParser((DataOptions, TrainingOptions, TranslationOptions)).parse_args_into_dataclasses(
+        [*arguments.training_script_args, "--output_dir", "unused"]
+    )  # exits for an option that there is not
+
+
+def test_sharded_are_the_layers_of_the_model(monkeypatch, make_model):
+    environment = prepare_multi_gpu_env(launch_arguments(SHARDED, "--machine_rank", "1"))
+    for name in [name for name in os.environ if name.startswith("FSDP_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        if name.startswith("FSDP_"):
+            monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+    model = make_model()
+    plugin.set_auto_wrap_policy(model)  # raises for a class that the model does not have
+    layers = {type(layer) for stack in (model.model.encoder, model.model.decoder) for layer in stack.layers}
+    assert plugin.auto_wrap_policy.keywords["transformer_layer_cls"] == layers
+    assert set(plugin.transformer_cls_names_to_wrap) == set(VanillaForConditionalGeneration._no_split_modules)
+
+
+# Training, on CPUs in place of the GPUs
+
+SETTINGS = """
+    --preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
+    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --dropout 0.0 --tokens_per_update 500
+    --tokens_per_batch 150 --warmup_steps 2 --average_checkpoints 1 --checkpoint_steps 1
+"""
+# Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
+SETTINGS += "--learning_rate_scale 0.05"
+
+# accelerate takes processes on CPUs for DDP's, whatever it was told; torch shards there as on GPUs.
+ON_CPUS = """
+import runpy
+import sys
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch.distributed.fsdp import FSDPModule
+
+prepare = Accelerator.prepare
+
+def prepare_and_tell(self, *objects):
+    prepared = prepare(self, *objects)
+    print("sharded:", *sorted({type(m).__name__ for m in prepared[0].modules() if isinstance(m, FSDPModule)}))
+    return prepared
+
+Accelerator.prepare = prepare_and_tell
+state = Accelerator().state
+state.fsdp_plugin = FullyShardedDataParallelPlugin()
+if state.mixed_precision != "no":
+    state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
+for shared in (state, PartialState()):
+    shared.distributed_type = DistributedType.FSDP
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("accelerate")
+    write_corpus(toy_corpus(train=120, validation=6, test=6), folder / "corpus")
+    (folder / "on_cpus.py").write_text(ON_CPUS, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def launch(folder):
+    """Run `accelerate launch FLAGS train_translation.py` once for each list of flags, at the same time."""
+    environment = {
+        **os.environ,
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def launch(run, *flag_lists, settings="", sharded=False):
+        script = [str(ROOT / "examples" / "train_translation.py"), *shlex.split(SETTINGS), *shlex.split(settings)]
+        for part in ("train", "validation", "test"):
+            script += [f"--{part}_file", str(folder / "corpus" / f"{part}.jsonl")]
+        script += ["--output_dir", str(run)]
+        if sharded:
+            script.insert(0, str(folder / "on_cpus.py"))
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "accelerate.commands.launch", *map(str, flags), *script],
+                env=environment,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for flags in flag_lists
+        ]
+        try:
+            outputs = [process.communicate(timeout=300) for process in started]
+        finally:
+            for process in started:
+                process.terminate()
+        for process, (_, errors) in zip(started, outputs, strict=True):
+            assert process.returncode == 0, errors
+        return outputs[0][0]
+
+    return launch
+
+
+@pytest.fixture(scope="module")
+def one_process(folder, launch):
+    """Three updates as 1_gpu.yaml trains them, in 32 bits."""
+    run = folder / "one"
+    launch(
+        run,
+        ["--config_file", FOLDER / "1_gpu.yaml", "--cpu", "--mixed_precision", "no"],
+        settings="--max_steps 3 --validate_steps 2",
+    )
+    second, third = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for step in (2, 3))
+    assert max(float((third[name] - second[name]).abs().max()) for name in third) > 1e-3
+    return run
+
+
+def progress_of(run, step=3):
+    return json.loads((run / f"checkpoint-{step}" / "progress.json").read_text(encoding="utf-8"))
+
+
+def assert_same(run, other, processes):
+    """The same losses, scores, weights and moments, and folders that load in the same way."""
+    assert json.loads((run / "results.json").read_text(encoding="utf-8"))["processes"] == processes
+    ends = progress_of(run), progress_of(other)
+    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
+    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
+    for one, two in zip(*(end["validations"] for end in ends), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], abs=1e-5)
+        assert (one["step"], one["bleu"]) == (two["step"], pytest.approx(two["bleu"]))
+    for name, tolerance in (
+        ("checkpoint-3/model", 1e-5),
+        ("checkpoint-3/optimizer", 1e-6),
+        ("model/model", 1e-5),
+    ):
+        values, others = (load_file(folder / f"{name}.safetensors") for folder in (run, other))
+        assert values.keys() == others.keys()
+        for key, value in values.items():
+            torch.testing.assert_close(value, others[key], rtol=0, atol=tolerance, msg=f"{name} {key}")
+    for part in ("checkpoint-3", "model"):
+        files = [{path.name for path in (folder / part).iterdir()} for folder in (run, other)]
+        assert files[0] == files[1]
+        for name in ("config.json", "generation_config.json"):
+            assert (run / part / name).read_text() == (other / part / name).read_text()
+
+
+@pytest.mark.slow
+def test_one_machine_trains_as_one_process(folder, launch, one_process):
+    run = folder / "ddp"
+    flags = ["--config_file", FOLDER / "8_gpus.yaml", "--num_processes", 2, "--mixed_precision", "no"]
+    launch(run, flags, settings="--max_steps 3 --validate_steps 2")
+    assert_same(run, one_process, processes=2)
+
+
+@pytest.mark.slow
+def test_two_machines_train_as_one_process(folder, launch, one_process):
+    """Two launchers on this machine, of one process each, that find each other by address and port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = ["--config_file", FOLDER / "2x8_gpus_ddp.yaml", "--num_processes", 2, "--mixed_precision", "no"]
+    flags += ["--main_process_ip", "127.0.0.1", "--main_process_port", port, "--machine_rank"]
+    run = folder / "machines"
+    launch(run, [*flags, 0], [*flags, 1], settings="--max_steps 3 --validate_steps 2")
+    assert_same(run, one_process, processes=2)
+
+
+SHARDED_FLAGS = ["--config_file", SHARDED, "--num_machines", 1, "--num_processes", 2, "--mixed_precision"]
+
+
+@pytest.mark.slow
+def test_sharded_trains_as_one_process_resumed_too(folder, launch, one_process):
+    run = folder / "fsdp"
+    settings = "--validate_steps 2 --max_steps"
+    told = launch(run, [*SHARDED_FLAGS, "no"], settings=f"{settings} 2", sharded=True)
+    assert {"FSDPEncoderLayer", "FSDPDecoderLayer"} <= set(re.search("sharded: (.*)", told)[1].split())
+    launch(run, [*SHARDED_FLAGS, "no"], settings=f"{settings} 3 --resume", sharded=True)
+    validations = progress_of(run)["validations"]
+    assert [entry["step"] for entry in validations] == [2, 3]
+    assert_same(run, one_process, processes=2)
+
+
+@pytest.mark.slow
+def test_sharded_in_16_bits_gives_loss_and_gradients_in_32(folder, launch, one_process):
+    run = folder / "bf16"
+    launch(run, [*SHARDED_FLAGS, "bf16"], settings="--validate_steps 2 --max_steps 2", sharded=True)
+    losses = torch.tensor(progress_of(run, step=2)["losses"])
+    torch.testing.assert_close(losses, torch.tensor(progress_of(one_process)["losses"][:2]), rtol=0, atol=2e-2)
+    assert not torch.equal(losses, losses.bfloat16().float())
+    moments = load_file(run / "checkpoint-1" / "optimizer.safetensors")
+    # After one step the first moment is a tenth of the gradient.
+    gradient = 10 * torch.cat([value.flatten() for name, value in moments.items() if name.endswith("/exp_avg")])
+    rounding = (gradient - gradient.bfloat16().float()).abs()
+    assert (rounding > 1e-6 * gradient.abs()).float().mean() > 0.1
