@@ -1,0 +1,440 @@
+"""A training that is killed at any moment, or runs into a full disk: what it leaves is whole and goes on the same.
+
+Every run here is examples/train_translation.py in a process of its own. They are forked from one that has done nothing
+but import, so that a start costs next to nothing.
+"""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+import train_translation as script
+from safetensors.torch import load_file
+from toy_corpus import toy_corpus, write_corpus
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_vanilla.training import checkpoints
+from modeling_vanilla.training.checkpoints import (
+    checkpoint_step,
+    list_checkpoints,
+    load_progress,
+    prune_checkpoints,
+    whole_folder,
+    write_json,
+)
+
+ROOT = Path(__file__).parents[1]
+RECIPE = {
+    "preset": "tiny",
+    "vocab_size": 320,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "dropout": 0.2,
+    "mixed_precision": "no",
+    "tokens_per_update": 800,
+    "tokens_per_batch": 300,
+    "warmup_steps": 4,
+    "checkpoint_steps": 2,
+    "validate_steps": 6,
+    "keep_checkpoints": 2,
+    "average_checkpoints": 2,
+}
+STEPS = 16
+STOP = 12  # a multiple of checkpoint_steps and validate_steps, as if the run had not been told to end here
+
+
+# Processes
+
+
+def train(arguments, cache, log, faults):
+    """In a process of its own: the script, as a person starts it, with what shall befall it."""
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    datasets.config.HF_DATASETS_CACHE = str(cache)
+    for fault in faults:
+        sys.addaudithook(fault)
+    sys.argv = ["train_translation.py", *map(str, arguments)]
+    script.main()
+
+
+class At:
+    """Does something when this process is about to do `event` to a file or folder of this name, once."""
+
+    def __init__(self, event, name, action):
+        self.event, self.name, self.action = event, name, action
+
+    def __call__(self, event, arguments):
+        if event == self.event and os.path.basename(str(arguments[0])) == self.name:
+            self.name = None
+            self.action()
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_by_size(size):
+    """The kernel kills this process in the middle of a write, when a file grows beyond `size` bytes."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
+def fill_disk(size):
+    """From now on no file can grow beyond `size` bytes: a write goes as far as that and then fails."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # Python ignores SIGXFSZ
+
+
+def deny():
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+class Watch:
+    """Writes down every state that a folder of a run is ever in, as a kill at that moment would leave it."""
+
+    EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+
+    def __init__(self, run, path):
+        self.run, self.path, self.busy, self.seen = run, path, False, set()
+
+    def __call__(self, event, arguments):
+        if event in self.EVENTS and not self.busy:
+            self.busy = True
+            for folder in self.run.glob("*"):
+                state = (folder.name, str(sorted((file.name, file.stat().st_size) for file in folder.glob("*"))))
+                if folder.is_dir() and state not in self.seen:
+                    self.seen.add(state)
+                    with open(self.path, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(state) + "\n")
+            self.busy = False
+
+
+class Runs:
+    """Starts runs of one recipe."""
+
+    def __init__(self, folder, context):
+        self.folder, self.context = folder, context
+        train_file, validation_file, _ = write_corpus(toy_corpus(train=200, validation=2, test=1), folder / "corpus")
+        self.data = ["--train_file", train_file, "--validation_file", validation_file]
+
+    def start(self, run, max_steps=STEPS, resume=False, faults=()):
+        recipe = [text for name, value in RECIPE.items() for text in (f"--{name}", value)]
+        arguments = [*self.data, *recipe, "--max_steps", max_steps, "--output_dir", run]
+        process = self.context.Process(
+            target=train,
+            args=(arguments + ["--resume"] * resume, self.folder / "cache", self.log(run), faults),
+            daemon=True,
+        )
+        process.start()
+        return process
+
+    def finish(self, run, **settings):
+        """Its exit code and its lines on stderr."""
+        process = self.start(run, **settings)
+        process.join(300)
+        return process.exitcode, self.log(run).read_text(encoding="utf-8").replace("\r", "\n").splitlines()
+
+    def log(self, run):
+        return self.folder / f"{run.name}.log"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["train_translation", "modeling_vanilla.training"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "examples"))))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Runs(tmp_path_factory.mktemp("runs"), context)
+
+
+@pytest.fixture(scope="module")
+def whole(runs):
+    """The run that nothing befalls, watched."""
+    run = runs.folder / "whole"
+    code, lines = runs.finish(run, faults=(Watch(run, runs.folder / "states"),))
+    assert code == 0, lines
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(runs):
+    """A run that came to its end in good order after STOP steps."""
+    run = runs.folder / "stopped"
+    code, lines = runs.finish(run, max_steps=STOP)
+    assert code == 0, lines
+    return run
+
+
+@pytest.fixture
+def run(runs, stopped, request):
+    """A copy of it to go on from."""
+    return Path(shutil.copytree(stopped, runs.folder / f"copy-{request.node.name}"))
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_same_end(run, whole):
+    """The same losses, weights and moments to the bit, and the same files."""
+    assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
+    folders = [folder.name for folder in list_checkpoints(whole)] + ["model"]
+    for folder in folders:
+        assert {path.name for path in (run / folder).iterdir()} == {path.name for path in (whole / folder).iterdir()}
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            if (whole / folder / name).is_file():
+                found, expected = load_file(run / folder / name), load_file(whole / folder / name)
+                assert found.keys() == expected.keys()
+                assert all(torch.equal(value, expected[key]) for key, value in found.items()), f"{folder}/{name}"
+    found, expected = (load_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
+    assert len(expected["losses"]) == expected["step"]
+    assert found | {"seconds": 0} == expected | {"seconds": 0}
+
+
+def steps_of(run):
+    return [checkpoint_step(checkpoint) for checkpoint in list_checkpoints(run)]
+
+
+def assert_checkpoints_load(run, steps):
+    """These are all that there are, and the run can go on from each."""
+    assert steps_of(run) == steps
+    for folder, step in zip(list_checkpoints(run), steps, strict=True):
+        AutoTokenizer.from_pretrained(folder)
+        names = load_file(folder / "model.safetensors").keys()
+        assert names <= AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict().keys()
+        assert {name.rsplit("/", 1)[0] for name in load_file(folder / "optimizer.safetensors")} >= names
+        assert load_progress(folder)["step"] == step
+
+
+# Killed
+
+
+def test_the_runs_have_what_could_go_wrong(whole):
+    """Dropout to draw again, an epoch to end on the way, several batches to an update, checkpoints to delete."""
+    progress = load_progress(whole / f"checkpoint-{STEPS}")
+    assert AutoModelForSeq2SeqLM.from_pretrained(whole / "model").config.dropout == 0.2
+    assert progress["epoch"] > 0
+    assert progress["updates_of_epoch"] > 0
+    assert progress["tokens"] / progress["step"] > 2 * RECIPE["tokens_per_batch"] * 2
+    assert not (whole / "checkpoint-2").exists()
+
+
+def test_at_every_moment_a_checkpoint_is_whole_or_not_there(runs, whole):
+    """Whatever moment the process is killed at, between any two things that it does to files."""
+    states = {}
+    for line in (runs.folder / "states").read_text(encoding="utf-8").splitlines():
+        name, state = json.loads(line)
+        states.setdefault(name, set()).add(state)
+    for name in (*(f"checkpoint-{step}" for step in range(2, STEPS + 1, 2)), "model"):
+        assert len(states[f"{name}.part"]) > 8  # it has been watched while it was written
+        assert len(states[name]) == 1
+
+
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(runs, whole):
+    """Before the first checkpoint, while one is written, named and deleted, and at last somewhere."""
+    run = runs.folder / "killed"
+    weights = (whole / f"checkpoint-{STEPS}" / "model.safetensors").stat().st_size
+    deleting = At("os.remove", "model.safetensors", die)
+    for fault, signal_number, left, part in (
+        (At("os.mkdir", "checkpoint-2.part", die), signal.SIGKILL, [], []),
+        (At("os.mkdir", "checkpoint-4.part", partial(die_by_size, weights - 1)), signal.SIGXFSZ, [2], [4]),
+        (At("os.rename", "checkpoint-6.part", die), signal.SIGKILL, [2, 4], [6]),
+        (At("shutil.rmtree", "checkpoint-2.part", partial(sys.addaudithook, deleting)), signal.SIGKILL, [4, 6], [2]),
+    ):
+        code, lines = runs.finish(run, resume=run.exists(), faults=(fault,))
+        assert code == -signal_number, lines
+        assert_checkpoints_load(run, left)
+        assert [path.name for path in run.glob("*.part")] == [f"checkpoint-{step}.part" for step in part]
+    kill_somewhere(runs, run, STEPS, random.Random(0).uniform(0, 4 * pace(whole)))
+    code, lines = runs.finish(run, resume=True)
+    assert code == 0, lines
+    assert_same_end(run, whole)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_random_ends_as_if_it_had_not_been(runs):
+    long, killed, steps, rng = runs.folder / "long", runs.folder / "long-killed", 60, random.Random(1)
+    code, lines = runs.finish(long, max_steps=steps)
+    assert code == 0, lines
+    hits = [kill_somewhere(runs, killed, steps, rng.uniform(0, 4 * pace(long))) for _ in range(8)]
+    assert sum(hits) > 3
+    code, lines = runs.finish(killed, max_steps=steps, resume=True)
+    assert code == 0, lines
+    assert_same_end(killed, long)
+
+
+def pace(run):
+    """Seconds that an update takes here."""
+    progress = load_progress(list_checkpoints(run)[-1])
+    return progress["seconds"] / progress["step"]
+
+
+def kill_somewhere(runs, run, max_steps, seconds):
+    """Start or resume a run and kill it so long after the first thing that it writes, unless it ends before that."""
+    before = {path.name for path in run.glob("*")}
+    process = runs.start(run, max_steps=max_steps, resume=run.exists())
+    while {path.name for path in run.glob("checkpoint-*")} <= before and process.is_alive():
+        time.sleep(0.001)
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0), runs.log(run).read_text(encoding="utf-8")
+    assert_checkpoints_load(run, steps_of(run))
+    return process.exitcode != 0
+
+
+@pytest.fixture
+def dies_in_rmtree(monkeypatch):
+    """A process that dies after the first file of those that it deletes."""
+
+    class Killed(BaseException):
+        pass
+
+    def rmtree(path, **keywords):
+        if path.is_dir():
+            min(path.iterdir()).unlink()
+            raise Killed
+
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", rmtree)
+    return Killed
+
+
+def test_what_is_deleted_in_part_has_no_name_that_counts(tmp_path, dies_in_rmtree):
+    for name in ("checkpoint-1", "checkpoint-2", "model"):
+        (tmp_path / name).mkdir()
+        for file in ("a", "b"):
+            (tmp_path / name / file).write_text(name, encoding="utf-8")
+    with pytest.raises(dies_in_rmtree):
+        prune_checkpoints(tmp_path, keep=1, best=None)
+    assert list_checkpoints(tmp_path) == [tmp_path / "checkpoint-2"]
+    with pytest.raises(dies_in_rmtree), whole_folder(tmp_path / "model") as part:
+        part.mkdir()
+        for file in ("a", "b"):
+            (part / file).write_text("new", encoding="utf-8")
+    assert tree(tmp_path / "model") == {"a": b"new", "b": b"new"}
+
+
+def test_what_killed_processes_left_is_deleted(tmp_path):
+    """A run that makes checkpoints by the clock never comes to write one of just that name again."""
+    for name in ("checkpoint-1", "checkpoint-2", "checkpoint-3.part", "model.part", "notes.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    prune_checkpoints(tmp_path, keep=1, best=None)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "model.part", "notes.part"}
+
+
+# A full disk, and folders that cannot be written to
+
+
+def assert_one_error(code, lines, start):
+    assert code == 2, lines
+    (found,) = [line for line in lines if "error: " in line]
+    assert found.partition("error: ")[2].startswith(start)
+    assert "Traceback" not in "".join(lines)
+    return found
+
+
+NEXT = f"checkpoint-{STOP + 2}"
+FULL_DISKS = {  # what cannot be written, and the folder that is at fault
+    "generation_vanilla.py": NEXT,
+    "model.safetensors": NEXT,
+    "optimizer.safetensors": NEXT,
+    "model/model.safetensors": "model",
+}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=() if file == "model.safetensors" else pytest.mark.slow) for file in FULL_DISKS],
+)
+def test_a_full_disk_is_one_error_and_all_before_it_stays(runs, run, whole, file):
+    """From this folder on the kernel lets no file grow to the size of this one."""
+    folder = FULL_DISKS[file]
+    size = (run / f"checkpoint-{STOP}" / Path(file).name).stat().st_size
+    before, left = tree(run / "model"), steps_of(run if folder == NEXT else whole)
+    fault = At("os.mkdir", f"{folder}.part", partial(fill_disk, size - 1))
+    code, lines = runs.finish(run, resume=True, faults=(fault,))
+    assert "File too large" in assert_one_error(code, lines, f"{run / folder}: cannot be written: ")
+    assert_checkpoints_load(run, left)
+    assert tree(run / "model") == before
+    assert not list(run.rglob("*.part"))
+
+    code, lines = runs.finish(run, resume=True)
+    assert code == 0, lines
+    assert_same_end(run, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["run.json", "results.json"])
+def test_a_full_disk_is_one_error_for_a_single_file(runs, run, whole, file):
+    before, left = (run / file).read_bytes(), steps_of(run if file == "run.json" else whole)
+    (run / f"{file}.part").symlink_to("/dev/full")
+    code, lines = runs.finish(run, resume=True)
+    assert_one_error(code, lines, f"{run / file}: cannot be written: [Errno 28] No space left on device")
+    assert (run / file).read_bytes() == before
+    assert_checkpoints_load(run, left)
+    assert not list(run.rglob("*.part"))
+
+    code, lines = runs.finish(run, resume=True)
+    assert code == 0, lines
+    assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("way", ["no permission", pytest.param("a file in the way", marks=pytest.mark.slow)])
+def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole, way):
+    before, faults = tree(run), ()
+    if way == "no permission":  # root has every permission, so the kernel would not say so to a test run by root
+        faults = (At("os.mkdir", f"{NEXT}.part", deny),)
+    else:
+        (run / f"{NEXT}.part").touch()
+    code, lines = runs.finish(run, resume=True, faults=faults)
+    assert_one_error(code, lines, f"{run / NEXT}: cannot be written: ")
+    kept = ("checkpoint-", "model/")
+    assert {name: data for name, data in tree(run).items() if name.startswith(kept) and not name.endswith(".part")} == {
+        name: data for name, data in before.items() if name.startswith(kept)
+    }
+    (run / f"{NEXT}.part").unlink(missing_ok=True)
+
+    code, lines = runs.finish(run, resume=True)
+    assert code == 0, lines
+    assert_same_end(run, whole)
+
+
+@pytest.mark.parametrize("place", ["file", "proc"])
+def test_an_output_dir_that_cannot_be_made_is_one_error(runs, whole, tmp_path, place):
+    (tmp_path / "file").write_text("text", encoding="utf-8")
+    folder = tmp_path / "file" / "run" if place == "file" else Path("/proc/run")
+    code, lines = runs.finish(folder)
+    assert str(folder) in assert_one_error(code, lines, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_on_a_full_disk_is_as_it_was(tmp_path):
+    path = tmp_path / "value.json"
+    write_json(path, {"value": 1})
+    (tmp_path / "value.json.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"^{path}: cannot be written: .*No space left on device"):
+        write_json(path, {"value": 2})
+    assert path.read_text(encoding="utf-8") == '{\n "value": 1\n}\n'
+    assert list(tmp_path.iterdir()) == [path]
