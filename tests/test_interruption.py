@@ -350,7 +350,7 @@ def test_what_killed_processes_left_is_deleted(tmp_path):
 def assert_one_error(code, lines, start):
     assert code == 2, lines
     (found,) = [line for line in lines if "error: " in line]
-    assert found.partition("error: ")[2].startswith(start)
+    assert found.startswith(f"error: {start}")
     assert "Traceback" not in "".join(lines)
     return found
 

@@ -514,7 +514,7 @@ from modeling_vanilla.training import DataOptions, TranslationOptions, train_tra
 run, _, train_file, validation_file = sys.argv[1:]
 train_translation(
     DataOptions(train_file=train_file, validation_file=validation_file),
-    options_for(run, max_steps=3, tokens_per_batch=200, validate_steps=2),
+    options_for(run, max_steps=20, tokens_per_batch=200, validate_steps=10, learning_rate_scale=0.05),
     TranslationOptions(preset="tiny"),
     {**TINY, "vocab_size": 320, "dropout": 0.0},
 )
@@ -537,7 +537,6 @@ def test_two_processes_train_as_one(tmp_path, data):
     ends, weights, shown = [], [], []
     for processes in (1, 2):
         run = tmp_path / f"run-{processes}"
-        # torch's launcher: accelerate's starts several processes on GPUs, but only one on a CPU.
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
         command += [script, run, ROOT / "tests", data.train_file, data.validation_file]
         done = subprocess.run(
@@ -546,9 +545,9 @@ def test_two_processes_train_as_one(tmp_path, data):
         assert done.returncode == 0, done.stderr
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))
         assert results["processes"] == processes
-        ends.append(load_progress(run / "checkpoint-3"))
-        weights.append(load_file(run / "checkpoint-3" / "model.safetensors"))
-        shown.append((done.stdout + done.stderr).count("step 2: loss"))
+        ends.append(load_progress(run / "checkpoint-20"))
+        weights.append(load_file(run / "checkpoint-20" / "model.safetensors"))
+        shown.append((done.stdout + done.stderr).count("step 10: loss"))
     assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
     assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
     for name, value in weights[0].items():

@@ -201,52 +201,51 @@ def train(
         return _agree(accelerator, progress.step >= options.max_steps or out_of_time or stalled)
 
     accelerator.init_trackers("tensorboard")
-    bar = tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05)
     updates = _updates(training_data, tokenizer, options, progress, accelerator)
     last_save = start = time.monotonic()
     finished = over()
-    while not finished:
-        update = next(updates)
-        loss, norm = _take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
-        progress.step += 1
-        progress.updates_of_epoch += 1
-        progress.losses.append(loss)
-        progress.seconds += time.monotonic() - start
-        progress.tokens += update.tokens
-        progress.positions += update.positions
-        speed = progress.tokens / progress.seconds
-        rate = optimizer.param_groups[0]["lr"]
-        figures = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "tokens_per_second": speed}
-        accelerator.log(figures, step=progress.step)
-        bar.total = _expected_steps(progress, options)
-        bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s", refresh=False)
-        bar.update()
+    with tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05) as bar:
+        while not finished:
+            update = next(updates)
+            loss, norm = _take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
+            progress.step += 1
+            progress.updates_of_epoch += 1
+            progress.losses.append(loss)
+            progress.seconds += time.monotonic() - start
+            progress.tokens += update.tokens
+            progress.positions += update.positions
+            speed = progress.tokens / progress.seconds
+            rate = optimizer.param_groups[0]["lr"]
+            figures = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "tokens_per_second": speed}
+            accelerator.log(figures, step=progress.step)
+            bar.total = _expected_steps(progress, options)
+            bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s", refresh=False)
+            bar.update()
 
-        finished, best = over(), False
-        if validation_data is not None and (finished or progress.step % options.validate_steps == 0):
-            scores = validate(
-                accelerator,
-                model,
-                tokenizer,
-                validation_pairs,
-                validation_data,
-                options.tokens_per_batch,
-                options.bleu_tokenize,
-            )
-            progress.validations.append({"step": progress.step, **scores})
-            best = progress.best() is progress.validations[-1]
-            accelerator.log(_numbers("validation", scores), step=progress.step)
-            if accelerator.is_main_process:
-                bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
-            finished = over()
-        by_step = options.checkpoint_steps is not None and progress.step % options.checkpoint_steps == 0
-        minutes = (time.monotonic() - last_save) / 60
-        by_time = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
-        if _agree(accelerator, finished or best or by_step or by_time):
-            save()
-            last_save = time.monotonic()
-        start = time.monotonic()
-    bar.close()
+            finished, best = over(), False
+            if validation_data is not None and (finished or progress.step % options.validate_steps == 0):
+                scores = validate(
+                    accelerator,
+                    model,
+                    tokenizer,
+                    validation_pairs,
+                    validation_data,
+                    options.tokens_per_batch,
+                    options.bleu_tokenize,
+                )
+                progress.validations.append({"step": progress.step, **scores})
+                best = progress.best() is progress.validations[-1]
+                accelerator.log(_numbers("validation", scores), step=progress.step)
+                if accelerator.is_main_process:
+                    bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
+                finished = over()
+            by_step = options.checkpoint_steps is not None and progress.step % options.checkpoint_steps == 0
+            minutes = (time.monotonic() - last_save) / 60
+            by_time = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
+            if _agree(accelerator, finished or best or by_step or by_time):
+                save()
+                last_save = time.monotonic()
+            start = time.monotonic()
     for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
         tracker.finish()
     trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
