@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -187,44 +187,6 @@ class MultiHeadAttention(nn.Module):
             weights = weights.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)
         # SDPA keeps no weights, at whatever length.
         return self.out_proj(output.reshape(rows, length, -1)), None if stand_in else weights
-
-
-class SharedLayer(DynamicLayer):
-    """A cache layer in which the beams of a sentence share one row, their keys and values side by side.
-
-    A beam is told from the others by the mask alone, so nothing moves when beams change places. The first tokens, the
-    prompt, come once a sentence, later ones once a beam: update() takes (B, H, prompt, K), then (B * beams, H, 1, K).
-    It gives (B, H, places, K), `places_for` so many as were filled: the mask hides those that are still empty.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.filled = 0  # places
-        self.length = 0  # tokens that a beam has behind it
-
-    @staticmethod
-    def places_for(count: int) -> int:
-        """How many places there are when `count` are filled: some to spare, as growing copies all."""
-        return -(-count // 32) * 32
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
-        """Add (B * beams, H, T, K) and (B * beams, H, T, V); give all there is, each (B, H, places, ...)."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        start, self.length = self.filled, self.length + key_states.shape[2]
-        self.filled += key_states.shape[0] // self.keys.shape[0] * key_states.shape[2]
-        self.keys = self._placed(self.keys, key_states, start)
-        self.values = self._placed(self.values, value_states, start)
-        return self.keys, self.values
-
-    def _placed(self, held: torch.Tensor, new: torch.Tensor, start: int) -> torch.Tensor:
-        held = nn.functional.pad(held, (0, 0, 0, self.places_for(self.filled) - held.shape[2]))
-        held[:, :, start : self.filled] = new.unflatten(0, (held.shape[0], -1)).transpose(1, 2).flatten(2, 3)
-        return held
-
-    def get_seq_length(self) -> int:
-        return self.length
 
 
 class SelfAttention(MultiHeadAttention):
