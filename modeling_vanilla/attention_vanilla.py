@@ -31,26 +31,27 @@ def eager_attention(
         module: the attention that asks; its `training` flag switches the dropout.
         query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, V).
         attention_mask: broadcastable to (B, H, T, S); True where a position may be seen, or a number to add to the
-            score. None: all are seen.
+            score, which must leave each position something to see. None: all are seen.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight.
 
     Returns:
-        The output (B, T, H, V) and the attention weights (B, H, T, S). A position that sees nothing gets zeros.
+        The output (B, T, H, V) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
     # The softmax is taken in 32 bits: the more exact, and on a CPU the faster.
-    scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1))
     if attention_mask is None:
-        weights = _softmax(scores)
-    else:
+        weights = _softmax(scores.float())
+    elif attention_mask.dtype == torch.bool:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
-        if attention_mask.dtype == torch.bool:
-            seen, bias = attention_mask, torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min)
-        else:
-            seen, bias = attention_mask > torch.finfo(attention_mask.dtype).min / 2, attention_mask
-        weights = _softmax(scores + bias) * seen.any(dim=-1, keepdim=True)
+        hidden = torch.finfo(torch.float32).min
+        weights = _softmax(scores.float().masked_fill(~attention_mask, hidden))
+        weights = weights * attention_mask.any(dim=-1, keepdim=True)
+    else:
+        weights = _softmax(scores + attention_mask.float())
     weights = weights.to(value.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    if module.training:
+        weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
@@ -62,29 +63,50 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
     return nn.functional.pad(scores, (0, 16 - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
 
 
-# Keys up to which, in 16 bits, Eq. 1 written out beats torch's fused kernel on a CPU (benchmarks/attention_cpu.py).
+# Where, on a CPU, Eq. 1 written out beats torch's fused kernel (benchmarks/attention_cpu.py): that is one loop over
+# sentences and heads, which batched products outdo if there are enough of them, and if each is small. It is so up to
+# this many keys in 16 bits, and in 32 bits for the few queries of a decoding step.
 EAGER_KEYS_ON_CPU = 64
 EAGER_QUERIES_ON_CPU = 8
+EAGER_BATCH_ON_CPU = 64
 
 
 def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    rows, heads, queries, _ = query.shape
-    few_queries = queries <= EAGER_QUERIES_ON_CPU and rows * heads >= 64 and not torch.is_grad_enabled()
-    return few_queries or (query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU)
+    batch_size, heads, queries, _ = query.shape
+    few = queries <= EAGER_QUERIES_ON_CPU and not torch.is_grad_enabled()
+    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU
+    return batch_size * heads >= EAGER_BATCH_ON_CPU and (few or short)
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
     """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4)."""
-    return create_bidirectional_mask(config, x, attention_mask, and_mask_function=_window(config, causal=False))
+    if _is_whole(attention_mask):
+        return attention_mask
+    window = _window(config, causal=False)
+    return _as_booleans(create_bidirectional_mask(config, x, attention_mask, and_mask_function=window))
 
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
     """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window."""
+    if _is_whole(attention_mask):
+        return attention_mask
     if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not _is_static(cache):
         return None  # one position behind all the others sees everything
-    return create_causal_mask(config, x, attention_mask, cache, and_mask_function=_window(config, causal=True))
+    window = _window(config, causal=True)
+    return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=window))
+
+
+def _is_whole(attention_mask: torch.Tensor | None) -> bool:
+    """Whether the mask says of each position what it sees, (B, 1, T, S), not just which are padding."""
+    return attention_mask is not None and attention_mask.dim() == 4
+
+
+def _as_booleans(mask):
+    """For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything."""
+    numbers = isinstance(mask, torch.Tensor) and mask.is_floating_point()
+    return mask > torch.finfo(mask.dtype).min / 2 if numbers else mask
 
 
 def _is_static(cache: Cache | None) -> bool:
@@ -101,11 +123,11 @@ def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Ten
         raise ValueError(
             f"the decoder's batch of {x.shape[0]} is no multiple of the encoder's batch of {memory.shape[0]}"
         )
-    if attention_mask is None:
-        return None
+    if attention_mask is None or _is_whole(attention_mask):
+        return attention_mask
     # The beams of a sentence are further query positions, as in CrossAttention.
     x = x.reshape(memory.shape[0], -1, x.shape[-1])
-    return create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory)
+    return _as_booleans(create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory))
 
 
 def _window(config: VanillaConfig, causal: bool) -> Callable | None:
@@ -152,25 +174,22 @@ class MultiHeadAttention(nn.Module):
         self.d_k, self.d_v = config.head_dims(num_heads)
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
 
-    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, H * K) -> (B, H, T, K)"""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def split_heads(self, x: torch.Tensor, batch_size: int) -> torch.Tensor:
+        """(B * beams, T, H * K) -> (B, H, beams * T, K): the beams of a sentence become further positions."""
+        return x.reshape(batch_size, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
-    def attend(self, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(self, rows: int, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Eq. 1 on every head by the chosen back end, then Concat and W^O.
 
         Args:
-            q: (B * beams, H, T, K). k, v: (B, H, S, K) and (B, H, S, V), which the beams of a sentence share.
+            rows: B * beams.
+            q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, V), which the beams of a sentence share.
             attention_mask: broadcastable to (B, H, beams * T, S).
 
         Returns:
             Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end keeps none.
         """
-        rows, _, length, _ = q.shape
-        beams = rows // k.shape[0]
-        if beams > 1:
-            # The beams become further query positions: (B * beams, H, T, K) -> (B, H, beams * T, K)
-            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+        beams = rows // q.shape[0]
         back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
         stand_in = back_end == "sdpa" and _eager_is_faster(q, k)
@@ -184,9 +203,10 @@ class MultiHeadAttention(nn.Module):
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
         if beams > 1 and weights is not None:
-            weights = weights.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)
+            weights = weights.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
+        output = output.reshape(rows, q.shape[2] // beams, -1)
         # SDPA keeps no weights, at whatever length.
-        return self.out_proj(output.reshape(rows, length, -1)), None if stand_in else weights
+        return self.out_proj(output), None if stand_in else weights
 
 
 class SelfAttention(MultiHeadAttention):
@@ -208,10 +228,11 @@ class SelfAttention(MultiHeadAttention):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end keeps none."""
-        q, k, v = (self.split_heads(part) for part in self.qkv_proj(x).split(self.parts, dim=-1))
+        rows = x.shape[0]
+        q, k, v = (self.split_heads(part, rows) for part in self.qkv_proj(x).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.self_attention_cache.update(k, v, self.layer_idx)
-        return self.attend(q, k, v, attention_mask, **kwargs)
+        return self.attend(rows, q, k, v, attention_mask, **kwargs)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -236,16 +257,16 @@ class CrossAttention(MultiHeadAttention):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B * beams, T, D), memory (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
-        q = self.split_heads(self.q_proj(x))
         k, v = self.keys_and_values(memory, past_key_values)
-        return self.attend(q, k, v, attention_mask, **kwargs)
+        q = self.split_heads(self.q_proj(x), k.shape[0])
+        return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
     def keys_and_values(self, memory: torch.Tensor, past_key_values: EncoderDecoderCache | None):
         """(B, H, S, K) and (B, H, S, V) of the encoder's output, from the cache once they are there."""
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
-        k, v = (self.split_heads(part) for part in self.kv_proj(memory).split(self.parts, dim=-1))
+        k, v = (self.split_heads(part, memory.shape[0]) for part in self.kv_proj(memory).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.cross_attention_cache.update(k, v, self.layer_idx)
             past_key_values.is_updated[self.layer_idx] = True

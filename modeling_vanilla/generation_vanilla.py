@@ -10,6 +10,8 @@ from numbers import Integral, Real
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
@@ -89,6 +91,10 @@ def check_generation_inputs(
 
 # Tokens whose largest log-probability is looked at before any of them: a width that torch's maximum is fast at.
 BLOCK = 64
+# Logits that are turned into log-probabilities at once.
+AT_ONCE = 2**18
+# Finished sentences leave the batch when no more of it than this is still searched: it costs a copy of all the rest.
+FEW_ENOUGH = 7 / 8
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -143,25 +149,11 @@ class Hypotheses:
             nn.functional.pad(self.path, (0, by), value=-1),
         )
 
-    def continuations(self, log_probs: torch.Tensor, keep: int, sample: bool) -> "Hypotheses":
-        """The `keep` best one-token continuations of each sentence, best first; or as many drawn from them all.
-
-        log_probs (B * K, V): of each next token.
-        """
-        batch_size, beams = self.score.shape
-        vocabulary = log_probs.shape[-1]
-        keep = min(keep, beams * vocabulary)
-        if sample:
-            scores = (self.score[..., None] + log_probs.view(batch_size, beams, vocabulary)).flatten(1)
-            # The largest of the scores plus Gumbel noise are a draw without replacement, even from too few.
-            index = (scores - torch.empty_like(scores).exponential_().log()).topk(keep).indices
-            score, order = scores.gather(1, index).sort(dim=1, descending=True)
-            index = index.gather(1, order)
-        else:
-            score, index = _best_continuations(self.score, log_probs, keep)
+    def grow(self, score: torch.Tensor, index: torch.Tensor, vocabulary: int) -> "Hypotheses":
+        """Continued by one token each: from `index` (B, k), hypothesis * V + token, with the new `score` (B, k)."""
         parent, token = index // vocabulary, index % vocabulary
         taken = self.take(parent)
-        first_row = torch.arange(batch_size, device=parent.device)[:, None] * beams
+        first_row = torch.arange(index.shape[0], device=index.device)[:, None] * self.score.shape[1]
         return Hypotheses(
             torch.cat((taken.tokens, token[..., None]), dim=-1),
             score,
@@ -182,7 +174,10 @@ class GnmtGenerationMixin(GenerationMixin):
         source = inputs if inputs is not None else kwargs.get("input_ids")
         given = {name: value for name, value in kwargs.items() if name != "input_ids"}
         check_generation_inputs(self.config, generation_config or self.generation_config, source, **given)
-        return super().generate(inputs, generation_config, *args, **kwargs)
+        # Autocast keeps the weights that it has converted, but not in inference mode: there it would convert them anew
+        # in every step. (GenerationMixin switches gradients off.)
+        with torch.inference_mode(False):
+            return super().generate(inputs, generation_config, *args, **kwargs)
 
     def adjust_generation_fn(self, *args, **kwargs):
         super().adjust_generation_fn(*args, **kwargs)
@@ -293,63 +288,70 @@ class GnmtGenerationMixin(GenerationMixin):
         trace = _Trace(config)
         tokens = input_ids.unflatten(0, (-1, beams))
         batch_size, _, prompt_length = tokens.shape
-        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
-        seen_by_row = other_criteria or any(_may_know_rows(one, batch_size, beams) for one in logits_processor)
-        shrinks = not (config.return_dict_in_generate or synced_gpus or seen_by_row)
-
-        longest = [rule.max_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria)]
-        limits = self._length_limits(config, input_ids, model_kwargs)[::beams].clamp(max=min(longest, default=None))
-        limits = limits - prompt_length
-        if model_kwargs.get("attention_mask") is not None and model_kwargs["attention_mask"].all():
-            model_kwargs["attention_mask"] = None  # it hides nothing, and would be looked at in every step
+        limits = self._length_limits(config, input_ids, model_kwargs)[::beams] - prompt_length
+        longest = [rule.max_length - prompt_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria)]
+        limits = limits.clamp(max=min(longest, default=None))
         nothing = torch.full(tokens.shape[:2], -torch.inf, device=tokens.device)
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
         score = nothing.clone()
         score[:, 0] = 0
         no_path = torch.empty((*tokens.shape[:2], 0), dtype=torch.long, device=tokens.device)
         alive, finished = Hypotheses(tokens, score, no_path), Hypotheses(tokens, nothing, no_path)
+        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
+        seen_by_row = other_criteria or any(_may_know_rows(one, batch_size, beams) for one in logits_processor)
+        shrinks = not (config.return_dict_in_generate or synced_gpus or seen_by_row)
+        side_by_side = shrinks and _can_lie_side_by_side(self, model_kwargs)
         if shrinks:
             alive = alive.best(1)
             if model_kwargs.get("decoder_attention_mask") is not None:
                 model_kwargs["decoder_attention_mask"] = model_kwargs["decoder_attention_mask"][::beams]
+        if side_by_side:
+            _lay_side_by_side(model_kwargs, alive.tokens, self.dtype)
         sentences = torch.arange(batch_size, device=tokens.device)  # which one each row of the batch is
         searching = torch.ones_like(sentences, dtype=torch.bool)  # whether the sentence of that row is not done yet
         results: list[tuple[torch.Tensor, Hypotheses]] = []  # which sentences, and theirs
+        keep = beams * (1 + max(1, eos.numel()))
         length = 0
 
         while self._has_unfinished_sequences(not searching.any(), synced_gpus, device=tokens.device):
             flat_tokens = alive.tokens.flatten(0, 1)
-            new_tokens = flat_tokens[:, -1:] if length and model_kwargs.get("use_cache") else flat_tokens
+            if side_by_side:
+                new_tokens = alive.tokens[..., -1] if length else alive.tokens[:, 0]
+            else:
+                new_tokens = flat_tokens[:, -1:] if length and model_kwargs.get("use_cache") else flat_tokens
             outputs = self(decoder_input_ids=new_tokens, **model_kwargs, return_dict=True)
             if not searching.any():
                 continue  # another process is still searching and needs this one's part in each forward
             model_kwargs["past_key_values"] = outputs.past_key_values
-            logits = outputs.logits[:, -1].float()
-            log_probs = logits_processor(flat_tokens, logits.log_softmax(dim=-1))
-            trace.add(outputs, logits, log_probs)
-
-            grown = alive.continuations(log_probs, beams * (1 + max(1, eos.numel())), config.do_sample)
+            logits = outputs.logits[:, -alive.tokens.shape[1] if side_by_side else -1 :].flatten(0, 1)
+            if logits_processor or trace.steps or config.do_sample:
+                logits = logits.float()
+                log_probs = logits_processor(flat_tokens, logits.log_softmax(dim=-1))
+                trace.add(outputs, logits, log_probs)
+                continuations = (_sampled_sums if config.do_sample else _largest_sums)(alive.score, log_probs, keep)
+            else:
+                continuations = _largest_sums_of_logits(alive.score, logits, keep)
+            grown = alive.grow(*continuations, logits.shape[-1])
             length += 1
             ended = torch.isin(grown.tokens[..., -1], eos)
             if other_criteria:
                 ended |= other_criteria(grown.tokens.flatten(0, 1), None).view_as(ended)
             ending = grown.only(ended, gnmt_penalty(length, alpha))
             finished = finished.lengthen(pad).join(ending).best(beams)
-            alive = grown.only(~ended).best(beams)
+            parents, alive = alive, grown.only(~ended).best(beams)
 
             done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, config)
             newly = done & searching
             searching = searching & ~done
-            parents = alive.path[..., -1]
             if newly.any():
                 best = _finished_first(finished.row(newly), alive.row(newly), gnmt_penalty(length, alpha))
                 results.append((sentences[newly], best))
-                if shrinks:
-                    alive, finished = alive.row(searching), finished.row(searching)
-                    sentences, limits, parents = sentences[searching], limits[searching], parents[searching]
-                    _drop_sentences(model_kwargs, searching)
-                    searching = searching[searching]
-            _follow(model_kwargs, parents.flatten())
+            if shrinks and searching.sum() <= len(searching) * FEW_ENOUGH:
+                alive, finished = alive.row(searching), finished.row(searching)
+                sentences, limits = sentences[searching], limits[searching]
+                _drop_sentences(model_kwargs, searching, side_by_side)
+                searching = searching[searching]
+            (_see_on if side_by_side else _reorder)(model_kwargs, alive.path[..., -1], parents.score.shape[1])
 
         longest = max(best.tokens.shape[-1] for _, best in results)
         padded = [vars(best.lengthen(pad, longest - best.tokens.shape[-1])).values() for _, best in results]
@@ -381,14 +383,38 @@ def _may_know_rows(processor: LogitsProcessor, batch_size: int, beams: int) -> b
     return False
 
 
-def _best_continuations(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `_largest_sums`, of sums drawn without replacement in proportion to their exponentials."""
+    sums = (score[..., None] + log_probs.view(*score.shape, -1)).flatten(1)
+    # The largest of the sums plus Gumbel noise are such a draw, even from too few.
+    index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(keep, sums.shape[1])).indices
+    drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
+    return drawn, index.gather(1, order)
+
+
+def _largest_sums_of_logits(score: torch.Tensor, logits: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_largest_sums` of the log_probs that the logits (B * K, V) give, without ever holding all of them.
+
+    Some sentences at a time stay in the processor's cache, and a small piece of memory is had again where a large one
+    is fetched from the system anew in every step.
+    """
+    beams = score.shape[1]
+    count = max(1, AT_ONCE // (beams * logits.shape[-1]))
+    parts = [
+        _largest_sums(some, part.float().log_softmax(dim=-1), keep)
+        for some, part in zip(score.split(count), logits.split(count * beams), strict=True)
+    ]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+def _largest_sums(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `keep` largest sums of a hypothesis' score (B, K) and a token's log_prob (B * K, V), largest first.
 
-    What comes first among the maxima of blocks contains what comes first of all: most of the vocabulary is looked at
-    once, by a plain maximum, and only some blocks are sorted.
+    A block of tokens whose largest is not among the `keep` largest of all blocks' has none to give: most tokens are
+    looked at once, by a plain maximum, and only the others are sorted.
 
     Returns:
-        The sums and their index, hypothesis * V + token. Each (B, keep)
+        The sums and their index, hypothesis * V + token. Each (B, keep), or what there is.
     """
     batch_size, beams = score.shape
     vocabulary = log_probs.shape[-1]
@@ -396,13 +422,13 @@ def _best_continuations(score: torch.Tensor, log_probs: torch.Tensor, keep: int)
     rest = torch.arange(blocks * BLOCK, vocabulary, device=score.device)  # too few for a block: all of them are sorted
     index = (torch.arange(beams, device=score.device)[:, None] * vocabulary + rest).flatten().expand(batch_size, -1)
     if blocks:
-        maxima = log_probs[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(dim=-1).view(batch_size, beams, -1)
-        block = (score[..., None] + maxima).flatten(1).topk(min(keep, beams * blocks), sorted=False).indices
+        largest = log_probs[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(dim=-1).view(batch_size, beams, -1)
+        block = (score[..., None] + largest).flatten(1).topk(min(keep, beams * blocks), sorted=False).indices
         first = block // blocks * vocabulary + block % blocks * BLOCK
         within = torch.arange(BLOCK, device=score.device)
         index = torch.cat(((first[..., None] + within).flatten(1), index), dim=1)
     sums = score.gather(1, index // vocabulary) + log_probs.view(batch_size, -1).gather(1, index)
-    best, order = sums.topk(keep)
+    best, order = sums.topk(min(keep, beams * vocabulary))
     return best, index.gather(1, order)
 
 
@@ -412,13 +438,10 @@ def _out_of_reach(finished_score, alive_score, length, limits, config) -> torch.
     Log P only falls as a hypothesis grows, so its best possible score is the present log P over the penalty that is
     kindest to it: the one at the limit, or for a negative alpha the next one. early_stopping=True does not wait.
     """
-    nowhere = alive_score[:, 0] == -torch.inf
     if config.early_stopping is True:
-        return nowhere | (finished_score[:, -1] > -torch.inf)
-    worst = finished_score[:, config.num_return_sequences - 1]
-    alpha = config.length_penalty
-    kindest = torch.maximum(gnmt_penalty(limits, alpha), torch.as_tensor(gnmt_penalty(length + 1, alpha)))
-    return nowhere | ((worst > -torch.inf) & (worst >= alive_score[:, 0] / kindest))
+        return (finished_score[:, -1] > -torch.inf) | (alive_score[:, 0] == -torch.inf)
+    kindest = gnmt_penalty(limits if config.length_penalty > 0 else length + 1, config.length_penalty)
+    return finished_score[:, config.num_return_sequences - 1] >= alive_score[:, 0] / kindest
 
 
 def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> Hypotheses:
@@ -429,28 +452,69 @@ def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> 
     return finished.join(alive).take(order[:, : missing.shape[1]])
 
 
-def _drop_sentences(model_kwargs: dict, left: torch.Tensor) -> None:
+def _drop_sentences(model_kwargs: dict, left: torch.Tensor, side_by_side: bool) -> None:
     """Keep, of what is held by sentence, the sentences that are `left` (B,)."""
-
-    def rows(held: int) -> torch.Tensor:
-        return left.repeat_interleave(held // left.shape[0]).nonzero().flatten()
-
+    left = left.nonzero().flatten()
     memory = model_kwargs["encoder_outputs"].last_hidden_state
-    model_kwargs["encoder_outputs"] = BaseModelOutput(memory[rows(memory.shape[0])])
+    model_kwargs["encoder_outputs"] = BaseModelOutput(memory[left])
     if model_kwargs.get("attention_mask") is not None:
-        model_kwargs["attention_mask"] = model_kwargs["attention_mask"][rows(model_kwargs["attention_mask"].shape[0])]
-    if model_kwargs["past_key_values"] is not None:
-        cache = model_kwargs["past_key_values"].cross_attention_cache
-        cache.reorder_cache(rows(cache.layers[0].keys.shape[0]))
+        model_kwargs["attention_mask"] = model_kwargs["attention_mask"][left]
+    past = model_kwargs["past_key_values"]
+    if past is not None:
+        past.cross_attention_cache.reorder_cache(left)
+        if side_by_side:
+            past.self_attention_cache.reorder_cache(left)
 
 
-def _follow(model_kwargs: dict, parents: torch.Tensor) -> None:
-    """Bring what is held by hypothesis in the order of the new ones, from their `parents` in the old order (rows,)."""
+def _reorder(model_kwargs: dict, parents: torch.Tensor, *args) -> None:
+    """Bring what is held by hypothesis into the order of the new ones, given the rows (B, K) of their `parents`."""
+    rows = parents.flatten()
     if model_kwargs["past_key_values"] is not None:
-        model_kwargs["past_key_values"].self_attention_cache.reorder_cache(parents)
+        model_kwargs["past_key_values"].self_attention_cache.reorder_cache(rows)
     mask = model_kwargs.get("decoder_attention_mask")
     if mask is not None:
-        model_kwargs["decoder_attention_mask"] = nn.functional.pad(mask[parents], (0, 1), value=1)
+        model_kwargs["decoder_attention_mask"] = nn.functional.pad(mask[rows], (0, 1), value=1)
+
+
+def _can_lie_side_by_side(model: PreTrainedModel, model_kwargs: dict) -> bool:
+    """Whether the beams of a sentence can be further positions of one row, told apart by a mask.
+
+    Their keys and values then stay where they are when beams change places. It takes a back end that any mask can be
+    given to, and a cache that grows as it is needed.
+    """
+    past = model_kwargs.get("past_key_values")
+    if past is None or past.get_seq_length() or model_kwargs.get("decoder_attention_mask") is not None:
+        return False
+    configs = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
+    any_mask = all(one._attn_implementation in ("eager", "sdpa") and one.attention_window is None for one in configs)
+    return any_mask and type(past.self_attention_cache) is DynamicCache
+
+
+def _lay_side_by_side(model_kwargs: dict, prompts: torch.Tensor, dtype: torch.dtype) -> None:
+    """Begin with the masks that the layers want: whole ones, of numbers to add. prompts (B, 1, T)"""
+    batch_size, _, length = prompts.shape
+    causal = torch.ones(length, length, dtype=torch.bool, device=prompts.device).tril()
+    model_kwargs["decoder_attention_mask"] = _as_numbers(causal, dtype).expand(batch_size, 1, -1, -1)
+    model_kwargs["decoder_position_ids"] = torch.arange(length, device=prompts.device)[None]
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None:
+        model_kwargs["attention_mask"] = None if mask.all() else _as_numbers(mask.bool()[:, None, None], dtype)
+
+
+def _see_on(model_kwargs: dict, parents: torch.Tensor, beams: int) -> None:
+    """Let each new token see what its parent saw, and itself. parents (B, K): their rows among `beams` a sentence."""
+    batch_size, count = parents.shape
+    mask = model_kwargs["decoder_attention_mask"]
+    itself = _as_numbers(torch.eye(count, dtype=torch.bool, device=mask.device), mask.dtype)
+    seen = mask[:, 0, -beams:].flatten(0, 1)[parents]
+    seen = torch.cat((seen, itself.expand(batch_size, -1, -1)), dim=-1)
+    model_kwargs["decoder_attention_mask"] = seen[:, None]
+    model_kwargs["decoder_position_ids"] = model_kwargs["decoder_position_ids"][:, -1:] + 1
+
+
+def _as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to a score: nothing where the mask is True."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 class _Trace:

@@ -85,7 +85,9 @@ class Dropout(nn.Dropout):
     """torch's Dropout, with masks that a CPU draws faster."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not self.training:
+            return x
+        if 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
             return _CpuDropout.apply(x, self.p)
         return super().forward(x)
 

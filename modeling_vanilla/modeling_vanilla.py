@@ -95,19 +95,18 @@ class VanillaStack(VanillaPreTrainedModel):
             )
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
-    def embed(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int = 0) -> torch.Tensor:
-        """Dropout(x * sqrt(d_model) + PE): what enters the first layer (3.4, 3.5, 5.4). (B, T, D) -> (B, T, D)"""
+    def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int = 0) -> torch.Tensor:
+        """Of the tokens x (B, T, D) behind so many others; attention_mask (B, past + T). -> (B, T) or (1, T)"""
         length = x.shape[1]
-        if self.config.position_embedding_type == "learned":
-            limit = self.config.max_position_embeddings
-            if past_length + length > limit:
-                raise ValueError(
-                    f"a sequence of {past_length + length} tokens is beyond max_position_embeddings {limit}"
-                )
+        limit = self.config.max_position_embeddings
+        if self.config.position_embedding_type == "learned" and past_length + length > limit:
+            raise ValueError(f"a sequence of {past_length + length} tokens is beyond max_position_embeddings {limit}")
         if attention_mask is not None and attention_mask.dim() == 2:
-            position_ids = count_positions(attention_mask)[:, -length:]
-        else:
-            position_ids = torch.arange(length, device=x.device).unsqueeze(0) + past_length
+            return count_positions(attention_mask)[:, -length:]
+        return torch.arange(length, device=x.device).unsqueeze(0) + past_length
+
+    def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Dropout(x * sqrt(d_model) + PE): what enters the first layer (3.4, 3.5, 5.4). (B, T, D) -> (B, T, D)"""
         x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):
             # The residual stream, too. On a CPU, autocast would otherwise keep it in 32 bits from here on; on a GPU it
@@ -144,7 +143,7 @@ class VanillaEncoder(VanillaStack):
         """
         x = self.look_up(input_ids, inputs_embeds)
         mask = encoder_mask(self.config, x, attention_mask)
-        x = self.embed(x, attention_mask)
+        x = self.embed(x, self.positions(x, attention_mask))
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -173,6 +172,7 @@ class VanillaDecoder(VanillaStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode.
@@ -180,7 +180,9 @@ class VanillaDecoder(VanillaStack):
         Args:
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
                 With a cache, those tokens that it does not hold yet.
-            attention_mask: (B * beams, past + T), 0 where the target is padding.
+            attention_mask: (B * beams, past + T), 0 where the target is padding. Or (B * beams, 1, T, past + T), what
+                each token sees, itself and whatever came before it, as `eager_attention` takes it.
+            position_ids: (B * beams, T) or (1, T), where they are not what attention_mask and past_key_values tell.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: (B, S).
             past_key_values: the keys and values of earlier positions. use_cache: whether to keep them.
 
@@ -196,7 +198,9 @@ class VanillaDecoder(VanillaStack):
         if encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
         memory_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
-        x = self.embed(x, attention_mask, past_length)
+        if position_ids is None:
+            position_ids = self.positions(x, attention_mask, past_length)
+        x = self.embed(x, position_ids)
         for layer in self.layers:
             # Positional, so that gradient checkpointing sees what needs a gradient.
             x = layer(x, encoder_hidden_states, self_mask, memory_mask, past_key_values, **kwargs)
@@ -240,6 +244,7 @@ class VanillaModel(VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """Encode the source, decode the target.
@@ -247,8 +252,8 @@ class VanillaModel(VanillaPreTrainedModel):
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as VanillaEncoder takes it.
             encoder_outputs: what the encoder has given, in place of the source.
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as
-                VanillaDecoder takes it.
+            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, decoder_position_ids: the target, shifted
+                right, as VanillaDecoder takes it.
             past_key_values, use_cache: keys and values of earlier target positions, and whether to keep them.
 
         Returns:
@@ -268,6 +273,7 @@ class VanillaModel(VanillaPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            position_ids=decoder_position_ids,
             **kwargs,
         )
         return Seq2SeqModelOutput(
