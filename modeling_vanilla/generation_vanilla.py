@@ -33,6 +33,7 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     return GenerationConfig(
         num_beams=4,
         length_penalty=0.6,
+        length_penalty_type="gnmt",
         max_extra_tokens=50,
         pad_token_id=config.pad_token_id,
         bos_token_id=config.bos_token_id,
@@ -41,9 +42,15 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     )
 
 
-def gnmt_penalty(length: torch.Tensor | int, alpha: float) -> torch.Tensor | float:
-    """((5 + |Y|) / 6)^alpha: what log P(Y|X) is divided by (6.1, after Wu et al. 2016, Eq. 14). |Y| counts EOS."""
-    return ((5 + length) / 6) ** alpha
+LENGTH_PENALTIES = ("gnmt", "length")
+
+
+def length_penalty(length: torch.Tensor | int, alpha: float, kind: str = "gnmt") -> torch.Tensor | float:
+    """What log P(Y|X) is divided by. |Y| counts EOS.
+
+    kind "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
+    """
+    return ((5 + length) / 6 if kind == "gnmt" else length) ** alpha
 
 
 def check_generation_inputs(
@@ -72,6 +79,9 @@ def check_generation_inputs(
     check("num_beams", Integral, 1, "a whole number of at least 1")
     check("max_extra_tokens", Integral, 0, "a whole number of at least 0")
     check("length_penalty", Real, -math.inf, "a finite number")
+    kind = settings.get("length_penalty_type", getattr(generation_config, "length_penalty_type", None))
+    if kind is not None and kind not in LENGTH_PENALTIES:
+        raise ValueError(f"length_penalty_type must be one of {', '.join(LENGTH_PENALTIES)}, not {kind!r}")
     if input_ids is None:
         return
     if input_ids.dim() != 2 or not input_ids.numel():
@@ -164,8 +174,9 @@ class Hypotheses:
 class GnmtGenerationMixin(GenerationMixin):
     """GenerationMixin with the search of 6.1 behind generate(num_beams=...).
 
-    `length_penalty` is GNMT's alpha. `max_extra_tokens` is the output's limit beyond each source's own length; giving
-    `max_new_tokens` or `max_length` replaces it.
+    `length_penalty` is GNMT's alpha. With `length_penalty_type="length"` it is transformers' exponent of the length,
+    and the rules of the search are those of transformers, too, so that outputs can be compared. `max_extra_tokens` is
+    the output's limit beyond each source's own length; giving `max_new_tokens` or `max_length` replaces it.
     """
 
     @torch.no_grad()
@@ -270,11 +281,15 @@ class GnmtGenerationMixin(GenerationMixin):
         log P / ((5 + |Y|) / 6)^alpha, and the best others live on. A sentence is done at its length limit, or as soon
         as its worst finished score is out of reach for the living. |Y| counts generated tokens, EOS included.
 
+        By the rules of transformers (`length_penalty_type="length"`), the score is log P / |Y|^alpha, only the `beam`
+        best continuations may end, and at the limit the living compete as if they had ended.
+
         Args:
             input_ids: (B * beams, prompt) decoder prompts, each repeated for its beams. The rest as in GenerationMixin.
         """
         config = generation_config
         beams, alpha = config.num_beams, config.length_penalty
+        kind = getattr(config, "length_penalty_type", None) or "gnmt"
         eos, pad = config._eos_token_tensor, config._pad_token_tensor
         eos = torch.empty(0, dtype=torch.long, device=input_ids.device) if eos is None else eos
         pad = 0 if pad is None else int(pad)
@@ -336,15 +351,19 @@ class GnmtGenerationMixin(GenerationMixin):
             ended = torch.isin(grown.tokens[..., -1], eos)
             if other_criteria:
                 ended |= other_criteria(grown.tokens.flatten(0, 1), None).view_as(ended)
-            ending = grown.only(ended, gnmt_penalty(length, alpha))
+            may_end = ended
+            if kind == "length":
+                ended = ended | (length >= limits)[:, None]
+                may_end = ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
+            ending = grown.only(may_end, length_penalty(length, alpha, kind))
             finished = finished.lengthen(pad).join(ending).best(beams)
             parents, alive = alive, grown.only(~ended).best(beams)
 
-            done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, config)
+            done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, kind, config)
             newly = done & searching
             searching = searching & ~done
             if newly.any():
-                best = _finished_first(finished.row(newly), alive.row(newly), gnmt_penalty(length, alpha))
+                best = _finished_first(finished.row(newly), alive.row(newly), length_penalty(length, alpha, kind))
                 results.append((sentences[newly], best))
             if shrinks and searching.sum() <= len(searching) * FEW_ENOUGH:
                 alive, finished = alive.row(searching), finished.row(searching)
@@ -432,15 +451,20 @@ def _largest_sums(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tu
     return best, index.gather(1, order)
 
 
-def _out_of_reach(finished_score, alive_score, length, limits, config) -> torch.Tensor:
+def _out_of_reach(finished_score, alive_score, length, limits, kind, config) -> torch.Tensor:
     """Whether no living hypothesis can still be among those returned. (B,)
 
     Log P only falls as a hypothesis grows, so its best possible score is the present log P over the penalty that is
     kindest to it: the one at the limit, or for a negative alpha the next one. early_stopping=True does not wait.
+    transformers takes the present length for the kindest unless early_stopping is "never", and waits for all beams.
     """
+    alpha = config.length_penalty
     if config.early_stopping is True:
         return (finished_score[:, -1] > -torch.inf) | (alive_score[:, 0] == -torch.inf)
-    kindest = gnmt_penalty(limits if config.length_penalty > 0 else length + 1, config.length_penalty)
+    if kind == "length":
+        longest = limits if config.early_stopping == "never" and alpha > 0 else length
+        return finished_score[:, -1] >= alive_score[:, 0] / length_penalty(longest, alpha, kind)
+    kindest = length_penalty(limits if alpha > 0 else length + 1, alpha)
     return finished_score[:, config.num_return_sequences - 1] >= alive_score[:, 0] / kindest
 
 
@@ -553,5 +577,5 @@ __all__ = [
     "SourceLengthCriteria",
     "check_generation_inputs",
     "default_generation_config",
-    "gnmt_penalty",
+    "length_penalty",
 ]

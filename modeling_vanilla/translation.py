@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .ensemble import Ensemble
-from .generation_vanilla import gnmt_penalty
+from .generation_vanilla import length_penalty
 
 MAX_SOURCE_TOKENS = 512
 # A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.
@@ -157,6 +157,7 @@ def translate_nbest(
     if not 1 <= nbest <= beams:
         raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest}")
     alpha = generate_kwargs.get("length_penalty", settings.length_penalty)
+    kind = generate_kwargs.get("length_penalty_type", getattr(settings, "length_penalty_type", None)) or "gnmt"
     generate_kwargs["num_return_sequences"] = nbest
     rows, sources, targets = [], [], []
     for batch, ids, output in _generate(model, tokenizer, sentences, tokens_per_batch, show_progress, generate_kwargs):
@@ -167,7 +168,7 @@ def translate_nbest(
     texts = [tokenizer.decode(target, skip_special_tokens=True) for target in targets]
     hypotheses = [[] for _ in sentences]
     for row, text, score in zip(rows, texts, scores, strict=True):
-        penalty = gnmt_penalty(score.tokens, 1.0 if alpha is None else alpha)
+        penalty = length_penalty(score.tokens, 1.0 if alpha is None else alpha, kind)
         hypotheses[row].append(Hypothesis(text, score.log_prob / penalty))
     return [sorted(found, key=lambda one: -one.score) or [Hypothesis("", 0.0)] for found in hypotheses]
 

@@ -226,24 +226,34 @@ def test_greedy_translations_are_marians(seed, eos_bias, overrides):
     assert sentences(ours.generate(**batch, **settings), eos) == theirs
 
 
-@pytest.mark.parametrize(("seed", "overrides"), [(0, {}), (3, {}), (4, TINY)])
-def test_beam_search_finds_what_marian_scores_as_high_as_its_own(seed, overrides):
-    """By log P alone the two searches look for the same; ours also takes what ends in the lower half of candidates."""
-    marian, batch = make_talkative(seed, 1.5, **overrides)
-    eos = marian.config.eos_token_id
-    # With EOS forced at the limit both end every sentence.
-    settings = {"num_beams": 4, "length_penalty": 0.0, "max_new_tokens": 12, "forced_eos_token_id": eos}
-    settings |= {"return_dict_in_generate": True, "output_scores": True}
-    theirs, ours = marian.generate(**batch, **settings), from_marian(marian).generate(**batch, **settings)
-    assert (ours.sequences_scores >= theirs.sequences_scores - 1e-5).all()
-    tokens = [[*sentence[:11], eos] for sentence in sentences(ours.sequences, eos)]
-    for row, sentence in enumerate(tokens):
-        source = {name: value[row : row + 1] for name, value in batch.items()}
-        start = [marian.config.decoder_start_token_id]
-        with torch.no_grad():
-            logits = marian(**source, decoder_input_ids=torch.tensor([start + sentence[:-1]])).logits[0]
-        log_probs = logits.log_softmax(dim=-1).gather(1, torch.tensor(sentence)[:, None])[:11]  # the 12th is forced
-        torch.testing.assert_close(ours.sequences_scores[row], log_probs.sum(), rtol=0, atol=1e-4)
+@pytest.mark.parametrize("overrides", [{}, TINY], ids=["opus-mt", "relu"])
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_beam_search_finds_what_marian_finds(alpha, early_stopping, overrides):
+    """By the formula and the rules of transformers, which an imported model keeps. A limit ends some sentences."""
+    for seed in range(4):
+        marian, batch = make_talkative(seed, 1.5, **overrides)
+        eos = marian.config.eos_token_id
+        settings = {"num_beams": 4, "length_penalty": alpha, "early_stopping": early_stopping}
+        settings |= {"max_new_tokens": 12, "forced_eos_token_id": None, "num_return_sequences": 3}
+        ours = from_marian(marian)
+        theirs = sentences(marian.generate(**batch, **settings), eos)
+        assert sentences(ours.generate(**batch, **settings), eos) == theirs
+        settings |= {"return_dict_in_generate": True, "output_scores": True}
+        theirs, ours = marian.generate(**batch, **settings), ours.generate(**batch, **settings)
+        torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=0, atol=1e-4)
+
+
+def test_the_papers_penalty_is_a_setting_away():
+    marian, batch = make_talkative(0, 1.5)
+    ours = from_marian(marian)
+    settings = {"num_beams": 4, "length_penalty": 1.0, "return_dict_in_generate": True, "output_scores": True}
+    gnmt = ours.generate(**batch, **settings, length_penalty_type="gnmt")
+    own = ours.generate(**batch, **settings)
+    for output, penalty in ((gnmt, lambda length: (5 + length) / 6), (own, lambda length: length)):
+        lengths = penalty((output.beam_indices >= 0).sum(dim=1))
+        steps = ours.compute_transition_scores(output.sequences, output.scores, output.beam_indices).sum(dim=1)
+        torch.testing.assert_close(output.sequences_scores * lengths, steps, rtol=0, atol=1e-4)
 
 
 def sentences(rows: torch.Tensor, eos: int) -> list[list[int]]:
@@ -252,11 +262,12 @@ def sentences(rows: torch.Tensor, eos: int) -> list[list[int]]:
     return [row[: row.index(eos)] if eos in row else row for row in rows]
 
 
-def test_the_search_is_the_papers_with_marians_tokens():
+def test_the_search_is_marians_but_for_its_limits():
     marian = make_marian()
     marian.generation_config.update(num_beams=6, max_length=512, length_penalty=1.3, renormalize_logits=True)
     ours = from_marian(marian).generation_config
-    assert (ours.num_beams, ours.length_penalty, ours.max_extra_tokens) == (6, 0.6, 50)
+    assert (ours.num_beams, ours.length_penalty, ours.max_extra_tokens) == (6, 1.3, 50)
+    assert ours.length_penalty_type == "length"
     assert ours.max_length is None and ours.max_new_tokens is None and ours.forced_eos_token_id is None
     assert ours.bad_words_ids == [[VOCAB - 1]] and ours.renormalize_logits is True
     assert (ours.pad_token_id, ours.eos_token_id, ours.decoder_start_token_id) == (VOCAB - 1, 0, VOCAB - 1)

@@ -340,6 +340,7 @@ def test_weights_that_are_missing_are_not_made_up(make_folder, tmp_path):
     ("given", "message"),
     [
         ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
+        ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
         ({"num_beams": 2.5}, "num_beams must be a whole number of at least 1, not 2.5"),
         ({"length_penalty": float("nan")}, "length_penalty must be a finite number, not nan"),
         ({"length_penalty": float("inf")}, "length_penalty must be a finite number, not inf"),

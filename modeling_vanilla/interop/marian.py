@@ -48,10 +48,10 @@ SAME_FIELDS = (
     "decoder_start_token_id",
     "use_cache",
 )
-# What Marian's search says of lengths, and cannot say here: its length penalty is another formula; its limits are
-# numbers, not the source's length plus some; and an EOS forced at the limit would come at the end of the longest
-# sentence of a batch, so that a translation depended on its batch mates.
-OTHER_SEARCH = ("length_penalty", "max_length", "max_new_tokens", "forced_eos_token_id")
+# What Marian's search says of lengths, and cannot say here: its limits are numbers, not the source's length plus some;
+# and an EOS forced at the limit would come at the end of the longest sentence of a batch, so that a translation
+# depended on its batch mates.
+OTHER_SEARCH = ("max_length", "max_new_tokens", "forced_eos_token_id")
 
 
 @torch.no_grad()
@@ -61,10 +61,10 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
     Positions are counted over real tokens, here as everywhere in this package: padding on the left, of which MarianMT
     counts every position, changes nothing.
 
-    generate() searches as the paper does. Of Marian's generation configuration everything is kept (num_beams,
-    bad_words_ids, renormalize_logits, token ids ...) but a num_beams of 1 and what it says of lengths: the output is at
-    most `max_extra_tokens` (50) longer than the source, `length_penalty` is GNMT's alpha (0.6). Layer dropout, which
-    only training knows, is left out; label smoothing is this package's default.
+    generate() searches by the rules of transformers, as MarianMT does (`length_penalty_type="length"`). Of Marian's
+    generation configuration everything is kept (num_beams, length_penalty, bad_words_ids, token ids ...) but a
+    num_beams of 1 and the limits: the output is at most `max_extra_tokens` (50) longer than the source. Layer dropout,
+    which only training knows, is left out; label smoothing is this package's default.
 
     Args:
         path_or_model: a folder or a Hub id with weights in safetensors, or the model itself, which is not changed.
@@ -211,7 +211,7 @@ def _generation_config(marian: GenerationConfig, config: VanillaConfig) -> Gener
         del kept["num_beams"]  # what transformers does unasked: nobody's choice
     kept.pop("_from_model_config", None)
     result = default_generation_config(config)
-    result.update(**kept)
+    result.update(**{"length_penalty_type": "length", "length_penalty": 1.0, **kept})
     return result
 
 
