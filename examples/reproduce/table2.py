@@ -1,0 +1,127 @@
+"""Table 2: BLEU and training FLOPs of the paper's systems, and of runs of this package beside them.
+
+    python examples/reproduce/table2.py --runs runs/mine runs/other --output_dir runs/table2
+
+Each run is an output folder of train_translation.py with a test set. Its cost is given twice: counted by formula, and
+as the paper estimates it, training time x devices x what one sustains. Leaves table2.md, table2.json and table2.png.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.training.checkpoints import write_json
+
+# BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.
+PAPER = {
+    "ByteNet": (23.75, None, None, None),
+    "Deep-Att + PosUnk": (None, 39.2, None, 1.0e20),
+    "GNMT + RL": (24.6, 39.92, 2.3e19, 1.4e20),
+    "ConvS2S": (25.16, 40.46, 9.6e18, 1.5e20),
+    "MoE": (26.03, 40.56, 2.0e19, 1.2e20),
+    "Deep-Att + PosUnk, ensemble": (None, 40.4, None, 8.0e20),
+    "GNMT + RL, ensemble": (26.30, 41.16, 1.8e20, 1.1e21),
+    "ConvS2S, ensemble": (26.36, 41.29, 7.7e19, 1.2e21),
+    "Transformer (base)": (27.3, 38.1, 3.3e18, 3.3e18),
+    "Transformer (big)": (28.4, 41.8, 2.3e19, 2.3e19),
+}
+
+
+def read_run(folder: Path) -> dict:
+    """What the table says of a run.
+
+    Raises:
+        ValueError: if the folder holds no finished run with scores on a test set; it names the file.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        raise ValueError(f"runs: {folder} holds no finished run, as it has no results.json")
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        data = results["settings"]["data"]
+        return {
+            "run": folder.name,
+            "languages": f"{data['source_lang']}-{data['target_lang']}",
+            "BLEU": results["bleu"],
+            "compound_split_BLEU": results["bleu_compound_split"],
+            "test_sentences": results["test_sentences"],
+            "counted_flops": results["cost"]["analytic_flops"],
+            "table_2_flops": results["cost"]["table_2_flops"],
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"runs: {path} is no result with scores on a test set and a cost ({error!r})") from None
+
+
+def as_markdown(runs: list[dict]) -> str:
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    lines = [
+        "# Table 2",
+        "",
+        "The paper's systems: tokenised BLEU on newstest2014, FLOPs = training time x devices x sustained rate.",
+        "",
+        "| system | BLEU en-de | en-fr | FLOPs en-de | en-fr |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (de, fr, cost_de, cost_fr) in PAPER.items():
+        cells = (number(de, "g"), number(fr, "g"), number(cost_de, ".1e"), number(cost_fr, ".1e"))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Runs of this package, on their own test sets: not to be compared with the above, nor with each other unless "
+        "the test set is the same.",
+        "",
+        "| run | languages | test sentences | sacreBLEU | compound-split BLEU | FLOPs counted | FLOPs by time x rate |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        lines.append(
+            f"| {run['run']} | {run['languages']} | {run['test_sentences']} | {run['BLEU']:.2f} "
+            f"| {run['compound_split_BLEU']:.2f} | {run['counted_flops']:.2e} | {run['table_2_flops']:.2e} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(runs: list[dict], path: Path) -> None:
+    """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
+    figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
+    for pair, (bleu, cost) in {"en-de": (0, 2), "en-fr": (1, 3)}.items():
+        points = [(row[cost], row[bleu], name) for name, row in PAPER.items() if row[bleu] and row[cost]]
+        axes.scatter([x for x, _, _ in points], [y for _, y, _ in points], label=f"paper, {pair}")
+        for x, y, name in points:
+            axes.annotate(name, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    for name, label, marker in (("counted_flops", "counted", "x"), ("table_2_flops", "time x rate", "+")):
+        xs, ys = [run[name] for run in runs], [run["BLEU"] for run in runs]
+        axes.scatter(xs, ys, marker=marker, label=f"here, {label}")
+    for run in runs:
+        axes.annotate(run["run"], (run["table_2_flops"], run["BLEU"]), xytext=(4, 3), textcoords="offset points")
+    axes.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU (each on its own test set)", title="Table 2")
+    axes.legend()
+    part = path.with_suffix(".part.png")
+    figure.savefig(part, dpi=150)
+    part.replace(path)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="output folders of train_translation.py")
+    parser.add_argument("--output_dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    with one_line_errors():
+        runs = [read_run(folder) for folder in arguments.runs]
+        arguments.output_dir.mkdir(parents=True, exist_ok=True)
+        part = arguments.output_dir / "table2.md.part"
+        part.write_text(as_markdown(runs), encoding="utf-8")
+        part.replace(arguments.output_dir / "table2.md")
+        write_json(arguments.output_dir / "table2.json", {"paper": PAPER, "runs": runs})
+        plot(runs, arguments.output_dir / "table2.png")
+        print(as_markdown(runs))
+
+
+if __name__ == "__main__":
+    main()

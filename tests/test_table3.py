@@ -1,0 +1,148 @@
+"""Tables 2 and 3: what is scaled and judged, and the scripts' answers."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import table2
+import table3
+from table3 import PAPER, SCALES, check_rows, check_same_table, describe, judge, read_scale, scaled, steps_of
+from toy_corpus import toy_corpus, write_corpus
+
+from modeling_vanilla import VanillaConfig
+from modeling_vanilla.configuration_vanilla import PRESETS
+
+REPRODUCE = Path(table3.__file__).parent
+
+
+def test_every_row_of_the_table_is_a_preset():
+    assert set(PAPER) == set(PRESETS) - {"tiny", "parsing"}
+
+
+@pytest.mark.parametrize("row", PAPER)
+def test_the_papers_scale_changes_nothing_but_the_vocabulary(row):
+    scale = read_scale(SCALES / "paper.json")
+    plain, same = VanillaConfig.preset(row), VanillaConfig.preset(row, **scaled(row, scale))
+    for field in ("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "encoder_layers", "decoder_layers", "d_k", "d_v"):
+        assert getattr(plain, field) == getattr(same, field)
+    assert plain.head_dims(plain.encoder_attention_heads) == same.head_dims(same.encoder_attention_heads)
+    assert steps_of(row, scale) == (300_000 if row == "big" else 100_000)
+
+
+def test_a_scale_keeps_the_proportions_of_the_rows():
+    scale = {"width": 0.25, "depth": 0.5, "steps": 0.001, "vocab_size": 100, "training": {}}
+    rows = {row: describe(row, scale) for row in PAPER}
+    assert [rows[row]["N"] for row in ("C-N2", "C-N4", "base", "C-N8")] == [1, 2, 3, 4]
+    assert [rows[row]["d_model"] for row in ("C-d256", "base", "C-d1024", "big")] == [64, 128, 256, 256]
+    assert [rows[row]["d_k"] for row in ("B-dk16", "B-dk32", "base", "A-h1", "A-h32")] == [4, 8, 16, 128, 4]
+    assert [rows[row]["d_v"] for row in ("B-dk16", "B-dk32", "base")] == [16, 16, 16]
+    assert (rows["base"]["steps"], rows["big"]["steps"]) == (100, 300)
+    assert (rows["D-drop0.2"]["P_drop"], rows["D-ls0.2"]["eps_ls"]) == (0.2, 0.2)
+
+
+def test_orderings_are_judged_by_both_measures():
+    perplexity = {"base": 5.0, "C-N8": 4.0, "C-N4": 6.0, "C-N2": 7.0, "A-h1": 4.9, "E-learned": 5.0}
+    bleu = {"base": 25.0, "C-N8": 26.0, "C-N4": 24.0, "C-N2": 24.5, "A-h1": 24.0, "E-learned": 25.4}
+    entries = [{"row": row, "PPL": perplexity[row], "BLEU": bleu[row]} for row in perplexity]
+    verdicts = {what.split(" (")[0]: found for what, *found in judge(entries)}
+    assert verdicts == {
+        "one head is worse": ["does not", "holds"],
+        "deeper is better": ["holds", "does not"],
+        "learned = sinusoidal": ["", "holds, +0.40"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "scale: .+ is no JSON"),
+        ("[]", "must hold exactly depth, steps, training, vocab_size, width"),
+        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9}', "must hold exactly"),
+        ('{"width": 0, "depth": 1, "steps": 1, "vocab_size": 9, "training": {}}', "width in .+ must be above 0, not 0"),
+        ('{"width": 1, "depth": "2", "steps": 1, "vocab_size": 9, "training": {}}', "depth in .+ above 0, not '2'"),
+    ],
+)
+def test_a_bad_scale_is_named(tmp_path, text, message):
+    path = tmp_path / "scale.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_scale(path)
+
+
+def test_a_row_that_does_not_exist_is_named():
+    with pytest.raises(ValueError, match=r"rows: 'F-h2' is not in Table 3; its rows are base, A-h1, "):
+        check_rows(["base", "F-h2"])
+    assert check_rows(["big", "A-h1"]) == ["A-h1", "big"]
+
+
+def test_rows_of_another_data_set_are_not_mixed(tmp_path):
+    check_same_table(tmp_path / "out", {"data": {"train_file": "a"}, "seed": 0})
+    check_same_table(tmp_path / "out", {"data": {"train_file": "a"}, "seed": 0})
+    with pytest.raises(ValueError, match=rf"{tmp_path / 'out'} holds rows of data .+'a'.+, not .+'b'"):
+        check_same_table(tmp_path / "out", {"data": {"train_file": "b"}, "seed": 0})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").touch()
+    with pytest.raises(ValueError, match="holds something else"):
+        check_same_table(tmp_path / "full", {"seed": 0})
+
+
+def run(script: str, *arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, REPRODUCE / script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_rows_are_trained_and_found_again(tmp_path):
+    train, validation, _test = write_corpus(toy_corpus(300, 10, 10), tmp_path / "corpus")
+    scale = json.loads((SCALES / "smoke.json").read_text())
+    scale |= {"steps": 2e-5, "training": {**scale["training"], "sustained_tflops": 1.0}}
+    (tmp_path / "scale.json").write_text(json.dumps(scale))
+    arguments = ["--train_file", train, "--validation_file", validation, "--scale", tmp_path / "scale.json"]
+    arguments += ["--output_dir", tmp_path / "out"]
+    first = run("table3.py", *arguments, "--rows", "base")
+    assert first.returncode == 0, first.stderr
+    when = (tmp_path / "out/base/results.json").stat().st_mtime_ns
+    second = run("table3.py", *arguments, "--rows", "base", "E-learned")
+    assert second.returncode == 0, second.stderr
+    assert (tmp_path / "out/base/results.json").stat().st_mtime_ns == when  # not trained again
+    found = json.loads((tmp_path / "out/table3.json").read_text())
+    assert [row["row"] for row in found["rows"]] == ["base", "E-learned"]
+    for row in found["rows"]:
+        validated = json.loads((tmp_path / "out" / row["row"] / "results.json").read_text())["validation"]
+        assert (row["PPL"], row["BLEU"]) == (validated["perplexity"], validated["bleu"])
+    lines = (tmp_path / "out/table3.md").read_text().splitlines()
+    assert lines[4].startswith("| base | 3 | 32 | 128 | 8 | 4 | 4 | 0.1 | 0.1 | 2 |")
+    assert lines[4].endswith("| 4.92 | 25.8 | 65 |")
+    assert (tmp_path / "out/table3.png").read_bytes()[:4] == b"\x89PNG"
+    other = run("table3.py", *arguments, "--rows", "base", "--seed", "1")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert re.fullmatch(r"error: output_dir: .+ holds rows of seed 0, not 1\n", other.stderr.splitlines(True)[-1])
+
+
+def test_table_2_sets_runs_beside_the_paper(tmp_path):
+    run_folder = tmp_path / "mine"
+    run_folder.mkdir()
+    results = {
+        "settings": {"data": {"source_lang": "en", "target_lang": "de"}},
+        "bleu": 12.345,
+        "bleu_compound_split": 13.5,
+        "test_sentences": 7,
+        "cost": {"analytic_flops": 1.5e15, "table_2_flops": 4e15},
+    }
+    (run_folder / "results.json").write_text(json.dumps(results))
+    done = run("table2.py", "--runs", run_folder, "--output_dir", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out/table2.md").read_text()
+    assert "| Transformer (big) | 28.4 | 41.8 | 2.3e+19 | 2.3e+19 |" in text
+    assert "| mine | en-de | 7 | 12.35 | 13.50 | 1.50e+15 | 4.00e+15 |" in text
+    assert (tmp_path / "out/table2.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_table_2_names_a_folder_without_results(tmp_path):
+    with pytest.raises(ValueError, match="holds no finished run"):
+        table2.read_run(tmp_path)
+    (tmp_path / "results.json").write_text('{"test_sentences": 0}')
+    with pytest.raises(ValueError, match=r"results.json is no result with scores on a test set"):
+        table2.read_run(tmp_path)
