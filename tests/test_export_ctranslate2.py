@@ -71,7 +71,7 @@ def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer
     for quantization, tolerance in (("float32", 1e-4), ("int8", 0.5)):
         folder = tmp_path / quantization
         folder.mkdir()
-        translator = exported(model, tokenizer, folder, quantization=quantization, positions=16)
+        translator = exported(model, tokenizer, folder, quantization=quantization, positions=32)
         assert translator.compute_type.startswith(quantization)
         assert difference_of_scores(model, tokenizer, translator) < tolerance
         sizes[quantization] = (folder / "model.bin").stat().st_size
