@@ -1,5 +1,17 @@
-"""Models of other libraries, brought in as this package's own."""
+"""Models of other libraries, brought in as this package's own.
 
+What takes a model out, to_ctranslate2 and to_onnx, is in modules of those names, which need those libraries.
+"""
+
+from .fairseq import fairseq_tokenizer, from_fairseq
+from .fsmt import from_fsmt, fsmt_tokenizer
 from .marian import from_marian, marian_tokenizer
 
-__all__ = ["from_marian", "marian_tokenizer"]
+__all__ = [
+    "fairseq_tokenizer",
+    "from_fairseq",
+    "from_fsmt",
+    "from_marian",
+    "fsmt_tokenizer",
+    "marian_tokenizer",
+]

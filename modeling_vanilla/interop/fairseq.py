@@ -1,0 +1,346 @@
+"""fairseq's transformer models (wmt14.en-fr, wmt16.en-de and their like): the same numbers from the same weights.
+
+fairseq's Transformer is post-LN as the paper's. Its positions are another sinusoid: all sines before all cosines, at
+frequencies 10000^(-i / (d_model / 2 - 1)) where the paper has 10000^(-2i / d_model), and counted from pad's number + 1.
+No order of dimensions turns one into the other, so the table is written out, as learned positions.
+"""
+
+import argparse
+import json
+import math
+import pickle
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+from transformers import FSMTTokenizer
+
+from ..configuration_vanilla import VanillaConfig
+from ..modeling_vanilla import VanillaForConditionalGeneration
+
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
+COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+# What a model can have that the paper's has not; fairseq's name and value, and what it means.
+REFUSED = (
+    ("encoder_normalize_before", True, "LayerNorm comes before each sub-layer"),
+    ("decoder_normalize_before", True, "LayerNorm comes before each sub-layer"),
+    ("no_scale_embedding", True, "embeddings are not multiplied by sqrt(d_model)"),
+    ("no_token_positional_embeddings", True, "there are no positions"),
+    ("layernorm_embedding", True, "embeddings are normalised"),
+    ("adaptive_input", True, "embeddings are of several widths"),
+    ("cross_self_attention", True, "self- and cross-attention are one"),
+    ("no_cross_attention", True, "there is no attention over the source"),
+    ("character_embeddings", True, "embeddings come from characters"),
+)
+
+
+def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
+    """The model whose logits are those of a fairseq transformer, to the rounding of 32-bit floats.
+
+    generate() searches as the paper does. Positions end where fairseq's settings do (max_source_positions). Layer
+    dropout, which only training knows, is left out.
+
+    Args:
+        path: a checkpoint (model.pt), or the folder with it. It is a pickle: only tensors, plain containers and
+            argparse's Namespace are taken from it, and nothing in it is run.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        ValueError: if there is no such file, it holds anything else, it lacks something, or it is a model that the
+            paper's cannot be.
+    """
+    file = Path(path, "model.pt") if Path(path).is_dir() else Path(path)
+    checkpoint = _load(file)
+    settings = _settings(file, checkpoint)
+    try:
+        fields, weights = vanilla_fields(settings), rename(checkpoint["model"])
+        _check_weights(settings, weights)
+        model = build(fields, weights)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
+    return model
+
+
+def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
+    """The tokenizer of a fairseq model, Moses and subword-nmt, as transformers' FSMTTokenizer has both.
+
+    Args:
+        path: the folder with dict.LANG.txt of both languages, the merges (bpecodes, or code) and the checkpoint, which
+            says which language is the source.
+
+    Raises:
+        ValueError: if a file is missing or not what it should be, or sacremoses is not installed.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    file = folder / "model.pt" if Path(path).is_dir() else Path(path)
+    settings = _settings(file, _load(file))
+    languages = [settings.get(name) for name in ("source_lang", "target_lang")]
+    if None in languages:
+        raise ValueError(f"{file}: its settings name no source_lang and target_lang")
+    dictionaries = [_dictionary(folder / f"dict.{language}.txt") for language in languages]
+    with TemporaryDirectory() as part:
+        files = [Path(part, name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
+        for written, dictionary in zip(files, dictionaries, strict=False):
+            written.write_text(json.dumps(dictionary), encoding="utf-8")
+        files[2].write_text(_merges(folder), encoding="utf-8")
+        source, target, merges = map(str, files)
+        try:
+            return FSMTTokenizer(
+                langs=languages, src_vocab_file=source, tgt_vocab_file=target, merges_file=merges, eos_token="</s>"
+            )
+        except ImportError as error:
+            raise ValueError("FSMTTokenizer needs the package sacremoses, which is not installed") from error
+
+
+def vanilla_fields(settings: Mapping) -> dict:
+    """VanillaConfig's fields from fairseq's settings.
+
+    Raises:
+        ValueError: if the paper's model cannot be this one, or a setting is missing.
+    """
+    for name, value, meaning in REFUSED:
+        if bool(settings.get(name)) is value:
+            raise ValueError(f"{name} is {value}: {meaning}, which the paper's model cannot be")
+    for name in ("encoder_embed_dim", "decoder_embed_dim", "encoder_layers", "decoder_layers"):
+        if name not in settings:
+            raise ValueError(f"its settings lack {name}: no transformer of fairseq's")
+    widths = {settings.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")} - {None}
+    if len(widths) > 1:
+        raise ValueError(f"encoder_embed_dim, decoder_embed_dim and decoder_output_dim differ: {sorted(widths)}")
+    if settings.get("adaptive_softmax_cutoff") is not None:
+        raise ValueError("adaptive_softmax_cutoff is set: the output is no single projection (3.4)")
+    return {
+        "d_model": settings["encoder_embed_dim"],
+        **{
+            f"{stack}_{ours}": settings[f"{stack}_{theirs}"]
+            for stack in ("encoder", "decoder")
+            for ours, theirs in (
+                ("layers", "layers"),
+                ("attention_heads", "attention_heads"),
+                ("ffn_dim", "ffn_embed_dim"),
+            )
+        },
+        "dropout": settings.get("dropout", 0.1),
+        "attention_dropout": settings.get("attention_dropout") or 0.0,
+        "activation_dropout": settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
+        "activation_function": settings.get("activation_fn") or "relu",
+        "label_smoothing": settings.get("label_smoothing") or 0.0,
+        "max_position_embeddings": min(
+            settings.get("max_source_positions") or 1024, settings.get("max_target_positions") or 1024
+        ),
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    }
+
+
+@torch.no_grad()
+def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForConditionalGeneration:
+    """The model of these fields with fairseq's weights by fairseq's names.
+
+    Source and target embedding and output projection are one matrix if their weights are the same, three if not.
+
+    Raises:
+        ValueError: if a weight is missing, left over or of another shape, or source and target vocabulary differ in
+            size.
+    """
+    weights = dict(weights)
+    embeddings = [weights.pop(f"{stack}.embed_tokens.weight", None) for stack in ("encoder", "decoder")]
+    if any(matrix is None for matrix in embeddings):
+        raise ValueError("the weights lack encoder.embed_tokens.weight or decoder.embed_tokens.weight")
+    projection = weights.pop("decoder.output_projection.weight", embeddings[1])
+    sizes = [len(embeddings[0]), len(embeddings[1])]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"the source has a vocabulary of {sizes[0]} tokens, the target one of {sizes[1]}: "
+            "a model of this package has one (5.1)"
+        )
+    tied = torch.equal(embeddings[0], embeddings[1]) and torch.equal(embeddings[0], projection)
+    config = VanillaConfig(
+        vocab_size=sizes[0],
+        tie_word_embeddings=tied,
+        position_embedding_type="learned",
+        attention_bias=True,
+        layer_norm_eps=1e-5,  # torch's default, which fairseq leaves as it is
+        **fields,
+    )
+    model = VanillaForConditionalGeneration(config).to(embeddings[0].device, embeddings[0].dtype)
+    for stack, matrix in zip((model.model.encoder, model.model.decoder), embeddings, strict=True):
+        _copy(stack.embed_tokens.weight, matrix, "embed_tokens.weight")
+    _copy(model.lm_head.weight, projection, "decoder.output_projection.weight")
+    for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
+        _copy_positions(stack.embed_positions.weight, weights.pop(f"{name}.embed_positions.weight", None), config)
+        for index, layer in enumerate(stack.layers):
+            _copy_layer(layer, f"{name}.layers.{index}", weights)
+    if weights:
+        raise ValueError(f"{next(iter(weights))} is a weight that the paper's model does not have")
+    return model.eval()
+
+
+def _check_weights(settings: Mapping, weights: Mapping) -> None:
+    """Raise ValueError if a weight is missing that could be mistaken for one that the model does not have."""
+    shared = settings.get("share_all_embeddings") or settings.get("share_decoder_input_output_embed")
+    for needed, name in (
+        (settings.get("encoder_learned_pos"), "encoder.embed_positions.weight"),
+        (settings.get("decoder_learned_pos"), "decoder.embed_positions.weight"),
+        (not shared, "decoder.output_projection.weight"),
+    ):
+        if needed and name not in weights:
+            raise ValueError(f"the weights lack {name}")
+
+
+def rename(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights by the names of fairseq's later versions, and without what is no weight.
+
+    Until 2019 an attention had W^Q, W^K and W^V in one in_proj_weight, norms were numbered, and an output projection of
+    its own was called embed_out. Since 2022 each layer of the encoder has copies of its own matrices beside them.
+    """
+    norms = {
+        "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+        "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+    }
+    renamed: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        if re.search(r"\.(version|_float_tensor)$", name) or COPIES.fullmatch(name):
+            continue
+        if fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name):
+            for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+                renamed[f"{fused[1]}.{part}_proj.{fused[2]}"] = rows
+            continue
+        if numbered := re.fullmatch(r"(encoder|decoder)\.layers\.(\d+)\.layer_norms\.(\d)\.(\w+)", name):
+            stack, layer, norm, kind = numbered.groups()
+            name = f"{stack}.layers.{layer}.{norms[stack][int(norm)]}.{kind}"
+        renamed["decoder.output_projection.weight" if name == "decoder.embed_out" else name] = tensor
+    return renamed
+
+
+def sinusoid(positions: int, d_model: int, padding_idx: int) -> torch.Tensor:
+    """fairseq's table from its first position, padding_idx + 1. (positions, D)"""
+    half = d_model // 2
+    frequency = torch.exp(torch.arange(half) * -(math.log(10000) / (half - 1)))
+    angle = torch.arange(padding_idx + 1, padding_idx + 1 + positions)[:, None] * frequency
+    # An odd d_model leaves the last dimension without a position.
+    return nn.functional.pad(torch.cat((angle.sin(), angle.cos()), dim=1), (0, d_model % 2))
+
+
+def _copy_positions(ours: torch.Tensor, theirs: torch.Tensor | None, config: VanillaConfig) -> None:
+    first = config.pad_token_id + 1
+    table = sinusoid(len(ours), config.d_model, config.pad_token_id) if theirs is None else theirs[first:]
+    _copy(ours, table[: len(ours)], "embed_positions.weight")
+
+
+def _copy_layer(ours: nn.Module, name: str, weights: dict[str, torch.Tensor]) -> None:
+    """A layer of the encoder or, with its cross-attention, of the decoder; takes what it uses out of `weights`."""
+    attention = ("q_proj", "k_proj", "v_proj")
+    parts = [
+        (ours.self_attn.qkv_proj, [f"self_attn.{part}" for part in attention]),
+        (ours.self_attn.out_proj, ["self_attn.out_proj"]),
+        (ours.self_attn_add_norm, ["self_attn_layer_norm"]),
+        (ours.ffn.fc1, ["fc1"]),
+        (ours.ffn.fc2, ["fc2"]),
+        (ours.ffn_add_norm, ["final_layer_norm"]),
+    ]
+    if hasattr(ours, "cross_attn"):
+        parts += [
+            (ours.cross_attn.q_proj, ["encoder_attn.q_proj"]),
+            (ours.cross_attn.kv_proj, ["encoder_attn.k_proj", "encoder_attn.v_proj"]),
+            (ours.cross_attn.out_proj, ["encoder_attn.out_proj"]),
+            (ours.cross_attn_add_norm, ["encoder_attn_layer_norm"]),
+        ]
+    for module, sources in parts:
+        for kind in ("weight", "bias"):
+            names = [f"{name}.{source}.{kind}" for source in sources]
+            missing = [one for one in names if one not in weights]
+            if missing:
+                raise ValueError(f"the weights lack {missing[0]}")
+            _copy(getattr(module, kind), torch.cat([weights.pop(one) for one in names]), names[0])
+
+
+def _copy(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{name} is of shape {tuple(theirs.shape)}, where the settings make it {tuple(ours.shape)}")
+    ours.copy_(theirs)
+
+
+def _load(file: Path) -> dict:
+    """What a checkpoint holds, with nothing in it run."""
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        held = f"holds {found[1]}" if found else "cannot be read"
+        raise ValueError(
+            f"{file}: {held}; of a pickle only tensors, plain containers and argparse.Namespace are taken. If you "
+            "trust it, load it with fairseq and save its 'args' or 'cfg', as plain values, and its 'model' alone"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), Mapping):
+        raise ValueError(f"{file}: no checkpoint of fairseq's, as it holds no 'model'")
+    return checkpoint
+
+
+def _settings(file: Path, checkpoint: Mapping) -> dict:
+    """fairseq's settings: the 'args' of its earlier versions, the 'cfg' of its later ones, as one dictionary."""
+    groups = [checkpoint.get("args")]
+    if groups[0] is None:
+        cfg = _plain(checkpoint.get("cfg"))
+        groups = [cfg.get(name) for name in ("criterion", "task", "model")]
+    settings: dict = {}
+    for group in groups:
+        settings.update(_plain(group))
+    if not settings:
+        raise ValueError(f"{file}: no checkpoint of fairseq's, as it holds neither 'args' nor 'cfg'")
+    return settings
+
+
+def _plain(group) -> dict:
+    if isinstance(group, argparse.Namespace):
+        return vars(group)
+    return dict(group) if isinstance(group, Mapping) else {}
+
+
+def _dictionary(file: Path) -> dict[str, int]:
+    """Tokens and their numbers from a dictionary of fairseq's, spelled as FSMTTokenizer does.
+
+    subword-nmt marks where a word goes on ("@@"), FSMTTokenizer where it ends ("</w>").
+    """
+    tokens = list(SPECIAL_TOKENS)
+    for number, line in enumerate(_lines(file), start=1):
+        token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not token or not count.isdigit():
+            raise ValueError(f"{file}, line {number}: not a token and its count: {line!r}")
+        tokens.append(token.removesuffix("@@") if token.endswith("@@") else token + "</w>")
+    numbers = {token: number for number, token in enumerate(tokens)}
+    if len(numbers) < len(tokens):
+        raise ValueError(f"{file}: a token is there twice")
+    return numbers
+
+
+def _merges(folder: Path) -> str:
+    """The merges of subword-nmt or fastBPE, without the counts that the latter adds."""
+    file = next((folder / name for name in ("bpecodes", "code") if (folder / name).is_file()), None)
+    if file is None:
+        raise ValueError(f"{folder}: no merges, as it has neither bpecodes nor code")
+    pairs = [line.split()[:2] for line in _lines(file) if not line.startswith("#version")]
+    if any(len(pair) < 2 for pair in pairs):
+        raise ValueError(f"{file}: not the merges of subword-nmt, two pieces a line")
+    return "".join(f"{left} {right}\n" for left, right in pairs)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: cannot be read: {error}") from error

@@ -1,0 +1,97 @@
+"""FSMT (facebook/wmt19-en-de and its like), fairseq's transformer as transformers has it."""
+
+from os import PathLike
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
+
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from .fairseq import build
+from .marian import _config_dict, _generation_config
+
+SAME_FIELDS = (
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation_function",
+    "max_position_embeddings",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "use_cache",
+)
+
+
+def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> VanillaForConditionalGeneration:
+    """The model whose logits are those of an FSMT model, to the rounding of 32-bit floats.
+
+    What is said of the positions in fairseq.py, and of padding and of the search in from_marian, holds here.
+
+    Args:
+        path_or_model: a folder or a Hub id with weights in safetensors, or the model itself, which is not changed.
+
+    Returns:
+        The model in evaluation mode, with weights of its own, of the same type and on the same device.
+
+    Raises:
+        ValueError: if there is no FSMT model, its weights are incomplete or pickled, or it is one that the paper's
+            model cannot be: embeddings that are not scaled, vocabularies of different sizes.
+    """
+    fsmt = path_or_model if isinstance(path_or_model, FSMTForConditionalGeneration) else _load(path_or_model)
+    if not fsmt.config.scale_embedding:
+        raise ValueError(
+            "scale_embedding is False in this FSMT model; "
+            "in the paper's model embeddings are multiplied by sqrt(d_model) (3.4)"
+        )
+    fields = {field: getattr(fsmt.config, field) for field in SAME_FIELDS}
+    weights = {name.removeprefix("model."): tensor for name, tensor in fsmt.state_dict().items()}
+    model = build(fields, weights)
+    model.generation_config = _generation_config(fsmt.generation_config, model.config)
+    return model
+
+
+def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
+    """The tokenizer of an FSMT model, AutoTokenizer's, which here knows EOS by that name, too.
+
+    Raises:
+        ValueError: if there is none, or sacremoses is not installed.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: no tokenizer could be loaded: {error}") from error
+    if not isinstance(tokenizer, FSMTTokenizer):
+        raise ValueError(f"{path}: its tokenizer is a {type(tokenizer).__name__}, not an FSMTTokenizer")
+    tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
+    return tokenizer
+
+
+def _load(path: str | PathLike) -> FSMTForConditionalGeneration:
+    if not isinstance(path, str | PathLike):
+        raise ValueError(
+            f"from_fsmt takes a folder, a Hub id or an FSMTForConditionalGeneration, not {type(path).__name__}"
+        )
+    model_type = _config_dict(path).get("model_type")
+    if model_type != FSMTConfig.model_type:
+        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {FSMTConfig.model_type!r}")
+    if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
+        raise ValueError(
+            f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
+            "FSMTForConditionalGeneration.from_pretrained and give from_fsmt the model"
+        )
+    try:
+        model, info = FSMTForConditionalGeneration.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{path}: no FSMT model could be loaded: {error}") from error
+    if info["missing_keys"]:
+        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
+    return model
