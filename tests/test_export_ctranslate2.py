@@ -162,7 +162,7 @@ def test_the_script_writes_a_folder_that_translates(folder, tmp_path, make_model
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model", "out", "--quantization", "int7"], "quantization must be one of float32, int8, not 'int7'"),
+        (["model", "new/out", "--quantization", "int7"], "quantization must be one of float32, int8, not 'int7'"),
         (["model", "model"], "model: exists already"),
         (["nothing", "out"], "nothing is no model folder, as it has no config.json"),
     ],

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 @contextmanager
 def new_folder(destination: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `destination` when the block ends without an error.
+    """A folder to write to, which becomes `destination` when the block ends without an error; else nothing stays.
 
     Raises:
         ValueError: if `destination` exists.
@@ -16,9 +16,10 @@ def new_folder(destination: Path) -> Iterator[Path]:
     """
     if destination.exists():
         raise ValueError(f"{destination}: exists already")
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f"{destination.name}.part-", dir=destination.parent) as part:
+    nearest = next(parent for parent in destination.absolute().parents if parent.exists())
+    with TemporaryDirectory(prefix=f"{destination.name}.part-", dir=nearest) as part:
         folder = Path(part, "folder")
         folder.mkdir()
         yield folder
+        destination.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(destination)
