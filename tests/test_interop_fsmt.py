@@ -102,9 +102,12 @@ def test_greedy_translations_are_fsmts():
     assert len({tuple(row) for row in ours.tolist()}) > 1
 
 
-def test_the_search_is_the_papers_with_fsmts_tokens():
-    config = from_fsmt(make_fsmt()).generation_config
-    assert (config.length_penalty, config.max_extra_tokens, config.max_length) == (0.6, 50, None)
+def test_the_search_is_fsmts_but_for_its_limits():
+    fsmt = make_fsmt()
+    fsmt.generation_config.length_penalty = 1.3
+    config = from_fsmt(fsmt).generation_config
+    assert (config.length_penalty, config.max_extra_tokens, config.max_length) == (1.3, 50, None)
+    assert config.length_penalty_type == "length"
     assert (config.pad_token_id, config.eos_token_id, config.decoder_start_token_id) == (PAD, EOS, EOS)
 
 

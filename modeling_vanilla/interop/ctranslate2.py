@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
-from ..generation_vanilla import gnmt_penalty
+from ..generation_vanilla import length_penalty as divisor
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 QUANTIZATIONS = ("float32", "int8")
@@ -127,7 +127,7 @@ def translate(
 
 def _gnmt_score(tokens: Sequence[str], score: float, alpha: float) -> float:
     length = len(tokens) + 1  # EOS, which CTranslate2 counts, too, and does not return
-    return score * length**alpha / gnmt_penalty(length, alpha)
+    return score * length**alpha / divisor(length, alpha)
 
 
 def _check(config: VanillaConfig) -> None:

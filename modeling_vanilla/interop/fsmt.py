@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .fairseq import build
-from .marian import _config_dict, _generation_config
+from .marian import keep_search, read_config
 
 SAME_FIELDS = (
     "d_model",
@@ -55,7 +55,7 @@ def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> V
     fields = {field: getattr(fsmt.config, field) for field in SAME_FIELDS}
     weights = {name.removeprefix("model."): tensor for name, tensor in fsmt.state_dict().items()}
     model = build(fields, weights)
-    model.generation_config = _generation_config(fsmt.generation_config, model.config)
+    model.generation_config = keep_search(fsmt.generation_config, model.config)
     return model
 
 
@@ -80,7 +80,7 @@ def _load(path: str | PathLike) -> FSMTForConditionalGeneration:
         raise ValueError(
             f"from_fsmt takes a folder, a Hub id or an FSMTForConditionalGeneration, not {type(path).__name__}"
         )
-    model_type = _config_dict(path).get("model_type")
+    model_type = read_config(path).get("model_type")
     if model_type != FSMTConfig.model_type:
         raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {FSMTConfig.model_type!r}")
     if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):

@@ -93,7 +93,7 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
         _copy_layer(ours, theirs, order)
     if config.output_bias:
         model.lm_head.bias.copy_(output_bias)
-    model.generation_config = _generation_config(marian.generation_config, config)
+    model.generation_config = keep_search(marian.generation_config, config)
     return model.eval()
 
 
@@ -108,7 +108,7 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
     """
     file = Path(path, "tokenizer.json")
     if file.is_file() and not file.with_name("tokenizer_config.json").is_file():
-        return _wrap(Tokenizer.from_file(str(file)), _config_dict(path))
+        return _wrap(Tokenizer.from_file(str(file)), read_config(path))
     try:
         return AutoTokenizer.from_pretrained(path)
     except (ImportError, OSError, TypeError, ValueError) as error:
@@ -121,7 +121,7 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
 def _load(path: str | PathLike) -> MarianMTModel:
     if not isinstance(path, str | PathLike):
         raise ValueError(f"from_marian takes a folder, a Hub id or a MarianMTModel, not {type(path).__name__}")
-    model_type = _config_dict(path).get("model_type")
+    model_type = read_config(path).get("model_type")
     if model_type != MarianConfig.model_type:
         raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {MarianConfig.model_type!r}")
     if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
@@ -138,7 +138,8 @@ def _load(path: str | PathLike) -> MarianMTModel:
     return model
 
 
-def _config_dict(path: str | PathLike) -> dict:
+def read_config(path: str | PathLike) -> dict:
+    """config.json of a folder or a Hub id; ValueError if there is none."""
     try:
         config = PreTrainedConfig.get_config_dict(path)[0]
     except OSError as error:
@@ -205,8 +206,9 @@ def _copy_writer(ours: nn.Linear | nn.LayerNorm, theirs: nn.Linear | nn.LayerNor
     ours.bias.copy_(theirs.bias[order])
 
 
-def _generation_config(marian: GenerationConfig, config: VanillaConfig) -> GenerationConfig:
-    kept = {name: value for name, value in marian.to_diff_dict().items() if name not in OTHER_SEARCH}
+def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationConfig:
+    """How a model of transformers searches, but for its limits: see `from_marian`."""
+    kept = {name: value for name, value in theirs.to_diff_dict().items() if name not in OTHER_SEARCH}
     if kept.get("num_beams") == 1:
         del kept["num_beams"]  # what transformers does unasked: nobody's choice
     kept.pop("_from_model_config", None)
