@@ -3,11 +3,14 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: quickstart test slow check clean
+.PHONY: quickstart reproduce test slow check clean
 
 quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
 	$(BIN)/python examples/quickstart.py
+
+reproduce: $(READY)  ## every table and figure of the paper at smoke scale, and a report
+	PYTHONPATH=examples $(BIN)/python examples/reproduce/report.py
 
 test: $(READY)  ## the fast tests
 	$(BIN)/python -m pytest

@@ -1,0 +1,98 @@
+"""Every table and figure of the paper at smoke scale, on two cores in under ten minutes, as one report.
+
+    python examples/reproduce/report.py --output_dir runs/reproduce
+
+Runs the scripts of this folder one after the other, on an embedded toy corpus and toy trees, and leaves report.md with
+their tables and pictures. The figures show that every piece works; they say nothing of the paper's. A piece that is
+done already is not run again.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from toy_corpus import toy_corpus, write_corpus
+from tqdm.auto import tqdm
+
+from modeling_vanilla.command_line import one_line_errors
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent
+TRAINING = (
+    "--preset tiny --vocab_size 1000 --max_steps 250 --tokens_per_update 2500 --tokens_per_batch 2500 "
+    "--warmup_steps 100 --validate_steps 250 --checkpoint_steps 50 --average_checkpoints 1"
+).split()
+
+
+def pieces(output: Path) -> list[tuple[str, list]]:
+    """What is run, in order: (folder, command). A folder is complete when its command has ended well."""
+    train, validation, test = (str(output / "corpus" / f"{split}.jsonl") for split in ("train", "validation", "test"))
+    data = ["--train_file", train, "--validation_file", validation]
+    sentence = "the old teacher reads a book in the garden ."
+    run = output / "translation"
+    return [
+        ("table1", [HERE / "table1.py", "--lengths", "128", "256", "512", "--widths", "128", "256", "--rounds", "2"]),
+        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *TRAINING]),
+        ("table2", [HERE / "table2.py", "--runs", run]),
+        ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
+        ("table4", [HERE / "parsing.py", "--scale", "smoke"]),
+        ("figures", [HERE / "figures.py"]),
+        ("attention", [EXAMPLES / "visualize_attention.py", run / "model", "--sentence", sentence]),
+    ]
+
+
+def run_piece(command: list, folder: Path) -> None:
+    """Run a script; what it says goes to a log beside its folder.
+
+    Raises:
+        ValueError: if it fails, with its last line.
+    """
+    log = folder.with_name(folder.name + ".log")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLES.parent, EXAMPLES, HERE)))}
+    with log.open("w", encoding="utf-8") as file:
+        code = subprocess.run(
+            [sys.executable, *map(str, command), "--output_dir", str(folder)],
+            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+        ).returncode  # fmt: skip
+    if code:
+        last = (log.read_text(encoding="utf-8").strip() or "no output").splitlines()[-1]
+        raise ValueError(f"{Path(command[0]).name} ended with exit code {code}: {last} (see {log})")
+
+
+def section(folder: Path) -> str:
+    """A piece's tables, with its headings one level down, and its pictures and pages."""
+    tables = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
+    pictures = [f"![{path.stem}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.png"))]
+    pages = [f"[{path.name}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.html"))]
+    lines = ["#" + line if line.startswith("#") else line for table in tables for line in table.splitlines()]
+    lines += ["", *pictures, "", *pages]
+    return "\n".join(lines)
+
+
+def report(output: Path) -> Path:
+    """Run what is missing and write report.md. Its path."""
+    output.mkdir(parents=True, exist_ok=True)
+    write_corpus(toy_corpus(5000, 100, 100), output / "corpus")
+    parts = ["# The paper's tables and figures, at smoke scale", "", "By `make reproduce`, on a made-up corpus.", ""]
+    for name, command in tqdm(pieces(output), desc="pieces"):
+        folder, done = output / name, output / f"{name}.done"
+        if not done.exists():
+            run_piece(command, folder)
+            done.touch()
+        parts += [f"# {name}", "", section(folder), ""]
+    part = output / "report.md.part"
+    part.write_text("\n".join(parts), encoding="utf-8")
+    return part.replace(output / "report.md")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="default: %(default)s")
+    with one_line_errors():
+        print(report(parser.parse_args().output_dir.resolve()))
+
+
+if __name__ == "__main__":
+    main()
