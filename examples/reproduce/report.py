@@ -20,21 +20,29 @@ from modeling_vanilla.command_line import one_line_errors
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
-TRAINING = (
-    "--preset tiny --vocab_size 1000 --max_steps 250 --tokens_per_update 2500 --tokens_per_batch 2500 "
-    "--warmup_steps 100 --validate_steps 250 --checkpoint_steps 50 --average_checkpoints 1"
-).split()
+TRAINING = {
+    "--preset": "tiny",
+    "--vocab_size": 1000,
+    "--max_steps": 250,
+    "--tokens_per_update": 2500,
+    "--tokens_per_batch": 2500,
+    "--warmup_steps": 100,
+    "--validate_steps": 250,
+    "--checkpoint_steps": 50,
+    "--average_checkpoints": 1,
+}
 
 
 def pieces(output: Path) -> list[tuple[str, list]]:
     """What is run, in order: (folder, command). A folder is complete when its command has ended well."""
     train, validation, test = (str(output / "corpus" / f"{split}.jsonl") for split in ("train", "validation", "test"))
     data = ["--train_file", train, "--validation_file", validation]
+    training = [part for option in TRAINING.items() for part in option]
     sentence = "the old teacher reads a book in the garden ."
     run = output / "translation"
     return [
         ("table1", [HERE / "table1.py", "--lengths", "128", "256", "512", "--widths", "128", "256", "--rounds", "2"]),
-        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *TRAINING]),
+        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *training]),
         ("table2", [HERE / "table2.py", "--runs", run]),
         ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
         ("table4", [HERE / "parsing.py", "--scale", "smoke"]),
