@@ -1,0 +1,199 @@
+"""Reading, cleaning and linear form of trees, against trees by hand and a checker by rewriting of strings."""
+
+import gzip
+import random
+import re
+
+import pytest
+from toy_trees import toy_treebank
+from trees import (
+    MARKER,
+    Node,
+    Word,
+    bracketed,
+    clean,
+    delinearise,
+    is_well_formed,
+    leaves,
+    linearise,
+    read_treebank,
+    with_tags,
+    words,
+)
+
+JOHN = Node("S", (Node("NP", (Word("NNP", "John"),)), Node("VP", (Word("VBZ", "sleeps"),)), Word(".", ".")))
+PENN = """
+( (S
+    (NP-SBJ-1 (NNP John) )
+    (VP (VBZ sleeps)
+      (S (NP-SBJ (-NONE- *-1) )
+         (ADVP-TMP (-NONE- *T*-2) )))
+    (. .) ))
+( (NP=2 (-LRB- -LRB-) (NN ice|cream) (-RRB- -RRB-)))
+
+
+( (S (S (NP (NNP Mary)) (VP-CLR (VBD 1\\/2))) ))
+"""
+CLEANED = [
+    ["(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))", "(NP (-LRB- -LRB-) (NN ice|cream) (-RRB- -RRB-))"],
+    ["(S (S (NP (NNP Mary)) (VP (VBD 1\\/2))))"],
+]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """The trees of a text, as that of a file."""
+
+    def read(text, name="x.mrg"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return read_treebank(path)
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["x.mrg", "x.mrg.gz"])
+def test_a_treebank_is_read_clean_and_by_file(name, read):
+    assert [[bracketed(tree) for tree in trees] for trees in read(PENN, name)] == CLEANED
+    assert read(PENN)[0][0] == JOHN
+
+
+def test_line_ends_and_layout_do_not_matter(read):
+    assert read(PENN.replace("\n", "\r\n")) == read(PENN)
+    assert read("\n\n".join("\n".join(trees) for trees in CLEANED)) == read(PENN)
+
+
+@pytest.mark.parametrize(
+    "raw, cleaned",
+    [
+        ("((NP (NN a)) (VP (VB b)))", "(TOP (NP (NN a)) (VP (VB b)))"),
+        ("(TOP (S-HLN (NN a)))", "(S (NN a))"),
+        ("(TOP (NP (NN a)) (NP (NN b)))", "(TOP (NP (NN a)) (NP (NN b)))"),
+        ("(NN a)", "(TOP (NN a))"),
+        ("((NN a))", "(TOP (NN a))"),
+        ("(NP-SBJ=2 (-NONE- *) (NP-1-2 (-NONE- 0)) (PRP$ her))", "(NP (PRP$ her))"),
+    ],
+)
+def test_cleaning(raw, cleaned, read):
+    assert bracketed(read(raw)[0][0]) == cleaned
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "x.mrg: there are no trees in it"),
+        ("\n\n", "x.mrg: there are no trees in it"),
+        ("(S (NN a))\n( (S (NN b)\n   (NN c) )\n", "x.mrg, line 2: the tree that starts here is not closed"),
+        ("( (S (NN a))\n( (S (NN b)))\n)", "x.mrg, line 2, in the tree from line 1 on: a bracket has no label"),
+        ("(S (NN a)))\n", "x.mrg, line 1: a bracket is closed that was never opened"),
+        ("(S (NN a))\n()\n", "x.mrg, line 2: a bracket has nothing in it: ()"),
+        ("(S\n(NP) (NN a))", "x.mrg, line 2, in the tree from line 1 on: a bracket has nothing in it: (NP)"),
+        ("(S (NN a)\n b)", "x.mrg, line 1: the bracket (S holds words that are in no bracket of their own"),
+        ("(S\n(NP a b c))", "x.mrg, line 2, in the tree from line 1 on: the bracket (NP holds words"),
+        ("1\tJohn\tNNP\t2\tnsubj\n", "x.mrg, line 1: '1' is in no bracket"),
+        ("(S (NN a))\n{'tree': 1}", "x.mrg, line 2: \"{'tree':\" is in no bracket"),
+        ("(S (NN a))\n( (S (-NONE- *)))", "x.mrg, line 2: the tree has no words"),
+        ("(S " * 3000 + ")" * 3000, "x.mrg, line 1: 200 brackets are open"),
+    ],
+)
+def test_what_is_no_tree_is_named_with_its_line(text, says, read):
+    with pytest.raises(ValueError) as caught:
+        read(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(read, tmp_path):
+    with pytest.raises(ValueError, match=r"gone.mrg: cannot be read, No such file"):
+        read_treebank(tmp_path / "gone.mrg")
+    (tmp_path / "latin.mrg").write_bytes(b"(S (NN a))\n(S (NN caf\xe9))\n")
+    with pytest.raises(ValueError, match=r"latin.mrg, line 2: not UTF-8"):
+        read_treebank(tmp_path / "latin.mrg")
+    (tmp_path / "plain.gz").write_text("(S (NN a))")
+    with pytest.raises(ValueError, match=r"plain.gz: cannot be read"):
+        read_treebank(tmp_path / "plain.gz")
+
+
+# The linear form
+
+
+def test_linear_form_by_hand():
+    tokens = ["(S", "(NP", "XX", ")NP", "(VP", "XX", ")VP", "XX", ")S"]
+    assert linearise(JOHN) == tokens
+    assert delinearise(tokens, ["John", "sleeps", "."]) == with_tags(JOHN, ["XX", "XX", "XX"])
+    assert words(JOHN) == ["John", "sleeps", "."]
+
+
+def test_nothing_is_lost():
+    trees = [tree for trees in toy_treebank(files=20) for tree in trees]
+    trees += [Node("TOP", JOHN.children), Node("S", (JOHN, JOHN)), Node("NP", (Node("NP", (Word("NN", MARKER),)),))]
+    for tree in trees:
+        tags = [leaf.tag for leaf in leaves(tree)]
+        back = delinearise(linearise(tree), words(tree))
+        assert back == with_tags(tree, [MARKER] * len(tags))
+        assert with_tags(back, tags) == tree
+        assert is_well_formed(linearise(tree), words(tree))
+
+
+@pytest.mark.parametrize(
+    "tokens, repaired",
+    [
+        ("", "(TOP (XX a) (XX b) (XX c))"),
+        ("(S XX XX XX", "(S (XX a) (XX b) (XX c))"),
+        ("(S (NP XX )S", "(TOP (S (NP (XX a))) (XX b) (XX c))"),
+        ("(S (NP XX )NP (VP XX", "(S (NP (XX a)) (VP (XX b) (XX c)))"),
+        ("(S XX )VP XX XX )S", "(S (XX a) (XX b) (XX c))"),
+        ("(S XX XX XX XX XX )S", "(S (XX a) (XX b) (XX c))"),
+        ("(S (NP )NP XX XX XX )S", "(S (XX a) (XX b) (XX c))"),
+        ("(NP XX )NP (VP XX XX )VP", "(TOP (NP (XX a)) (VP (XX b) (XX c)))"),
+        ("(S XX <unk> XX ( ) XX )S", "(S (XX a) (XX b) (XX c))"),
+        (")S (S XX XX XX )S )S", "(S (XX a) (XX b) (XX c))"),
+        ("XX XX XX )TOP", "(TOP (XX a) (XX b) (XX c))"),
+    ],
+)
+def test_repair_by_hand(tokens, repaired):
+    assert bracketed(delinearise(tokens.split(), ["a", "b", "c"])) == repaired
+    assert not is_well_formed(tokens.split(), ["a", "b", "c"])
+
+
+def is_linear_form(tokens, length):
+    """By rewriting: a bracket around finished things is a finished thing, and one must be left."""
+    text, before = " ".join(tokens), None
+    while text != before:
+        before, text = text, re.sub(r"\((\S+)((?: XX| #)+) \)\1(?!\S)", "#", text)
+    return text == "#" and tokens.count("XX") == length
+
+
+def test_any_tokens_give_a_tree_over_the_words():
+    rng = random.Random(0)
+    soup = ["XX", "(S", ")S", "(NP", ")NP", "the", "(", ")"]
+    trees = [tree for trees in toy_treebank(files=4) for tree in trees]
+    well_formed = 0
+    for _ in range(3000):
+        tree = rng.choice(trees)
+        sentence, tokens = words(tree), linearise(tree)
+        for _ in range(rng.choice([0, 1, 1, 2, 40])):
+            at = rng.randrange(len(tokens) + 1)
+            tokens[at : at + rng.randrange(2)] = rng.sample(soup, rng.randrange(3))
+        repaired = delinearise(tokens, sentence)
+        assert words(repaired) == sentence
+        assert is_linear_form(linearise(repaired), len(sentence))
+        assert is_well_formed(tokens, sentence) == is_linear_form(tokens, len(sentence))
+        well_formed += is_well_formed(tokens, sentence)
+    assert 500 < well_formed < 2500
+
+
+def test_an_endless_output_is_no_endless_tree():
+    assert words(delinearise(["(S"] * 5000 + ["XX"] * 3, ["a", "b"])) == ["a", "b"]
+
+
+def test_a_sentence_without_words_has_no_tree():
+    with pytest.raises(ValueError, match="without words"):
+        delinearise(["(S", ")S"], [])
+
+
+def test_toy_trees_are_clean_and_all_different():
+    trees = [tree for trees in toy_treebank(files=8) for tree in trees]
+    assert len({bracketed(tree) for tree in trees}) == len(trees) == 200
+    assert all(clean(tree) == tree for tree in trees)
+    assert toy_treebank(files=8) == toy_treebank(files=8) != toy_treebank(files=8, seed=1)
