@@ -66,7 +66,7 @@ _LEXICON = {
 }
 
 
-def toy_treebank(files: int = 120, sentences: int = 25, seed: int = 0) -> list[list[Node]]:
+def toy_treebank(files: int = 100, sentences: int = 12, seed: int = 0) -> list[list[Node]]:
     """`files` lists of `sentences` cleaned trees each; no sentence comes twice."""
     rng = random.Random(seed)
     seen: dict[Node, None] = {}
