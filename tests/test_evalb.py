@@ -208,3 +208,5 @@ def test_no_other_labels_score_higher_on_the_training_trees():
     labels = ["S", "SQ", "NP", "VP", "PP", "SBAR", "ADVP"]
     assert found(*right_branching_labels(training)) == max(found(root, inner) for root in labels for inner in labels)
     assert right_branching_labels([]) == ("S", "S")
+    # A last word alone is no right branch, however many brackets there are around it.
+    assert right_branching_labels([parse("(S (NP (NN a)) (VP (VB b) (NP (NP (NN c)))))")]) == ("S", "VP")
