@@ -1,46 +1,199 @@
-"""Attention as pictures, as in the paper's appendix."""
+"""Attention as pictures, as in the paper's appendix: heat maps, lines between words, and a page to look around in.
 
+In a notebook:
+
+    maps = attention_maps(model, tokenizer, "A dog runs.", "Ein Hund rennt.")
+    maps                                                 # as a cell's last line: the page itself
+    draw_lines(maps["encoder"], layer=4)                 # a matplotlib figure
+    save_figure(draw_heat_map(maps["cross"], layer=5, heads=[0]), Path("cross.png"))
+"""
+
+import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # no display is needed, or assumed
 import torch
-from matplotlib import pyplot as plt
+from matplotlib import colormaps
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .alignment import eager_attention
+from .attention_page import MIN_WEIGHT, attention_page
+
+# The three uses of attention (3.2.3), and what each picture says of its two sides.
+KINDS = {
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Encoder-decoder attention",
+}
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """One use of attention: weights (layers, H, rows, columns), and the words of rows, which attend, and columns."""
+
+    name: str
+    weights: torch.Tensor
+    rows: list[str]
+    columns: list[str]
+
+    def at(self, layer: int, heads: Sequence[int] | None = None) -> tuple[torch.Tensor, list[int]]:
+        """Weights (heads, rows, columns) of some heads of a layer, and their numbers; without `heads`: all of them.
+
+        Raises:
+            ValueError: if there is no such layer or head; both count from 0.
+        """
+        layers, count = self.weights.shape[:2]
+        chosen = list(range(count)) if heads is None else list(heads)
+        if not chosen:
+            raise ValueError("heads must name at least one")
+        for kind, number, end in [("layer", layer, layers), *(("head", head, count) for head in chosen)]:
+            if not 0 <= number < end:
+                raise ValueError(f"{kind} must be from 0 to {end - 1}, not {number}")
+        return self.weights[layer, chosen], chosen
+
+
+class AttentionMaps(dict[str, AttentionMap]):
+    """An AttentionMap for each of KINDS. A notebook shows it as the page of `attention_page`."""
+
+    def page(self, title: str = "Attention") -> str:
+        """One HTML page that needs nothing else: every kind, layer and head, as lines and as heat map."""
+        return attention_page(
+            list(self.values()), head_colours(max(len(one.weights[0]) for one in self.values())), title
+        )
+
+    def _repr_html_(self) -> str:
+        # In a frame, so that neither the page nor the notebook styles the other.
+        return f'<iframe srcdoc="{html.escape(self.page())}" style="width:100%;height:700px;border:0"></iframe>'
+
+
+def attention_maps(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str
+) -> AttentionMaps:
+    """What every head of every layer looks at as the model reads `source` and produces `target`.
+
+    The rows of both uses in the decoder are the tokens of the target as each is produced, EOS at the end. The columns
+    of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
+
+    Raises:
+        ValueError: if source is blank. A blank target is EOS alone.
+    """
+    if not source.strip():
+        raise ValueError(f"source: there is no word in {source!r}")
+    batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
+    with eager_attention([model]), torch.inference_mode():
+        outputs = model.eval()(**batch, output_attentions=True)
+    sources, produced = (_pieces(tokenizer, batch[name][0]) for name in ("input_ids", "labels"))
+    start = _pieces(tokenizer, torch.tensor([model.config.decoder_start_token_id]))
+    sides = {
+        "encoder": (outputs.encoder_attentions, sources, sources),
+        "decoder": (outputs.decoder_attentions, produced, start + produced[:-1]),
+        "cross": (outputs.cross_attentions, produced, sources),
+    }
+    return AttentionMaps(
+        (kind, AttentionMap(KINDS[kind], torch.cat(weights).float().cpu(), rows, columns))
+        for kind, (weights, rows, columns) in sides.items()
+    )
 
 
 def cross_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str
 ) -> tuple[torch.Tensor, list[str], list[str]]:
-    """How each target token, as it is produced, attends to the source.
+    """How each target token, as it is produced, attends to the source: attention_maps' "cross" alone.
 
     Returns:
         Weights (layers, H, T, S), and the pieces of text that the T target and the S source tokens stand for.
     """
-    batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
-    with eager_attention([model]), torch.inference_mode():
-        outputs = model.eval()(**batch, output_attentions=True)
-    weights = torch.cat(outputs.cross_attentions).float().cpu()
-    return weights, _pieces(tokenizer, batch["labels"][0]), _pieces(tokenizer, batch["input_ids"][0])
+    cross = attention_maps(model, tokenizer, source, target)["cross"]
+    return cross.weights, cross.rows, cross.columns
+
+
+def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
+    """The weights of one layer as a heat map, the mean of some heads or of all.
+
+    Raises:
+        ValueError: if there is no such layer or head.
+    """
+    weights, chosen = attention.at(layer, heads)
+    title = f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}"
+    return _heat_map(weights.mean(dim=0), attention.rows, attention.columns, title)
+
+
+def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
+    """The weights of one layer as lines from the words that attend, above, to those attended to, below.
+
+    The colour of a line is its head's, its thickness the weight. Weights below MIN_WEIGHT are left out.
+
+    Raises:
+        ValueError: if there is no such layer or head.
+    """
+    weights, chosen = attention.at(layer, heads)
+    rows, columns = attention.rows, attention.columns
+    figure = Figure(figsize=(2 + 0.35 * max(len(rows), len(columns)), 4.5), layout="constrained")
+    axes = figure.subplots()
+    colours = head_colours(attention.weights.shape[1])
+    for head, of_head in zip(chosen, weights, strict=True):
+        shown = (of_head >= MIN_WEIGHT).nonzero().tolist()
+        widths = [min(1.0, float(of_head[row, column])) for row, column in shown]
+        axes.add_collection(
+            LineCollection(
+                [((row, 1), (column, 0)) for row, column in shown],
+                colors=[to_rgba(colours[head], 0.1 + 0.9 * width) for width in widths],
+                linewidths=[6 * width for width in widths],
+                capstyle="round",
+            )
+        )
+    for words, height, side in ((rows, 1.03, "bottom"), (columns, -0.03, "top")):
+        for place, word in enumerate(words):
+            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False)
+    axes.set(xlim=(-1, max(len(rows), len(columns))), ylim=(0, 1))
+    axes.axis("off")
+    of_heads = [Line2D([], [], color=colours[head], linewidth=3, label=f"head {head}") for head in chosen]
+    figure.legend(handles=of_heads, loc="outside right upper", fontsize=7)
+    figure.suptitle(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}", fontsize=10)
+    return figure
 
 
 def plot_attention(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], path: Path, title: str) -> None:
     """Draw weights (rows, columns) as a heat map with its tokens, to a PNG file."""
-    size = (2 + 0.4 * len(columns), 2 + 0.4 * len(rows))
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
-    axes.imshow(weights, cmap="Blues", vmin=0)
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_title(title)
+    save_figure(_heat_map(weights, rows, columns, title), path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to a PNG file, under another name first, so that it is never half-written."""
     part = path.with_name(path.stem + ".part.png")
     figure.savefig(part, dpi=120)
-    plt.close(figure)
     part.replace(path)
 
 
+def head_colours(count: int) -> list[str]:
+    """A colour for each of so many heads, "#rrggbb"."""
+    if count <= 10:
+        return [to_hex(f"C{head}") for head in range(count)]
+    return [to_hex(colormaps["hsv"](head / count)) for head in range(count)]
+
+
+def _heat_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
+    figure = Figure(figsize=(2 + 0.4 * len(columns), 2 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(weights, cmap="Blues", vmin=0)
+    # Words are no formulas, whatever dollar signs are in them.
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, parse_math=False)
+    axes.set_title(title)
+    return figure
+
+
+def _name_heads(chosen: list[int], attention: AttentionMap) -> str:
+    if len(chosen) == 1:
+        return f"head {chosen[0]}"
+    return "all heads" if len(chosen) == attention.weights.shape[1] else f"heads {', '.join(map(str, chosen))}"
+
+
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:
-    return [tokenizer.decode([token]) or token for token in ids.tolist()]
+    # A blank alone decodes to nothing that could be seen: then it is the token's own name.
+    return [tokenizer.decode([token]).strip() or tokenizer.convert_ids_to_tokens(token) for token in ids.tolist()]
