@@ -1,0 +1,50 @@
+"""What the scripts here measure with: the time and the memory of a computation, and exponents fitted to them."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch.profiler import ProfilerActivity, profile
+
+
+def best_seconds(compute: Callable[[], object], rounds: int) -> float:
+    """Processor time of the shortest of `rounds` calls, all threads together, after one that does not count.
+
+    Unlike time on the clock it leaves out what other work on the machine takes, which would bend the exponents.
+    """
+    times = []
+    for _ in range(rounds + 1):
+        start = time.process_time()
+        compute()
+        times.append(time.process_time() - start)
+    return min(times[1:])
+
+
+def peak_bytes(compute: Callable[[], object]) -> int:
+    """The most bytes of tensors that were held at once during the call, above what was held before.
+
+    Counted from every allocation and release of torch's allocator on the CPU, as torch.profiler records them: the
+    tensors that are saved for the backward pass and the scratch tensors inside a kernel are in it, what a library
+    takes by itself (oneDNN's scratch pad) is not. The size of the process would show neither small layers nor what the
+    allocator keeps for later.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler talks to stderr at every start and stop
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        compute()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return int(np.cumsum([0, *changes]).max())
+
+
+def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The b of cost = a size^b, by least squares on the logarithms; needs two different sizes."""
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file under another name and rename it, so that it is never half-written."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,207 @@
+"""Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
+
+import json
+import math
+
+import pytest
+import table1
+import torch
+from measure import best_seconds, fitted_exponent, peak_bytes
+from restricted_attention import restricted_attention
+from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length, reach
+from torch.utils.flop_counter import FlopCounterMode
+
+from modeling_vanilla.attention_vanilla import SelfAttention, decoder_mask, encoder_mask
+
+SMALL = Size(n=12, d=8, k=3, r=4, d_k=4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n", "r"), [(1, 1), (5, 1), (5, 2), (12, 3), (12, 4), (13, 4), (11, 8), (7, 7), (4, 9)])
+def test_restricted_attention_is_the_package_s_with_a_window(make_config, monkeypatch, n, r, causal):
+    """The same layer with the same weights, once by the package's mask over n x n scores, once by blocks."""
+    config = make_config(attention_window=r, attn_implementation="eager")
+    torch.manual_seed(0)
+    layer = SelfAttention(config, num_heads=4, layer_idx=0, is_causal=causal)
+    x = torch.randn(2, n, config.d_model, requires_grad=True)
+    mask = decoder_mask(config, x, None, None) if causal else encoder_mask(config, x, None)
+    expected = layer(x, mask)[0]
+    seed = torch.randn_like(expected)
+    expected_gradient = torch.autograd.grad(expected, x, seed)[0]
+
+    q, k, v = (layer.split_heads(part) for part in layer.qkv_proj(x).split(layer.parts, dim=-1))
+    output = layer.out_proj(restricted_attention(q, k, v, r, causal).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(output, x, seed)[0], expected_gradient, rtol=0, atol=1e-5)
+
+
+def test_restricted_attention_multiplies_in_proportion_to_r_n_d():
+    def flops(n: int, r: int, d: int) -> int:
+        x = torch.randn(1, 1, n, d)
+        with FlopCounterMode(display=False) as counter:
+            restricted_attention(x, x, x, r)
+        return counter.get_total_flops()
+
+    # Two products of n x (2r - 1) x d, of two FLOPs each.
+    assert flops(64, 8, 16) == 2 * 2 * 64 * 15 * 16
+    assert flops(512, 8, 16) == 8 * flops(64, 8, 16)
+    assert flops(64, 8, 32) == 2 * flops(64, 8, 16)
+    # And nothing of the size n x n is held: with it, eight times the length would take 64 times the memory.
+    long, short = (
+        peak_bytes(lambda n=n: restricted_attention(*[torch.randn(1, 1, n, 16)] * 3, 8)) for n in (8192, 1024)
+    )
+    assert long < 8.5 * short
+
+
+def test_restricted_attention_needs_a_window():
+    x = torch.randn(1, 1, 4, 2)
+    with pytest.raises(ValueError, match=r"^r must be at least 1, not 0$"):
+        restricted_attention(x, x, x, 0)
+
+
+def test_peak_is_what_is_held_at_once():
+    def compute() -> None:
+        first = torch.empty(1000)
+        del first
+        second, third = torch.empty(500), torch.empty(700)
+        del second, third
+
+    assert peak_bytes(compute) == 4 * 1200
+    assert peak_bytes(lambda: None) == 0
+
+
+def test_time_is_of_one_call():
+    calls = []
+    assert 0 <= best_seconds(lambda: calls.append(1), rounds=3) < 0.1
+    assert len(calls) == 4
+
+
+def test_exponent_of_a_power():
+    assert fitted_exponent([2, 4, 32], [5 * size**1.5 for size in (2, 4, 32)]) == pytest.approx(1.5)
+
+
+def test_chain_counts_operations_that_wait_for_each_other():
+    x = torch.randn(3, requires_grad=True)
+    # The leaf itself is one; beside the chain of three, a shorter one.
+    assert longest_chain(x.exp().sin().cos() + x.exp()) == 5
+    assert longest_chain(x.exp()) == 2
+
+
+def test_only_the_recurrent_layer_waits_for_every_position():
+    for row in ROWS.values():
+        chains = []
+        for n in (16, 24, 32):  # below 16 the package's softmax takes another way on a CPU
+            size = SMALL._replace(n=n)
+            x = torch.randn(1, n, size.d, dtype=torch.double, requires_grad=True)
+            chains.append(longest_chain(row.layer(size).double()(x)))
+        if row.sequential == "O(n)":
+            assert chains[1] - chains[0] == chains[2] - chains[1] >= 8  # as many operations for each position
+        else:
+            assert chains[0] == chains[1] == chains[2]
+
+
+def test_gradients_arrive_where_the_layer_looks():
+    x = torch.randn(1, 12, 8, dtype=torch.double, requires_grad=True)
+    sixth = torch.arange(12) == 5
+
+    def seen(layer) -> list[int]:
+        return arrivals(layer.double(), x, sixth).nonzero()[:, 0].tolist()
+
+    assert seen(ROWS["self-attention"].layer(SMALL)) == list(range(12))
+    assert seen(ROWS["self-attention, fused kernel"].layer(SMALL)) == list(range(12))
+    assert seen(ROWS["recurrent (LSTM)"].layer(SMALL)) == [0, 1, 2, 3, 4, 5]
+    assert seen(ROWS["convolutional"].layer(SMALL)) == [3, 4, 5]
+    assert seen(ROWS["self-attention, restricted"].layer(SMALL)) == [3, 4, 5, 6]
+    assert seen(RecurrentStep(SMALL)) == [4, 5]
+    assert seen(PATHS["convolutional, dilated"].step(SMALL, 1)) == [2, 5]
+
+
+@pytest.mark.parametrize("n", [2, 9, 10, 27, 28])
+def test_paths_are_as_long_as_arithmetic_says(n):
+    size = SMALL._replace(n=n)
+    torch.manual_seed(0)
+    lengths = {name: path_length(row, size) for name, row in PATHS.items()}
+    assert lengths == {
+        "self-attention": 1,
+        "recurrent (LSTM)": n - 1,
+        "convolutional": -(-(n - 1) // 2),
+        "convolutional, dilated": next(depth for depth in range(1, 9) if 3**depth >= n),
+        "self-attention, restricted": -(-(n - 1) // 2),
+    }
+
+
+def test_reach_of_one_layer():
+    torch.manual_seed(0)
+    found = {name: reach(row.layer(SMALL), SMALL) for name, row in ROWS.items()}
+    assert list(found.values()) == [11, 11, 11, 2, 2]
+
+
+def test_a_time_step_reads_the_state_of_the_position_before():
+    torch.manual_seed(0)
+    step = RecurrentStep(SMALL)
+    x = torch.randn(1, 5, SMALL.d)
+    cell = torch.nn.LSTMCell(SMALL.d, SMALL.d)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in step.state_dict().items()})
+    states = torch.cat((torch.zeros(1, SMALL.d), x[0, :-1]))
+    torch.testing.assert_close(step(x)[0], cell(x[0], (states, states))[0])
+
+
+ARGUMENTS = [
+    *("--lengths", 8, 16, "--widths", 4, 8, "--kernels", 2, 3, "--windows", 2, 4),
+    *("--d_k", 4, "--path_lengths", 4, 8, "--rounds", 1),
+]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["table1.py", *map(str, arguments)])
+        monkeypatch.setattr(table1, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
+        code = 0
+        try:
+            table1.main()
+        except SystemExit as exit:
+            code = exit.code
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
+    assert run("--output_dir", tmp_path / "out", *ARGUMENTS)[0] == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("costs.png", "paths.png", "table1.json", "table1.md")
+    ]
+    results = json.loads((tmp_path / "out" / "table1.json").read_text())
+    # Two points for each variable of each formula.
+    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)
+    assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
+    point = results["costs"][:2]
+    assert [cost["n"] for cost in point] == [8, 16]
+    slope = math.log(point[1]["bytes"] / point[0]["bytes"]) / math.log(2)
+    assert results["exponents"]["self-attention"]["bytes"]["n"] == pytest.approx(slope)
+    assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
+    text = (tmp_path / "out" / "table1.md").read_text()
+    for formula in (*(row.complexity for row in ROWS.values()), *(row.length for row in PATHS.values())):
+        assert f"| {formula} |" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--lengths", 0, 8), "lengths must be at least 1, not 0"),
+        (("--widths", -4, 8), "widths must be at least 1, not -4"),
+        (("--kernels", 1, 3), "kernels must be at least 2, not 1"),
+        (("--windows", 1, 3), "windows must be at least 2, not 1"),
+        (("--scale", 0), "scale must be at least 1, not 0"),
+        (("--rounds", 0), "rounds must be at least 1, not 0"),
+        (("--d_k", 0), "d_k must be at least 1, not 0"),
+        (("--lengths", 8, 8), "lengths: an exponent needs two different sizes, not [8, 8]"),
+        (("--widths", 4, 6), "widths: 6 is no multiple of d_k 4"),
+        (("--windows", 2, 32), "windows: 32 is wider than the 16 positions it meets"),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, message):
+    code, errors = run("--output_dir", tmp_path / "out", *ARGUMENTS, *arguments)
+    assert (code, errors) == (2, f"error: {message}\n")
+    assert not (tmp_path / "out").exists()
