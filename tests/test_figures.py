@@ -1,0 +1,131 @@
+"""The numbers behind the pictures, each against its formula by hand, and the script's answers."""
+
+import json
+import math
+
+import figures
+import pytest
+import torch
+from figures import Head, Options, label_smoothing, positions, retrieval, scaling, schedule, softmax_gradient
+
+QUICK = ["--d_k", 2, 8, "--lengths", 8, 64, "--train_steps", 2, "--train_seeds", 1, "--rounds", 1]
+
+
+def test_the_learning_rate_peaks_at_the_end_of_the_warm_up():
+    for curve in schedule()[1]["curves"]:
+        assert curve["peak_step"] == curve["warmup_steps"]
+        assert curve["peak_rate"] == pytest.approx((curve["d_model"] * curve["warmup_steps"]) ** -0.5)
+
+
+def test_smoothing_moves_eps_to_all_tokens_and_the_lowest_loss_to_the_target_s_entropy():
+    numbers = label_smoothing()[1]
+    tokens, vocabulary = numbers["vocab_size_of_target"], numbers["vocab_size_of_loss"]
+    for one in numbers["smoothings"]:
+        epsilon = one["epsilon"]
+        assert one["target_of_the_label"] == pytest.approx(1 - epsilon + epsilon / tokens, abs=1e-6)
+        assert one["target_of_the_others"] == pytest.approx(epsilon / tokens, abs=1e-6)
+        if epsilon:
+            right, other = 1 - epsilon + epsilon / vocabulary, epsilon / vocabulary
+            entropy = -right * math.log(right) - (vocabulary - 1) * other * math.log(other)
+            assert one["lowest_loss"] == pytest.approx(entropy, abs=1e-3)
+            assert one["at_probability"] == pytest.approx(right, abs=0.01)
+
+
+def test_dot_products_of_positions_are_a_sum_of_cosines():
+    numbers = positions()[1]
+    for k in (0, 1, 10, 100):
+        expected = sum(math.cos(k / 10000 ** (2 * i / 512)) for i in range(256))
+        assert numbers[f"dot_product_at_{k}"] == pytest.approx(expected, abs=1e-2)
+    assert numbers["largest_difference_between_positions"] < 1e-3
+
+
+def test_softmax_gradient_is_the_norm_of_torch_s_jacobian():
+    scores = torch.tensor([[0.3, -1.0, 2.0, 0.0], [9.0, -9.0, 0.0, 1.0]], dtype=torch.double)
+    expected = [
+        torch.autograd.functional.jacobian(lambda row: row.softmax(dim=-1), row).norm().item() for row in scores
+    ]
+    assert softmax_gradient(scores).tolist() == pytest.approx(expected)
+
+
+def test_variance_of_dot_products_grows_with_d_k_and_flattens_the_softmax():
+    torch.manual_seed(0)
+    numbers = scaling(Options(d_k=[4, 64, 256]))[1]
+    assert numbers["variance_grows_as_d_k_to_the"] == pytest.approx(1, abs=0.02)
+    unscaled = [row["unscaled"]["gradient"] for row in numbers["rows"]]
+    assert unscaled[0] > unscaled[1] > unscaled[2]
+    for row in numbers["rows"]:
+        assert row["unscaled"]["variance"] == pytest.approx(row["d_k"], rel=0.05)
+        assert row["scaled"]["variance"] == pytest.approx(1, rel=0.05)
+        assert row["scaled"]["gradient"] == pytest.approx(numbers["rows"][0]["scaled"]["gradient"], rel=0.05)
+
+
+@pytest.mark.parametrize("kind", figures.KINDS)
+def test_scores_one_by_one(kind):
+    torch.manual_seed(0)
+    head = Head(kind, d_model=3, d_k=5)
+    x, keys = torch.randn(1, 2, 3), torch.randn(1, 4, 3)
+    scores = head(x, keys)
+    assert scores.shape == (1, 2, 4)
+    for row in range(2):
+        for column in range(4):
+            q, k = head.w_q.weight @ x[0, row], head.w_k.weight @ keys[0, column]
+            expected = {
+                "dot-product": sum(q * k),
+                "scaled dot-product": sum(q * k) / math.sqrt(5),
+                "additive": sum(head.v * torch.tanh(q + k)) if head.v is not None else None,
+            }[kind]
+            torch.testing.assert_close(scores[0, row, column], expected)
+
+
+def test_retrieval_is_learned():
+    before, after = (retrieval("scaled dot-product", 16, steps, seed=0) for steps in (1, 150))
+    assert before["accuracy"] < 0.3 < 0.8 < after["accuracy"]
+    assert after["error"] < 0.5 * before["error"]
+    assert before["gradient"] == after["gradient"] > 0  # taken before the first update
+    assert retrieval("scaled dot-product", 16, 150, seed=0) == after
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["figures.py", *map(str, arguments)])
+        monkeypatch.setattr(figures, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
+        code = 0
+        try:
+            figures.main()
+        except SystemExit as exit:
+            code = exit.code
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def test_the_script_leaves_pictures_and_their_numbers(run, tmp_path):
+    assert run("--output_dir", tmp_path / "out", *QUICK)[0] == 0
+    names = ["additive", "label_smoothing", "positions", "scaling", "schedule"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["figures.json", *(f"{name}.png" for name in names)]
+    )
+    results = json.loads((tmp_path / "out" / "figures.json").read_text())
+    assert set(names) < set(results)
+    costs = {(cost["kind"], cost["n"]): cost["bytes"] for cost in results["additive"]["costs"]}
+    # Additive attention holds tanh(q + k) of every pair, d_k (here 64) numbers of four bytes each.
+    assert costs["additive", 64] > 64 * 64 * 64 * 4 > costs["scaled dot-product", 64]
+    assert len(results["additive"]["training"]) == len(figures.KINDS) * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--d_k", 0, 4), "d_k must be at least 1, not 0"),
+        (("--d_k", 4), "d_k: an exponent needs two different sizes, not [4]"),
+        (("--lengths", -1, 4), "lengths must be at least 1, not -1"),
+        (("--train_steps", 0), "train_steps must be at least 1, not 0"),
+        (("--train_seeds", 0), "train_seeds must be at least 1, not 0"),
+        (("--rounds", 0), "rounds must be at least 1, not 0"),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, message):
+    code, errors = run("--output_dir", tmp_path / "out", *QUICK, *arguments)
+    assert (code, errors) == (2, f"error: {message}\n")
+    assert not (tmp_path / "out").exists()
