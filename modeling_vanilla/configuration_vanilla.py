@@ -1,6 +1,9 @@
 """The settings of the Transformer, named as the paper names them, with a preset for every row of its Table 3."""
 
+from difflib import get_close_matches
+
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
@@ -165,6 +168,35 @@ class VanillaConfig(PreTrainedConfig):
         if unknown:
             raise ValueError(f"preset: {unknown[0]!r} is not a field of {cls.__name__}")
         return cls(**{**PRESETS[name], **overrides})
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "VanillaConfig":
+        """As PreTrainedConfig's; whatever is wrong with the contents of the file is a ValueError that names it."""
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except (TypeError, ValueError, StrictDataclassError) as error:
+            what = " ".join(str(error).split())
+            raise ValueError(f"the configuration of {pretrained_model_name_or_path} is bad: {what}") from error
+
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs) -> "VanillaConfig":
+        """As PreTrainedConfig's.
+
+        Raises:
+            ValueError: for a configuration of another kind of model, or a field that is none here but a letter off one.
+                Other unknown fields are kept, as always in transformers: many tools leave a note of theirs.
+        """
+        if not isinstance(config_dict, dict):
+            raise ValueError(f"it is {config_dict!r:.60}, not a JSON object of fields")
+        kind = config_dict.get("model_type", cls.model_type)
+        if kind != cls.model_type:
+            raise ValueError(f"model_type {kind!r} is of another architecture, not {cls.model_type!r}")
+        for name in config_dict.keys() - cls.__dataclass_fields__.keys() - cls.attribute_map.keys():
+            as_long = [field for field in cls.__annotations__ if abs(len(field) - len(name)) <= 1]
+            meant = get_close_matches(name, as_long, n=1, cutoff=0.85)
+            if meant:
+                raise ValueError(f"{name!r} is unknown: is {meant[0]!r} meant?")
+        return super().from_dict(config_dict, **kwargs)
 
     def head_dims(self, num_heads: int) -> tuple[int, int]:
         """(d_k, d_v) of one of `num_heads` heads (3.2.2)."""

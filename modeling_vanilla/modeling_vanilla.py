@@ -3,6 +3,7 @@
 import math
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -49,6 +50,42 @@ class VanillaPreTrainedModel(PreTrainedModel):
     def __init__(self, config: VanillaConfig):
         config.check()  # from_pretrained(..., dropout=1.5) sets attributes behind the constructor's back
         super().__init__(config)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path,
+        *model_args,
+        use_safetensors: bool | None = None,
+        output_loading_info: bool = False,
+        **kwargs,
+    ):
+        """As PreTrainedModel's, but a pickle is read only if use_safetensors=False says so.
+
+        Raises:
+            ValueError: for a configuration that is bad, or weights that cannot be read or are not of such a model.
+            OSError: where there is no model.
+        """
+        bad = f"the weights of {pretrained_model_name_or_path} cannot be loaded"
+        try:
+            model, found = super().from_pretrained(
+                pretrained_model_name_or_path,
+                *model_args,
+                use_safetensors=True if use_safetensors is None else use_safetensors,
+                output_loading_info=True,
+                **kwargs,
+            )
+        except SafetensorError as error:
+            raise ValueError(f"{bad}: {error}") from error
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise ValueError(f"{bad}: their shapes, reported above, are not the configuration's") from error
+        # One that is missing is drawn, as always in transformers; so would be all of a file of another architecture.
+        missing, unknown = found["missing_keys"], found["unexpected_keys"]
+        if 2 * min(len(missing), len(unknown)) > len(model.state_dict()):
+            raise ValueError(f"{bad}: they are another architecture's, with {min(unknown)}")
+        return (model, found) if output_loading_info else model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .ensemble import Ensemble
 from .generation_vanilla import length_penalty
@@ -84,7 +85,17 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     for file, lacking in (("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")):
         if not (folder / file).is_file():
             raise ValueError(f"model: {folder} is {lacking}, as it has no {file}")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        # trust_remote_code: left open, transformers would ask on the terminal, and read the answer off the input.
+        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, StrictDataclassError) as error:
+        raise ValueError(f"model: {folder / 'config.json'} is bad: {' '.join(str(error).split())}") from error
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # tokenizers raises nothing more special
+        raise ValueError(
+            f"model: the tokenizer of {folder} cannot be loaded: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _load_model(folder: Path, vocabulary: int, dtype: torch.dtype) -> PreTrainedModel:
@@ -92,7 +103,9 @@ def _load_model(folder: Path, vocabulary: int, dtype: torch.dtype) -> PreTrained
         model, found = AutoModelForSeq2SeqLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, output_loading_info=True
         )
-    except (RuntimeError, SafetensorError) as error:
+    except ValueError as error:
+        raise ValueError(f"model: {error}") from error
+    except (RuntimeError, SafetensorError) as error:  # of a model of another package
         raise ValueError(f"model: the weights of {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     if found["missing_keys"]:
         raise ValueError(f"model: the weights of {folder} lack {', '.join(sorted(found['missing_keys'])[:3])}")
