@@ -1,0 +1,230 @@
+"""The tools that people of transformers have already, each with the real library: what it makes of our model."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import StaticCache
+
+from modeling_vanilla import VanillaForConditionalGeneration
+
+GREEDY = {"num_beams": 1, "length_penalty": 1.0}
+VARIED = {"max_new_tokens": 20, "no_repeat_ngram_size": 2}  # of itself, a model of random weights repeats one token
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    source, target = (torch.randint(4, 41, (3, length), generator=generator) for length in (7, 5))
+    source[1, -3:] = 0
+    return {"input_ids": source, "attention_mask": (source != 0).long(), "decoder_input_ids": target}
+
+
+@pytest.fixture
+def model(make_model):
+    return make_model()
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@torch.no_grad()
+def logits_of(model, batch) -> torch.Tensor:
+    return model.eval()(**batch).logits
+
+
+def translations_of(model, batch, **settings) -> list[list[int]]:
+    return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings).tolist()
+
+
+# accelerate: a model larger than the memory of a device
+
+
+def test_device_map_auto(folder, model, batch):
+    loaded = VanillaForConditionalGeneration.from_pretrained(folder, device_map="auto")
+    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+
+
+def test_what_does_not_fit_in_memory_is_read_from_disk(folder, model, batch, tmp_path):
+    loaded = VanillaForConditionalGeneration.from_pretrained(
+        folder, device_map="auto", max_memory={"cpu": 30_000}, offload_folder=tmp_path / "offloaded"
+    )
+    assert set(loaded.hf_device_map.values()) == {"cpu", "disk"}
+    assert any(parameter.device.type == "meta" for parameter in loaded.parameters())
+    torch.testing.assert_close(logits_of(loaded, batch), logits_of(model, batch))
+    assert translations_of(loaded, batch) == translations_of(model, batch)
+
+
+@pytest.mark.parametrize("where", ("cpu", "disk"))
+def test_all_weights_offloaded(folder, model, batch, tmp_path, where):
+    accelerate = pytest.importorskip("accelerate")
+    loaded = VanillaForConditionalGeneration.from_pretrained(folder)
+    device = torch.device("cpu")
+    if where == "cpu":
+        loaded = accelerate.cpu_offload(loaded, execution_device=device)
+    else:
+        loaded = accelerate.disk_offload(loaded, tmp_path / "offloaded", execution_device=device)
+    assert all(parameter.device.type == "meta" for parameter in loaded.parameters())
+    torch.testing.assert_close(logits_of(loaded, batch), logits_of(model, batch))
+    assert translations_of(loaded, batch) == translations_of(model, batch)
+
+
+# PEFT
+
+
+def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM", r=4, target_modules=["qkv_proj", "q_proj", "kv_proj", "out_proj"]
+    )
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    # Two matrices for each: 2 in an encoder layer, 2 + 3 in a decoder layer.
+    assert len(trained) == 2 * (2 * 2 + 3 * 5)
+    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+    labels = batch["decoder_input_ids"].roll(1, dims=1)
+    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    losses = []
+    for _ in range(15):
+        loss = adapted.train()(**source, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    expected = logits_of(adapted, batch)
+    assert (expected - logits_of(model, batch)).abs().max() > 0.1
+    for name, weight in model.named_parameters():  # what was frozen is as it was
+        base = adapted.base_model.model.get_parameter(name.replace("_proj.", "_proj.base_layer."))
+        assert torch.equal(base, weight), name
+
+    adapted.save_pretrained(tmp_path / "adapter")
+    base = VanillaForConditionalGeneration.from_pretrained(folder)
+    reloaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(reloaded, batch), expected)
+    assert reloaded.generate(**source).tolist() == adapted.generate(**source).tolist()
+    merged = reloaded.merge_and_unload()
+    torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    again = VanillaForConditionalGeneration.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits_of(again, batch), logits_of(merged, batch))
+
+
+@pytest.mark.parametrize("training", (True, False))
+def test_an_adapted_output_projection_is_not_bypassed(model, batch, training):
+    """The loss of training takes the projection's matrix alone where it can; under an adapter it must not."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["lm_head"], init_lora_weights=False)
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
+    labels = batch["decoder_input_ids"]
+    del batch["decoder_input_ids"]
+    with torch.no_grad():
+        loss = adapted.train(training)(**batch, labels=labels).loss
+        logits = adapted.eval()(**batch, labels=labels).logits
+        plain = model.train(training)(**batch, labels=labels).loss
+    expected = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=model.config.label_smoothing
+    )
+    torch.testing.assert_close(loss, expected)
+    assert abs(loss - plain) > 1e-3
+
+
+# int8
+
+
+def relative_error(values: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((values - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("kind", ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"))
+def test_int8_of_torchao(model, batch, kind):
+    torchao = pytest.importorskip("torchao.quantization")
+    quantized = copy.deepcopy(model)
+    torchao.quantize_(quantized, getattr(torchao, kind)())
+    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
+    assert len(translations_of(quantized, batch)) == 3
+
+
+def test_int8_of_torchao_by_from_pretrained_is_saved_and_loaded(folder, model, batch, tmp_path):
+    torchao = pytest.importorskip("torchao.quantization")
+    from transformers import TorchAoConfig
+
+    quantized = VanillaForConditionalGeneration.from_pretrained(
+        folder, quantization_config=TorchAoConfig(torchao.Int8WeightOnlyConfig())
+    )
+    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
+    quantized.save_pretrained(tmp_path / "int8")
+    reloaded = VanillaForConditionalGeneration.from_pretrained(tmp_path / "int8")
+    torch.testing.assert_close(logits_of(reloaded, batch), logits_of(quantized, batch))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dynamic_quantisation_of_torch(model, batch):
+    quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
+    assert not [module for module in quantized.modules() if type(module) is nn.Linear]
+    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
+    assert len(translations_of(quantized, batch)) == 3
+
+
+# Decoding with a draft: of greedy search, and for one sentence at a time, as in GenerationMixin
+
+
+@pytest.fixture
+def one_of(make_model):
+    """A model, and sources of one sentence each."""
+    generator = torch.Generator().manual_seed(1)
+    sources = [torch.randint(4, 41, (1, length), generator=generator) for length in (5, 8, 11)]
+    return make_model(seed=5), sources
+
+
+@pytest.mark.parametrize("draft", ("a smaller model", "prompt lookup"))
+def test_assisted_decoding_is_greedy_search(one_of, make_model, draft):
+    model, sources = one_of
+    if draft == "prompt lookup":
+        given = {"prompt_lookup_num_tokens": 3}
+    else:
+        given = {"assistant_model": make_model(seed=5, decoder_layers=1)}
+    kinds = set()
+    for source in sources:
+        expected = model.generate(source, **GREEDY, **VARIED)
+        assert model.generate(source, **GREEDY, **VARIED, **given).tolist() == expected.tolist()
+        kinds |= set(expected.flatten().tolist())
+    assert len(kinds) > 5
+
+
+def test_assisted_decoding_of_a_batch_is_refused(model, batch):
+    with pytest.raises(ValueError, match="only supported for batch_size = 1"):
+        translations_of(model, batch, **GREEDY, prompt_lookup_num_tokens=3)
+
+
+# torch.compile
+
+
+@pytest.mark.slow
+def test_compiled_forward_without_a_graph_break(model, batch):
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(logits_of(compiled, batch), logits_of(model, batch))
+
+
+@pytest.mark.slow
+def test_compiled_generation_with_a_static_cache(model, batch):
+    """What generate does by itself on a GPU: every step the same graph, compiled once."""
+    settings = {**GREEDY, "max_new_tokens": 12, "cache_implementation": "static"}
+    expected = translations_of(model, batch, **GREEDY, max_new_tokens=12)
+    shapes, forward = [], model.forward
+
+    def counted(*arguments, **named):
+        past = named.get("past_key_values")
+        if past is not None:
+            shapes.append((named["decoder_input_ids"].shape, type(past.self_attention_cache)))
+        return forward(*arguments, **named)
+
+    model.forward = counted
+    assert translations_of(model, batch, **settings) == expected
+    assert len(set(shapes)) == 1 and shapes[0][1] is StaticCache
+    model.forward = torch.compile(forward, dynamic=False)
+    assert translations_of(model, batch, **settings) == expected
