@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -19,6 +20,7 @@ from modeling_vanilla.training.data import (
     collate,
     load_pairs,
     pair_lengths,
+    stored,
     token_batches,
     tokenize_pairs,
     tokenize_training_pairs,
@@ -125,6 +127,51 @@ def test_local_dataset_folder(tmp_path):
     }
     write(folder / "train.jsonl", json_lines(PAIRS[1:]))
     assert rows(load_pairs(DataOptions(dataset_name=str(folder)))["train"]) == PAIRS[1:]
+
+
+def test_a_dataset_is_read_no_further_than_asked(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    write(folder / "train.jsonl", json_lines(PAIRS))
+    write(folder / "validation.jsonl", json_lines(PAIRS))
+    options = DataOptions(dataset_name=str(folder), max_train_pairs=2)
+    pairs = load_pairs(options)
+    assert (rows(pairs["train"]), rows(pairs["validation"])) == (PAIRS[:2], PAIRS)
+    write(folder / "train.jsonl", json_lines(PAIRS[1:]))
+    assert rows(load_pairs(options)["train"]) == PAIRS[1:]
+    for wrong in ({"max_train_pairs": 0, "dataset_name": str(folder)}, {"max_train_pairs": 5}):
+        with pytest.raises(ValueError) as raised:
+            load_pairs(DataOptions(**wrong))
+        one_line(raised, f"max_train_pairs: {wrong['max_train_pairs']} must be at least 1")
+
+
+def test_a_stream_is_training_data():
+    """Read once and no further than it is asked for, and then the same as the rows at hand."""
+    words = [("a b", "c"), ("b", "d a"), ("", "a"), ("c", "b b")]
+    read = []
+
+    def generate():
+        for source, target in words * 1000:
+            read.append(source)
+            yield {"source": source, "target": target}
+
+    stream = IterableDataset.from_generator(generate).take(4)
+    table = Dataset.from_dict({"source": [a for a, _ in words], "target": [b for _, b in words]})
+    found, expected = (tokenize_training_pairs(pairs, word_tokenizer(), DataOptions()) for pairs in (stream, table))
+    assert found[0].to_list() == expected[0].to_list()
+    assert found[1] == expected[1]
+    assert len(read) <= 5
+    assert [len(side) for side in pair_lengths(found[0])] == [3, 3]
+
+
+def test_a_stream_that_breaks_off_says_why():
+    def generate():
+        yield {"source": "a", "target": "b"}
+        raise OSError("the line is dead")
+
+    with pytest.raises(ValueError) as raised:
+        stored(IterableDataset.from_generator(generate))
+    one_line(raised, "train data cannot be read from the stream: the line is dead")
 
 
 def test_broken_dataset_folders(tmp_path):

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
+import numpy as np
 import pytest
 import torch
-from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, finetune
+from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, TokenBatches, finetune
 from safetensors.torch import load_file
 from toy_corpus import toy_corpus, write_corpus
 from toy_travel import travel_corpus
@@ -64,8 +67,7 @@ def logged(run: Path, step: int) -> list[dict]:
     return json.loads((run / f"checkpoint-{step}" / "trainer_state.json").read_text())["log_history"]
 
 
-@pytest.mark.parametrize("smoothing", (None, 0.3), ids=("the model's smoothing", "another smoothing"))
-@pytest.mark.parametrize("batches", (1, 3))
+@pytest.mark.parametrize(("batches", "smoothing"), ((1, None), (3, 0.3)))
 def test_the_first_loss_is_that_of_our_own_loop(tmp_path, data, make_folder, batches, smoothing):
     """An update of the whole training data, in one batch and accumulated over three."""
     folder = make_folder(dropout=0.0, label_smoothing=0.1)
@@ -92,7 +94,7 @@ def test_the_first_loss_is_that_of_our_own_loop(tmp_path, data, make_folder, bat
 
 def test_resumed_is_as_if_never_interrupted(tmp_path, data, make_folder):
     """Interrupted in the middle of the second epoch: other batches than the first's, and dropout, must go on."""
-    options = FinetuningOptions(str(make_folder(dropout=0.2)), tokens_per_batch=500)
+    options = FinetuningOptions(str(make_folder(dropout=0.2)), tokens_per_batch=1000)
     run = tmp_path / "run"
     finetune(data, options, settings(run, max_steps=6, save_steps=2, eval_steps=2, save_total_limit=None))
     whole = load_file(run / "checkpoint-6" / "model.safetensors")
@@ -106,6 +108,28 @@ def test_resumed_is_as_if_never_interrupted(tmp_path, data, make_folder):
     assert whole.keys() == again.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(again[name], tensor, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("world", (1, 2, 3))
+def test_every_epoch_deals_out_all_pairs_anew(world):
+    lengths = np.arange(3, 103), np.arange(3, 103)
+
+    def share(rank, epoch):
+        trainer = SimpleNamespace(
+            epoch_batches=partial(token_batches, *lengths, 400, 0),
+            state=SimpleNamespace(epoch=epoch),
+            args=SimpleNamespace(world_size=world, process_index=rank),
+        )
+        batches = TokenBatches(trainer)
+        assert len(list(batches)) == len(batches)
+        return [tuple(batch) for batch in batches]
+
+    for epoch in (None, 1.0, 1.5):
+        rows = [row for rank in range(world) for batch in share(rank, epoch) for row in batch]
+        assert len(set(rows)) == len(rows)
+        whole = sum(map(len, token_batches(*lengths, 400, 0, 0)))
+        assert len(rows) == whole or world > 1
+    assert share(0, 1.0) == share(0, 1.5) != share(0, None)
 
 
 def test_what_it_leaves(tmp_path, data, make_folder):

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, DatasetDict, Features, List, NamedSplit, Value, concatenate_datasets, load_dataset
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    List,
+    NamedSplit,
+    Value,
+    concatenate_datasets,
+    load_dataset,
+)
 from datasets.exceptions import DatasetsError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -51,6 +62,9 @@ class DataOptions:
         "A dataset of the Hub or a local folder of one, with a column 'translation' and splits train, validation, test."
     )
     dataset_config: str | None = _given("Which configuration of that dataset, for example a language pair.")
+    max_train_pairs: int | None = _given(
+        "Read dataset_name as a stream, its training split no further than so many pairs: the rest is never downloaded."
+    )
     source_lang: str = field(
         default="en",
         metadata={"help": "The source language: its key in 'translation', and its name in the model card."},
@@ -80,6 +94,8 @@ def load_pairs(options: DataOptions) -> DatasetDict:
         ValueError: if there is no training data, a split is given twice or by half, or a file is missing, a folder,
             empty, not UTF-8, broken gzip or JSON, without the language, or not as long as its other half.
     """
+    if options.max_train_pairs is not None and (options.max_train_pairs < 1 or options.dataset_name is None):
+        raise ValueError(f"max_train_pairs: {options.max_train_pairs} must be at least 1, of a dataset_name")
     files = {split: _files(options, split) for split in SPLITS}
     named = _load_named(options) if options.dataset_name else {}
     twice = [split for split in named if files[split]]
@@ -209,8 +225,15 @@ def _short(value: object) -> str:
 
 def _load_named(options: DataOptions) -> dict[str, Dataset]:
     name, languages = options.dataset_name, (options.source_lang, options.target_lang)
+    limit = options.max_train_pairs
     try:
-        found = load_dataset(name, options.dataset_config)
+        found = load_dataset(name, options.dataset_config, streaming=limit is not None)
+        if limit is not None:
+            found = {
+                split: stored(found[split].take(limit) if split == "train" else found[split], split)
+                for split in SPLITS
+                if split in found
+            }
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise ValueError(f"dataset_name: {name} cannot be loaded: {reason}") from error
@@ -233,6 +256,23 @@ def _load_named(options: DataOptions) -> dict[str, Dataset]:
             desc=f"Reading {split}",
         )
     return pairs
+
+
+def stored(stream: IterableDataset, split: str = "train") -> Dataset:
+    """The rows of a stream, written to the datasets cache as they come.
+
+    Batches of like length (5.1) are chosen among all pairs, and a run that is resumed finds its place among them.
+
+    Raises:
+        ValueError: whatever the stream raises, and if it gives nothing.
+    """
+    try:
+        # A stream cannot be known again, as a file can by its state: each is written anew.
+        return Dataset.from_generator(
+            lambda: iter(stream), stream.features, split=NamedSplit(split), fingerprint=uuid.uuid4().hex
+        )
+    except DatasetsError as error:
+        raise ValueError(f"{split} data cannot be read from the stream: {error.__cause__ or error}") from error
 
 
 def _named_rows(rows: dict, indices: list[int], languages: tuple[str, str], where: str) -> dict[str, list[str]]:
@@ -284,9 +324,12 @@ def encode_pairs(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase)
 
 
 def tokenize_training_pairs(
-    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions
+    pairs: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions
 ) -> tuple[Dataset, dict]:
     """Encodes the training pairs and leaves out those with an empty side or more tokens than the options allow.
+
+    Args:
+        pairs: string columns "source" and "target". A stream is `stored` first.
 
     Returns:
         The rows that are kept, in order, with the columns of `tokenize_pairs` beside their text, and a report of those
@@ -296,6 +339,8 @@ def tokenize_training_pairs(
     Raises:
         ValueError: if no pair is kept, or as `tokenize_pairs` does.
     """
+    if isinstance(pairs, IterableDataset):
+        pairs = stored(pairs)
     tokenized = tokenize_pairs(pairs, tokenizer)
     lengths = dict(zip(("source", "target"), pair_lengths(tokenized), strict=True))
     limits = {"source": options.max_source_tokens, "target": options.max_target_tokens}
