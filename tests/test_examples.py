@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -33,11 +34,14 @@ def run(script, *arguments, cwd):
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_help(script, tmp_path):
-    done = run(script, "--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: {script.name}")
-    assert done.stderr == ""
+def test_help(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    output, errors = capsys.readouterr()
+    assert end.value.code == 0 and errors == ""
+    assert output.startswith(f"usage: {script.name}")
     assert list(tmp_path.iterdir()) == []
 
 

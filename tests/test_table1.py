@@ -29,7 +29,7 @@ def test_restricted_attention_is_the_package_s_with_a_window(make_config, monkey
     seed = torch.randn_like(expected)
     expected_gradient = torch.autograd.grad(expected, x, seed)[0]
 
-    q, k, v = (layer.split_heads(part) for part in layer.qkv_proj(x).split(layer.parts, dim=-1))
+    q, k, v = (layer.split_heads(part, x.shape[0]) for part in layer.qkv_proj(x).split(layer.parts, dim=-1))
     output = layer.out_proj(restricted_attention(q, k, v, r, causal).transpose(1, 2).flatten(2))
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(torch.autograd.grad(output, x, seed)[0], expected_gradient, rtol=0, atol=1e-5)
