@@ -88,7 +88,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         # trust_remote_code: left open, transformers would ask on the terminal, and read the answer off the input.
         AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, StrictDataclassError) as error:
+    except (TypeError, ValueError, OSError, StrictDataclassError) as error:
         raise ValueError(f"model: {folder / 'config.json'} is bad: {' '.join(str(error).split())}") from error
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

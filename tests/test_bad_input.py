@@ -115,7 +115,7 @@ FAULTS = [
     (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
     (changed(dropuot=0.1), BAD + "'dropuot' is unknown: is 'dropout' meant"),
     (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
-    (a_list, BAD + "it is .1., not a JSON object of fields"),
+    (a_list, BAD + "(it is .1., not a JSON object of fields|list indices)"),
     (not_json, "{folder}/config.json' is not a valid JSON file"),
 ]
 
