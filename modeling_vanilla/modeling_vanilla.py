@@ -338,8 +338,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.generation_config = default_generation_config(config)
-        # By this class's name, Trainer of transformers 5.10 would take its loss for one that shifts the labels, and leave
-        # the first of each row out of num_items_in_batch.
+        # By this class's name, Trainer of transformers 5.10 takes its loss for one that shifts the labels, and would
+        # leave the first of each row out of num_items_in_batch.
         self.loss_type = None
         self.post_init()
 
