@@ -16,8 +16,9 @@ train = [
     "matplotlib>=3.9",
     "tensorboard>=2.18",
 ]
-export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20"]
-test = [*train, "pytest>=8", "ruff>=0.15"]
+export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
+test = [*train, *export, *convert, "peft>=0.18", "pytest>=8", "ruff>=0.15"]
 
 setup(
     name="modeling-vanilla",
@@ -36,5 +37,5 @@ setup(
         "tokenizers>=0.22",
         "safetensors>=0.5",
     ],
-    extras_require={"train": train, "export": export, "test": test, "dev": [*test, *export]},
+    extras_require={"train": train, "export": export, "convert": convert, "test": test},
 )
