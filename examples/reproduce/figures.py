@@ -43,7 +43,7 @@ class Options:
     lengths: list[int] = field(
         default_factory=lambda: [64, 128, 256, 512], metadata={"help": "n, of the time and memory of attention"}
     )
-    train_steps: int = field(default=300, metadata={"help": "updates of the task that is learned"})
+    train_steps: int = field(default=200, metadata={"help": "updates of the task that is learned"})
     train_seeds: int = field(default=2, metadata={"help": "runs of each, of which the mean is drawn"})
     rounds: int = field(default=3, metadata={"help": "of the timing, of which the fastest counts"})
     seed: int = field(default=0, metadata={"help": "of everything drawn by chance"})
