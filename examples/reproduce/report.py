@@ -4,11 +4,12 @@
 
 Runs the scripts of this folder one after the other, on an embedded toy corpus and toy trees, and leaves report.md with
 their tables and pictures. The figures show that every piece works; they say nothing of the paper's. A piece that is
-done already is not run again.
+done already is not run again; one that was interrupted is begun anew.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,7 @@ def report(output: Path) -> Path:
     for name, command in tqdm(pieces(output), desc="pieces"):
         folder, done = output / name, output / f"{name}.done"
         if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
             run_piece(command, folder)
             done.touch()
         parts += [f"# {name}", "", section(folder), ""]
