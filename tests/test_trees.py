@@ -3,6 +3,7 @@
 import gzip
 import random
 import re
+from pathlib import Path
 
 import pytest
 from toy_trees import toy_treebank
@@ -21,6 +22,7 @@ from trees import (
     words,
 )
 
+SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "ptb_sample" / "wsj_0001-0179.mrg.gz"
 JOHN = Node("S", (Node("NP", (Word("NNP", "John"),)), Node("VP", (Word("VBZ", "sleeps"),)), Word(".", ".")))
 PENN = """
 ( (S
@@ -127,6 +129,17 @@ def test_linear_form_by_hand():
 def test_nothing_is_lost():
     trees = [tree for trees in toy_treebank(files=20) for tree in trees]
     trees += [Node("TOP", JOHN.children), Node("S", (JOHN, JOHN)), Node("NP", (Node("NP", (Word("NN", MARKER),)),))]
+    lose_nothing(trees)
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of the Penn Treebank is not beside this clone")
+def test_nothing_is_lost_of_the_treebank():
+    files = read_treebank(SAMPLE)
+    assert (len(files), sum(map(len, files))) == (179, 3669)  # as its name says; as many as lines begin with a bracket
+    lose_nothing([tree for trees in files for tree in trees])
+
+
+def lose_nothing(trees):
     for tree in trees:
         tags = [leaf.tag for leaf in leaves(tree)]
         back = delinearise(linearise(tree), words(tree))

@@ -75,7 +75,7 @@ SCALES: dict[str, dict] = {
         "decoder_ffn_dim": 256,
         "vocab_size": 4000,
         "mixed_precision": "bf16",
-        "max_steps": 5000,
+        "max_steps": 3200,
         "tokens_per_update": 1200,
         "tokens_per_batch": 1200,
         "warmup_steps": 400,
