@@ -206,7 +206,7 @@ def test_a_sentence_without_words_has_no_tree():
 
 
 def test_toy_trees_are_clean_and_all_different():
-    trees = [tree for trees in toy_treebank(files=8) for tree in trees]
+    trees = [tree for trees in toy_treebank(files=8, sentences=25) for tree in trees]
     assert len({bracketed(tree) for tree in trees}) == len(trees) == 200
     assert all(clean(tree) == tree for tree in trees)
     assert toy_treebank(files=8) == toy_treebank(files=8) != toy_treebank(files=8, seed=1)
