@@ -1,4 +1,5 @@
 # Each target sets up what it needs in .venv, once. On a fresh machine Python 3.11 and make are enough.
+# The tests take one thread: their models are too small for two.
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/installed
@@ -13,10 +14,10 @@ reproduce: $(READY)  ## every table and figure of the paper at smoke scale, and 
 	PYTHONPATH=examples $(BIN)/python examples/reproduce/report.py
 
 test: $(READY)  ## the fast tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 slow: $(READY)  ## the tests that take longer
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## formatting and lint
 	$(BIN)/ruff check .
