@@ -1,14 +1,12 @@
 """FSMT (facebook/wmt19-en-de and its like), fairseq's transformer as transformers has it."""
 
 from os import PathLike
-from pathlib import Path
 
-from safetensors import SafetensorError
-from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
+from transformers import AutoTokenizer, FSMTForConditionalGeneration, FSMTTokenizer
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .fairseq import build
-from .marian import keep_search, read_config
+from .marian import keep_search, load_source
 
 SAME_FIELDS = (
     "d_model",
@@ -46,7 +44,11 @@ def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> V
         ValueError: if there is no FSMT model, its weights are incomplete or pickled, or it is one that the paper's
             model cannot be: embeddings that are not scaled, vocabularies of different sizes.
     """
-    fsmt = path_or_model if isinstance(path_or_model, FSMTForConditionalGeneration) else _load(path_or_model)
+    fsmt = (
+        path_or_model
+        if isinstance(path_or_model, FSMTForConditionalGeneration)
+        else load_source(FSMTForConditionalGeneration, path_or_model, "from_fsmt", "FSMT")
+    )
     if not fsmt.config.scale_embedding:
         raise ValueError(
             "scale_embedding is False in this FSMT model; "
@@ -73,25 +75,3 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         raise ValueError(f"{path}: its tokenizer is a {type(tokenizer).__name__}, not an FSMTTokenizer")
     tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     return tokenizer
-
-
-def _load(path: str | PathLike) -> FSMTForConditionalGeneration:
-    if not isinstance(path, str | PathLike):
-        raise ValueError(
-            f"from_fsmt takes a folder, a Hub id or an FSMTForConditionalGeneration, not {type(path).__name__}"
-        )
-    model_type = read_config(path).get("model_type")
-    if model_type != FSMTConfig.model_type:
-        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {FSMTConfig.model_type!r}")
-    if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
-        raise ValueError(
-            f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
-            "FSMTForConditionalGeneration.from_pretrained and give from_fsmt the model"
-        )
-    try:
-        model, info = FSMTForConditionalGeneration.from_pretrained(path, use_safetensors=True, output_loading_info=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path}: no FSMT model could be loaded: {error}") from error
-    if info["missing_keys"]:
-        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
-    return model

@@ -16,9 +16,9 @@ from torch import nn
 from transformers import (
     AutoTokenizer,
     GenerationConfig,
-    MarianConfig,
     MarianMTModel,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -77,7 +77,11 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
             model cannot be: embeddings that are not one matrix for source, target and output, or not scaled by
             sqrt(d_model), or positions that are no sinusoid.
     """
-    marian = path_or_model if isinstance(path_or_model, MarianMTModel) else _load(path_or_model)
+    marian = (
+        path_or_model
+        if isinstance(path_or_model, MarianMTModel)
+        else load_source(MarianMTModel, path_or_model, "from_marian", "MarianMT")
+    )
     _check(marian)
     output_bias = marian.final_logits_bias[0]
     config = VanillaConfig(
@@ -118,21 +122,34 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _load(path: str | PathLike) -> MarianMTModel:
+def load_source(
+    cls: type[PreTrainedModel], path: str | PathLike | PreTrainedModel, importer: str, name: str
+) -> PreTrainedModel:
+    """A model of a class of transformers, from a folder or a Hub id with weights in safetensors, or the model itself.
+
+    Args:
+        importer: the function that was called, and name: the kind of model, for the messages.
+
+    Raises:
+        ValueError: if there is no such model, or its weights are incomplete or pickled.
+    """
+    if isinstance(path, cls):
+        return path
     if not isinstance(path, str | PathLike):
-        raise ValueError(f"from_marian takes a folder, a Hub id or a MarianMTModel, not {type(path).__name__}")
-    model_type = read_config(path).get("model_type")
-    if model_type != MarianConfig.model_type:
-        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {MarianConfig.model_type!r}")
+        article = "an" if cls.__name__[0] in "AEFIO" else "a"
+        raise ValueError(f"{importer} takes a folder, a Hub id or {article} {cls.__name__}, not {type(path).__name__}")
+    model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
+    if model_type != expected:
+        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")
     if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
         raise ValueError(
             f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
-            "MarianMTModel.from_pretrained and give from_marian the model"
+            f"{cls.__name__}.from_pretrained and give {importer} the model"
         )
     try:
-        model, info = MarianMTModel.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True)
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path}: no MarianMT model could be loaded: {error}") from error
+        raise ValueError(f"{path}: no {name} model could be loaded: {error}") from error
     if info["missing_keys"]:
         raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
     return model
