@@ -88,19 +88,23 @@ def as_markdown(runs: list[dict]) -> str:
 
 def plot(runs: list[dict], path: Path) -> None:
     """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
-    figure, axes = plt.subplots(figsize=(8, 5.5), layout="constrained")
-    for pair, (bleu, cost) in {"en-de": (0, 2), "en-fr": (1, 3)}.items():
-        points = [(row[cost], row[bleu], name) for name, row in PAPER.items() if row[bleu] and row[cost]]
-        axes.scatter([x for x, _, _ in points], [y for _, y, _ in points], label=f"paper, {pair}")
-        for x, y, name in points:
-            axes.annotate(name, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
+    pairs = {"en-de": (0, 2, "o"), "en-fr": (1, 3, "s")}
+    for (name, row), color in zip(PAPER.items(), plt.get_cmap("tab10").colors, strict=True):
+        points = [(row[cost], row[bleu], marker) for bleu, cost, marker in pairs.values() if row[bleu] and row[cost]]
+        for x, y, marker in points:
+            axes.scatter(x, y, color=color, marker=marker)
+        if points:
+            axes.scatter([], [], color=color, label=name)
+    for pair, (_, _, marker) in pairs.items():
+        axes.scatter([], [], color="lightgrey", marker=marker, label=f"paper, {pair}")
     for name, label, marker in (("counted_flops", "counted", "x"), ("table_2_flops", "time x rate", "+")):
         xs, ys = [run[name] for run in runs], [run["BLEU"] for run in runs]
-        axes.scatter(xs, ys, marker=marker, label=f"here, {label}")
+        axes.scatter(xs, ys, color="black", marker=marker, label=f"here, {label}")
     for run in runs:
         axes.annotate(run["run"], (run["table_2_flops"], run["BLEU"]), xytext=(4, 3), textcoords="offset points")
     axes.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU (each on its own test set)", title="Table 2")
-    axes.legend()
+    figure.legend(loc="outside right upper", fontsize=8)
     part = path.with_suffix(".part.png")
     figure.savefig(part, dpi=150)
     part.replace(path)

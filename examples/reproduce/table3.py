@@ -233,13 +233,19 @@ def as_markdown(entries: list[dict], verdicts: list[tuple[str, str, str]], title
 
 
 def plot(entries: list[dict], path: Path) -> None:
-    """Every row as a point: the paper's BLEU against the one here."""
-    figure, axes = plt.subplots(figsize=(7, 5.5), layout="constrained")
-    for entry in entries:
-        x, y = entry["paper"]["BLEU"], entry["BLEU"]
-        axes.scatter(x, y, color=f"C{'bABCDE'.find(entry['row'][0])}")
-        axes.annotate(entry["row"], (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="BLEU in the paper (newstest2013)", ylabel="BLEU here (validation)", title="Rows of Table 3")
+    """Perplexity and BLEU of every row, in the paper and here; the base model's as a line."""
+    figure, panels = plt.subplots(1, 4, figsize=(11, 1.5 + 0.25 * len(entries)), sharey=True, layout="constrained")
+    rows = [entry["row"] for entry in entries]
+    for axes, (name, where) in zip(panels, itertools.product(("PPL", "BLEU"), ("paper", "here")), strict=True):
+        values = [(entry["paper"] if where == "paper" else entry)[name] for entry in entries]
+        axes.scatter(values, rows, color=[f"C{'bABCDE'.find(row[0])}" for row in rows])
+        if "base" in rows:
+            axes.axvline(values[rows.index("base")], color="grey", linewidth=0.8)
+        axes.set_title(
+            f"{name}, {'newstest2013, in the paper' if where == 'paper' else 'validation, here'}", fontsize=9
+        )
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].invert_yaxis()
     part = path.with_suffix(".part.png")
     figure.savefig(part, dpi=150)
     part.replace(path)
