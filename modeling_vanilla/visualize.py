@@ -195,5 +195,5 @@ def _name_heads(chosen: list[int], attention: AttentionMap) -> str:
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:
-    # A blank alone decodes to nothing that could be seen: then it is the token's own name.
-    return [tokenizer.decode([token]).strip() or tokenizer.convert_ids_to_tokens(token) for token in ids.tolist()]
+    # A piece that is a blank alone would not be seen.
+    return [tokenizer.decode([token]).strip() or "\N{OPEN BOX}" for token in ids.tolist()]
