@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from evalb import constituents
-from trees import MARKER, Node, Word
+from trees import NO_TAG, Node, Word
 
 # By their form, as no tags are known of a new sentence. They open no bracket: EVALB does not count them as words.
 PUNCTUATION = frozenset((",", ".", ":", ";", "?", "!", "--", "-", "...", "`", "``", "'", "''"))
@@ -38,7 +38,7 @@ def right_branching(sentence: Sequence[str], root: str, inner: str) -> Node:
     opening = set(scored[1:-1])  # the first word is the root's, and the last alone would be no constituent
     children: tuple[Node | Word, ...] = ()
     for index in reversed(range(len(sentence))):
-        children = (Word(MARKER, sentence[index]), *children)
+        children = (Word(NO_TAG, sentence[index]), *children)
         if index in opening:
             children = (Node(inner, children),)
     return Node(root, children)

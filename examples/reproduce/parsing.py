@@ -67,15 +67,15 @@ SCALES: dict[str, dict] = {
     },
     "sample": {
         "d_model": 128,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
         "encoder_attention_heads": 4,
         "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 256,
-        "decoder_ffn_dim": 256,
-        "vocab_size": 4000,
+        "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512,
+        "vocab_size": 3000,
         "mixed_precision": "bf16",
-        "max_steps": 3200,
+        "max_steps": 9000,
         "tokens_per_update": 1200,
         "tokens_per_batch": 1200,
         "warmup_steps": 400,
@@ -110,7 +110,7 @@ class ParsingOptions:
     """Which trees, and how to search. Without any trees, those of a toy grammar."""
 
     scale: Literal["smoke", "sample", "paper"] = field(
-        default="smoke", metadata={"help": "Sets the defaults of model and training: a minute, ten, or the paper's."}
+        default="smoke", metadata={"help": "Sets the defaults of model and training: a minute, forty, or the paper's."}
     )
     trees: list[str] = field(
         default_factory=list,

@@ -1,14 +1,15 @@
 """Bracketed trees of the Penn Treebank: reading, cleaning, and the sequences of tokens that a model writes for them.
 
 The linear form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", which section 6.3 follows: brackets
-that carry their label at both ends, and one marker in place of every word, whose tag is not predicted.
+that carry their label at both ends, and in place of every word its tag, which the model predicts with the rest. (They
+wrote XX for every tag. The code that the paper's authors released keeps the tags.)
 
-    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    (S (NP XX )NP (VP XX )VP XX )S
+    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    (S (NP (NNP) )NP (VP (VBZ) )VP (.) )S
 
-The words are read off the source sentence in their order, so that the sequence and the words give back the tree with
-every tag replaced by XX: EVALB does not score tags.
+The words are read off the source sentence in their order, so that the sequence and the words give back the tree.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from os import PathLike
 
 from modeling_vanilla.tokenization_vanilla import read_lines
 
-MARKER = "XX"  # what stands for a word in the linear form, and for its tag in a tree that a model has written
+NO_TAG = "XX"  # the tag of a word that nothing has tagged
 TRACE = "-NONE-"
 TOP = "TOP"  # the label of a root that only holds together what has no root of its own; EVALB does not score it
 MAX_DEPTH = 200  # far above any sentence's, and below what Python's recursion bears
@@ -186,22 +187,22 @@ def bracketed(tree: Node | Word) -> str:
 
 
 def linearise(tree: Node | Word) -> list[str]:
-    """The tokens that stand for the tree: "(NP", ")NP" and, for each word, "XX"."""
+    """The tokens that stand for the tree: "(NP", ")NP" and, for each word, its tag as in "(NN)"."""
     if isinstance(tree, Word):
-        return [MARKER]
+        return [f"({tree.tag})"]
     inner = [token for child in tree.children for token in linearise(child)]
     return [f"({tree.label}", *inner, f"){tree.label}"]
 
 
 def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
-    """The tree that the tokens stand for, over the words of the sentence, with every tag XX.
+    """The tree that the tokens stand for, over the words of the sentence.
 
     Whatever the tokens are, it is a tree over exactly these words. Where they are not the linear form of one:
 
     - a closing bracket closes the nearest open one of its label, and with it all that are open inside; if there is
       none, it is passed over;
-    - markers beyond the last word are passed over, and words beyond the last marker go where the tokens end: into the
-      innermost bracket that is open there, or else beside the root;
+    - tags beyond the last word are passed over, and words beyond the last tag go, tagged XX, where the tokens end: into
+      the innermost bracket that is open there, or else beside the root;
     - brackets left open close at the end, empty ones are taken out, other tokens are passed over;
     - several pieces are held together by a root named TOP.
 
@@ -214,7 +215,7 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
     """
     if not sentence:
         raise ValueError("a sentence without words has no tree")
-    remaining = iter(Word(MARKER, text) for text in sentence)
+    remaining = iter(sentence)
     opened: list[tuple[str, list[Node | Word]]] = [(TOP, [])]
 
     def close() -> None:
@@ -223,15 +224,15 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
             opened[-1][1].append(Node(label, tuple(children)))
 
     for token in tokens:
-        if token == MARKER:
-            opened[-1][1].extend(word for word in [next(remaining, None)] if word)
-        elif token.startswith("(") and len(token) > 1 and len(opened) < MAX_DEPTH:
+        if tag := re.fullmatch(r"\(([^()]+)\)", token):
+            opened[-1][1].extend(Word(tag[1], text) for text in itertools.islice(remaining, 1))
+        elif re.fullmatch(r"\([^()]+", token) and len(opened) < MAX_DEPTH:
             opened.append((token[1:], []))
         elif token.startswith(")") and token[1:] in [label for label, _ in opened[1:]]:
             while opened[-1][0] != token[1:]:
                 close()
             close()
-    opened[-1][1].extend(remaining)
+    opened[-1][1].extend(Word(NO_TAG, text) for text in remaining)
     while len(opened) > 1:
         close()
     pieces = opened[0][1]
