@@ -79,10 +79,10 @@ def test_a_row_that_does_not_exist_is_named():
 
 
 def test_rows_of_another_data_set_are_not_mixed(tmp_path):
-    check_same_table(tmp_path / "out", {"data": {"train_file": "a"}, "seed": 0})
-    check_same_table(tmp_path / "out", {"data": {"train_file": "a"}, "seed": 0})
-    with pytest.raises(ValueError, match=rf"{tmp_path / 'out'} holds rows of data .+'a'.+, not .+'b'"):
-        check_same_table(tmp_path / "out", {"data": {"train_file": "b"}, "seed": 0})
+    check_same_table(tmp_path / "out", {"train_file": "a", "seed": 0})
+    check_same_table(tmp_path / "out", {"train_file": "a", "seed": 0})
+    with pytest.raises(ValueError, match=rf"{tmp_path / 'out'} holds rows of train_file a, not b"):
+        check_same_table(tmp_path / "out", {"train_file": "b", "seed": 0})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()
     with pytest.raises(ValueError, match="holds something else"):

@@ -154,9 +154,9 @@ def check_same_table(output: Path, settings: dict) -> None:
     path = output / "settings.json"
     if path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
-        for part, now in settings.items():
-            if before.get(part) != now:
-                raise ValueError(f"output_dir: {output} holds rows of {part} {before.get(part)}, not {now}")
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise ValueError(f"output_dir: {output} holds rows of {name} {before.get(name)}, not {now}")
     elif output.exists() and any(output.iterdir()):
         raise ValueError(f"output_dir: {output} holds something else, as it has no settings.json")
     output.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> list[dict]:
     scale, rows, output = read_scale(options.scale), check_rows(options.rows), Path(options.output_dir)
     if data.validation_file is None and data.validation_source is None and data.dataset_name is None:
         raise ValueError("validation_file: Table 3 is measured on validation data, and none are given")
-    same = {"data": asdict(data), "scale": scale, "bleu_tokenize": options.bleu_tokenize, "seed": options.seed}
+    same = {**asdict(data), **scale, "bleu_tokenize": options.bleu_tokenize, "seed": options.seed}
     check_same_table(output, same)
     tokenizer = shared_tokenizer(data, scale["vocab_size"], output / "tokenizer")
     entries = []
