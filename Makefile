@@ -11,7 +11,7 @@ quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
 	$(BIN)/python examples/quickstart.py
 
 reproduce: $(READY)  ## every table and figure of the paper at smoke scale, and a report
-	PYTHONPATH=examples $(BIN)/python examples/reproduce/report.py
+	$(BIN)/python examples/reproduce/report.py
 
 test: $(READY)  ## the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest

@@ -30,6 +30,7 @@ from typing import Literal
 
 from baseline import right_branching, right_branching_labels
 from evalb import Scores, score
+from measure import write_text
 from tokenizers import AddedToken
 from toy_trees import toy_treebank
 from transformers import HfArgumentParser, PreTrainedTokenizerBase
@@ -362,13 +363,6 @@ def table(results: dict) -> str:
         f"alpha {search['length_penalty']}, input + {search['max_extra_tokens']}."
     )
     return "\n".join([*head, *rows, "", note, ""])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that it is never half-written."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def main() -> None:

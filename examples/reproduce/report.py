@@ -8,13 +8,12 @@ done already is not run again; one that was interrupted is begun anew.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from toy_corpus import toy_corpus, write_corpus
+from measure import write_text
 from tqdm.auto import tqdm
 
 from modeling_vanilla.command_line import one_line_errors
@@ -47,6 +46,7 @@ def pieces(output: Path) -> list[tuple[str, list]]:
     sentence = "the old teacher reads a book in the garden ."
     run = output / "translation"
     return [
+        ("corpus", [EXAMPLES / "toy_corpus.py", "--train", 5000, "--validation", 100, "--test", 100]),
         ("table1", [HERE / "table1.py"]),
         ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *training]),
         ("table2", [HERE / "table2.py", "--runs", run]),
@@ -64,11 +64,10 @@ def run_piece(command: list, folder: Path) -> None:
         ValueError: if it fails, with its last line.
     """
     log = folder.with_name(folder.name + ".log")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLES.parent, EXAMPLES, HERE)))}
     with log.open("w", encoding="utf-8") as file:
         code = subprocess.run(
             [sys.executable, *map(str, command), "--output_dir", str(folder)],
-            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
         ).returncode  # fmt: skip
     if code:
         last = (log.read_text(encoding="utf-8").strip() or "no output").splitlines()[-1]
@@ -76,19 +75,18 @@ def run_piece(command: list, folder: Path) -> None:
 
 
 def section(folder: Path) -> str:
-    """A piece's tables, with its headings one level down, and its pictures and pages."""
+    """A piece's tables, with their headings one level down, and its pictures and pages; or nothing."""
     tables = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
     pictures = [f"![{path.stem}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.png"))]
     pages = [f"[{path.name}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.html"))]
     lines = ["#" + line if line.startswith("#") else line for table in tables for line in table.splitlines()]
     lines += ["", *pictures, "", *pages]
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def report(output: Path) -> Path:
     """Run what is missing and write report.md. Its path."""
     output.mkdir(parents=True, exist_ok=True)
-    write_corpus(toy_corpus(5000, 100, 100), output / "corpus")
     parts = ["# The paper's tables and figures, at smoke scale", "", "By `make reproduce`, on a made-up corpus.", ""]
     for name, command in tqdm(pieces(output), desc="pieces"):
         folder, done = output / name, output / f"{name}.done"
@@ -96,10 +94,10 @@ def report(output: Path) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             run_piece(command, folder)
             done.touch()
-        parts += [f"# {name}", "", section(folder), ""]
-    part = output / "report.md.part"
-    part.write_text("\n".join(parts), encoding="utf-8")
-    return part.replace(output / "report.md")
+        if text := section(folder):
+            parts += [f"# {name}", "", text, ""]
+    write_text(output / "report.md", "\n".join(parts))
+    return output / "report.md"
 
 
 def main() -> None:

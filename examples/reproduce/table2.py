@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from measure import write_text
 
 from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.training.checkpoints import write_json
@@ -119,9 +120,7 @@ def main() -> None:
     with one_line_errors():
         runs = [read_run(folder) for folder in arguments.runs]
         arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        part = arguments.output_dir / "table2.md.part"
-        part.write_text(as_markdown(runs), encoding="utf-8")
-        part.replace(arguments.output_dir / "table2.md")
+        write_text(arguments.output_dir / "table2.md", as_markdown(runs))
         write_json(arguments.output_dir / "table2.json", {"paper": PAPER, "runs": runs})
         plot(runs, arguments.output_dir / "table2.png")
         print(as_markdown(runs))

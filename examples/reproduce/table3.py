@@ -16,6 +16,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from measure import write_text
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser
 
@@ -275,9 +276,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> list[dict]:
         entries.append(describe(row, scale, **measured(results)))
         verdicts = judge(entries)
         write_json(output / "table3.json", {"rows": entries, "orderings": verdicts})
-        part = output / "table3.md.part"
-        part.write_text(as_markdown(entries, verdicts, f"Table 3, seed {options.seed}"), encoding="utf-8")
-        part.replace(output / "table3.md")
+        write_text(output / "table3.md", as_markdown(entries, verdicts, f"Table 3, seed {options.seed}"))
         plot(entries, output / "table3.png")
     return entries
 
