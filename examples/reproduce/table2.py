@@ -10,11 +10,13 @@ import argparse
 import json
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 from measure import write_text
 
 from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.training.checkpoints import write_json
+from modeling_vanilla.visualize import save_figure
 
 # BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.
 PAPER = {
@@ -89,9 +91,10 @@ def as_markdown(runs: list[dict]) -> str:
 
 def plot(runs: list[dict], path: Path) -> None:
     """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
-    figure, axes = plt.subplots(figsize=(9, 5.5), layout="constrained")
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
     pairs = {"en-de": (0, 2, "o"), "en-fr": (1, 3, "s")}
-    for (name, row), color in zip(PAPER.items(), plt.get_cmap("tab10").colors, strict=True):
+    for (name, row), color in zip(PAPER.items(), colormaps["tab10"].colors, strict=True):
         points = [(row[cost], row[bleu], marker) for bleu, cost, marker in pairs.values() if row[bleu] and row[cost]]
         for x, y, marker in points:
             axes.scatter(x, y, color=color, marker=marker)
@@ -106,10 +109,7 @@ def plot(runs: list[dict], path: Path) -> None:
         axes.annotate(run["run"], (run["table_2_flops"], run["BLEU"]), xytext=(4, 3), textcoords="offset points")
     axes.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU (each on its own test set)", title="Table 2")
     figure.legend(loc="outside right upper", fontsize=8)
-    part = path.with_suffix(".part.png")
-    figure.savefig(part, dpi=150)
-    part.replace(path)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def main() -> None:

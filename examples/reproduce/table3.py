@@ -14,8 +14,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from measure import write_text
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser
@@ -27,6 +27,7 @@ from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationO
 from modeling_vanilla.training.checkpoints import whole_folder, write_json
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
+from modeling_vanilla.visualize import save_figure
 
 # What the paper prints for each row: updates, perplexity per word piece and BLEU on newstest2013, million parameters.
 PAPER = {
@@ -235,7 +236,8 @@ def as_markdown(entries: list[dict], verdicts: list[tuple[str, str, str]], title
 
 def plot(entries: list[dict], path: Path) -> None:
     """Perplexity and BLEU of every row, in the paper and here; the base model's as a line."""
-    figure, panels = plt.subplots(1, 4, figsize=(11, 1.5 + 0.25 * len(entries)), sharey=True, layout="constrained")
+    figure = Figure(figsize=(11, 1.5 + 0.25 * len(entries)), layout="constrained")
+    panels = figure.subplots(1, 4, sharey=True)
     rows = [entry["row"] for entry in entries]
     for axes, (name, where) in zip(panels, itertools.product(("PPL", "BLEU"), ("paper", "here")), strict=True):
         values = [(entry["paper"] if where == "paper" else entry)[name] for entry in entries]
@@ -247,10 +249,7 @@ def plot(entries: list[dict], path: Path) -> None:
         )
         axes.grid(axis="x", alpha=0.3)
     panels[0].invert_yaxis()
-    part = path.with_suffix(".part.png")
-    figure.savefig(part, dpi=150)
-    part.replace(path)
-    plt.close(figure)
+    save_figure(figure, path)
 
 
 def dry_run(rows: list[str], scale: dict) -> None:

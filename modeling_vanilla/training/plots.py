@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")  # no display is needed, or assumed
-from matplotlib import pyplot as plt
+from ..visualize import save_figure
 
 
 def plot_run(losses: list[float], rates: list[float], validations: list[dict], path: Path) -> None:
@@ -17,7 +16,8 @@ def plot_run(losses: list[float], rates: list[float], validations: list[dict], p
         path: PNG file to write.
     """
     steps = range(1, len(losses) + 1)
-    figure, (top, middle, bottom) = plt.subplots(3, 1, sharex=True, figsize=(8, 9), layout="constrained")
+    figure = Figure(figsize=(8, 9), layout="constrained")
+    top, middle, bottom = figure.subplots(3, 1, sharex=True)
     top.plot(steps, losses, linewidth=0.6, label="training, label-smoothed")
     middle.plot(steps, rates)
     if validations:
@@ -31,7 +31,4 @@ def plot_run(losses: list[float], rates: list[float], validations: list[dict], p
     middle.set_ylabel("learning rate")
     bottom.set_ylabel("validation BLEU")
     bottom.set_xlabel("step")
-    part = path.with_name(path.stem + ".part.png")
-    figure.savefig(part, dpi=120)
-    plt.close(figure)
-    part.replace(path)
+    save_figure(figure, path)
