@@ -12,7 +12,7 @@ import pytest
 import transformers
 from toy_trees import toy_treebank
 from transformers import AutoTokenizer
-from trees import bracketed, is_well_formed, linearise, words
+from trees import Node, Word, bracketed, is_well_formed, linearise, words
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -154,6 +154,17 @@ def test_no_file_is_in_two_splits_and_all_are_in_one(sizes):
     assert all(numbers) and sum(map(len, numbers)) == len(files)
 
 
+def test_constituents_are_pairs_of_their_own_once():
+    john, treasurer = Word("NNP", "John"), Word("NN", "treasurer")
+    phrase = Node("NP", (Node("NP", (john,)), Node("NP", (Word("DT", "a"), treasurer))))
+    trees = [Node("S", (phrase, phrase)), Node("FRAG", (treasurer,)), phrase]
+    assert [pair["en"] for pair in script.training_pairs(trees, constituents=True)] == [
+        "John a treasurer John a treasurer", "John a treasurer", "a treasurer", "treasurer", "John a treasurer",
+    ]  # fmt: skip
+    alone = list(script.training_pairs(trees, constituents=False))
+    assert alone == [{"en": script.source(tree), "tree": script.target(tree)} for tree in trees]
+
+
 def test_about_a_tenth_is_for_testing():
     splits = script.split_files([[None] * 10] * 100)
     assert {name: len(trees) for name, trees in splits.items()} == {"train": 800, "validation": 100, "test": 100}
@@ -197,7 +208,7 @@ def test_a_run_goes_on_where_it_stopped(main, treebank, tmp_path):
 def test_a_run_that_stopped_before_training_goes_on(main, treebank, tmp_path):
     run = tmp_path / "run"
     options = script.ParsingOptions(trees=[str(treebank)])
-    script.prepare(run, script.read_splits(options), 400, resume=False)
+    script.prepare(run, script.read_splits(options), 400, options)
     assert main(trees=treebank, output_dir=run, resume=True)[0] == 0
     assert (run / "results.json").is_file()
 

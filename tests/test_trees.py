@@ -10,6 +10,7 @@ from toy_trees import toy_treebank
 from trees import (
     Node,
     Word,
+    below,
     bracketed,
     clean,
     delinearise,
@@ -121,6 +122,12 @@ def test_linear_form_by_hand():
     assert linearise(JOHN) == tokens
     assert delinearise(tokens, ["John", "sleeps", "."]) == JOHN
     assert words(JOHN) == ["John", "sleeps", "."]
+
+
+def test_constituents_within_by_hand():
+    noun, verb = JOHN.children[:2]
+    assert below(JOHN) == [noun, verb]
+    assert below(Node("S", (JOHN, noun))) == [JOHN, noun, verb, noun]
 
 
 def test_nothing_is_lost():

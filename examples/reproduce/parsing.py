@@ -23,7 +23,7 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -34,7 +34,18 @@ from measure import write_text
 from tokenizers import AddedToken
 from toy_trees import toy_treebank
 from transformers import HfArgumentParser, PreTrainedTokenizerBase
-from trees import Node, bracketed, delinearise, is_well_formed, leaves, linearise, read_treebank, with_tags, words
+from trees import (
+    Node,
+    below,
+    bracketed,
+    delinearise,
+    is_well_formed,
+    leaves,
+    linearise,
+    read_treebank,
+    with_tags,
+    words,
+)
 
 from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.configuration_vanilla import PRESETS
@@ -67,6 +78,7 @@ SCALES: dict[str, dict] = {
         "max_extra_tokens": 80,  # as many as the longest toy tree has: a model that has learnt little never ends
     },
     "sample": {
+        "constituents": True,
         "d_model": 128,
         "encoder_layers": 2,
         "decoder_layers": 2,
@@ -76,11 +88,11 @@ SCALES: dict[str, dict] = {
         "decoder_ffn_dim": 512,
         "vocab_size": 3000,
         "mixed_precision": "bf16",
-        "max_steps": 9000,
+        "max_steps": 10000,
         "tokens_per_update": 1200,
         "tokens_per_batch": 1200,
         "warmup_steps": 400,
-        "learning_rate_scale": 0.7,
+        "learning_rate_scale": 0.5,
         "checkpoint_steps": 50,
         "checkpoint_minutes": None,
         "keep_checkpoints": 10,
@@ -126,6 +138,10 @@ class ParsingOptions:
     test_trees: list[str] = field(
         default_factory=list, metadata={"help": "Files of trees to test on, if they are split already."}
     )
+    constituents: bool = field(
+        default=False,
+        metadata={"help": "Train on every constituent of two words or more as a sentence of its own, too."},
+    )
     num_beams: int = field(default=21, metadata={"help": "Beam size (6.3)."})
     length_penalty: float = field(default=0.3, metadata={"help": "Alpha (6.3)."})
     max_extra_tokens: int = field(default=300, metadata={"help": "An output is at most so much longer than its input."})
@@ -162,7 +178,7 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
     if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
     splits = read_splits(options)
-    prepare(run, splits, overrides.pop("vocab_size", PRESETS["parsing"]["vocab_size"]), options.resume)
+    prepare(run, splits, overrides.pop("vocab_size", PRESETS["parsing"]["vocab_size"]), options)
     # Pairs longer than a batch are left out of training, and said to be.
     limits = {"max_source_tokens": training.tokens_per_batch, "max_target_tokens": training.tokens_per_batch}
     trained = train_translation(
@@ -236,32 +252,49 @@ def _flat(files: Sequence[list[Node]]) -> list[Node]:
     return [tree for trees in files for tree in trees]
 
 
-def prepare(run: Path, splits: dict[str, list[Node]], vocab_size: int, resume: bool) -> None:
+def prepare(run: Path, splits: dict[str, list[Node]], vocab_size: int, options: ParsingOptions) -> None:
     """Write run/data: the training pairs, the tokenizer and a digest of all trees.
 
     Raises:
-        ValueError: on resuming, if there is nothing to resume or it was started with other trees; or for a vocab_size
+        ValueError: on resuming, if there is nothing to resume or it was started with other pairs; or for a vocab_size
             too small for the labels.
     """
     lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     known = run / "data" / "trees.json"
-    if resume:
+    if options.resume:
         if not known.is_file():
             raise ValueError(f"resume: {run} holds no parsing run, as it has no data/trees.json")
-        before = json.loads(known.read_text(encoding="utf-8"))["digest"]
-        if before != digest:
-            raise ValueError(f"resume: {run} was started with other trees (digest {before}, not {digest})")
+        before = json.loads(known.read_text(encoding="utf-8"))
+        for name, now in {"digest": digest, "constituents": options.constituents}.items():
+            if before[name] != now:
+                raise ValueError(f"resume: {run} was started with other trees ({name} {before[name]}, not {now})")
         return
     tokenizer = parsing_tokenizer(splits["train"], vocab_size)
-    pairs = [{"translation": {"en": source(tree), "tree": target(tree)}} for tree in splits["train"]]
     run.mkdir(parents=True, exist_ok=True)
     with whole_folder(run / "data") as part:
         tokenizer.save_pretrained(part / "tokenizer")
-        text = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs)
+        pairs = training_pairs(splits["train"], options.constituents)
+        text = "".join(json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
         (part / "train.jsonl").write_text(text, encoding="utf-8")
         sizes = {split: len(trees) for split, trees in splits.items()}
-        write_json(part / "trees.json", {"digest": digest, "sentences": sizes})
+        write_json(part / "trees.json", {"digest": digest, "constituents": options.constituents, "sentences": sizes})
+
+
+def training_pairs(trees: Sequence[Node], constituents: bool) -> Iterator[dict[str, str]]:
+    """A pair of source and target for each tree.
+
+    With constituents, each that has at least two words follows its tree, once in all. Few trees are ten times as many
+    pairs then, most of them short, in which every phrase is met at many positions: without it a small treebank is
+    learnt by heart. (The paper does not do so.)
+    """
+    seen = set()
+    for tree in trees:
+        for part in [tree, *below(tree)] if constituents else [tree]:
+            pair = source(part), target(part)
+            if part is tree or (len(words(part)) > 1 and pair not in seen):
+                yield {"en": pair[0], "tree": pair[1]}
+            seen.add(pair)
 
 
 def source(tree: Node) -> str:

@@ -159,6 +159,12 @@ def leaves(tree: Node | Word) -> list[Word]:
     return [tree] if isinstance(tree, Word) else [leaf for child in tree.children for leaf in leaves(child)]
 
 
+def below(tree: Node) -> list[Node]:
+    """The constituents within a tree, each before those that are within it."""
+    inner = [child for child in tree.children if isinstance(child, Node)]
+    return [part for child in inner for part in (child, *below(child))]
+
+
 def words(tree: Node | Word) -> list[str]:
     """The sentence."""
     return [leaf.text for leaf in leaves(tree)]
