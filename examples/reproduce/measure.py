@@ -6,19 +6,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 
 def best_seconds(compute: Callable[[], object], rounds: int) -> float:
-    """Processor time of the shortest of `rounds` calls, all threads together, after one that does not count.
+    """Processor time of the shortest of `rounds` calls on one thread, after one that does not count.
 
-    Unlike time on the clock it leaves out what other work on the machine takes, which would bend the exponents.
+    Unlike time on the clock it leaves out what other work on the machine takes, which would bend the exponents. Several
+    threads would spin while they wait for each other, which counts as processor time.
     """
-    times = []
-    for _ in range(rounds + 1):
-        start = time.process_time()
-        compute()
-        times.append(time.process_time() - start)
+    times, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(rounds + 1):
+            start = time.process_time()
+            compute()
+            times.append(time.process_time() - start)
+    finally:
+        torch.set_num_threads(threads)
     return min(times[1:])
 
 

@@ -452,7 +452,6 @@ def reproduce(options: Options) -> dict:
     results = {
         "settings": asdict(options),
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
         "costs": costs,
         "exponents": {
             name: {
