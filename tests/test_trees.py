@@ -118,7 +118,7 @@ def test_files_that_cannot_be_read(read, tmp_path):
 
 
 def test_linear_form_by_hand():
-    tokens = ["(S", "(NP", "(NNP)", ")NP", "(VP", "(VBZ)", ")VP", "(.)", ")S"]
+    tokens = ["(S", "(NP", "John", "(NNP)", ")NP", "(VP", "sleeps", "(VBZ)", ")VP", ".", "(.)", ")S"]
     assert linearise(JOHN) == tokens
     assert delinearise(tokens, ["John", "sleeps", "."]) == JOHN
     assert words(JOHN) == ["John", "sleeps", "."]
@@ -163,6 +163,12 @@ def lose_nothing(trees):
         ("(S (A) <unk> (B) ( () A ) (C) )S", "(S (A a) (B b) (C c))"),
         (")S (S (A) (B) (C) )S )S", "(S (A a) (B b) (C c))"),
         ("(A) (B) (C) )TOP", "(TOP (A a) (B b) (C c))"),
+        ("(S (NP b (B) )NP (VP c (C) )VP )S", "(S (NP (XX a) (B b)) (VP (C c)))"),
+        ("(S (NP a (A) )NP (VP c (C) )VP )S", "(S (NP (A a)) (VP (XX b) (C c)))"),
+        ("(S (NP a (A) )NP (VP b (B) )VP )S", "(TOP (S (NP (A a)) (VP (B b))) (XX c))"),
+        ("(S a (A) a (A) (NP b (B) )NP c (C) )S", "(S (A a) (NP (B b)) (C c))"),
+        ("(S d (A) c (C) )S", "(S (A a) (XX b) (C c))"),
+        ("(S ca (A) t (B) b (C) c (D) )S", "(S (A a) (C b) (D c))"),
     ],
 )
 def test_repair_by_hand(tokens, repaired):
@@ -171,8 +177,8 @@ def test_repair_by_hand(tokens, repaired):
 
 
 def is_linear_form(tokens, length):
-    """By rewriting: a bracket around finished things is a finished thing, and one must be left."""
-    text, before = " ".join(tokens), None
+    """By rewriting: a bracket around finished things is a finished thing, and one must be left. Words do not count."""
+    text, before = " ".join(token for token in tokens if "(" in token or ")" in token), None
     while text != before:
         before, text = text, re.sub(r"\((\S+)((?: \([^() ]+\)| #)+) \)\1(?!\S)", "#", text)
     return text == "#" and sum(token[0] + token[-1] == "()" for token in tokens) == length

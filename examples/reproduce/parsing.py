@@ -88,7 +88,7 @@ SCALES: dict[str, dict] = {
         "decoder_ffn_dim": 512,
         "vocab_size": 3000,
         "mixed_precision": "bf16",
-        "max_steps": 10000,
+        "max_steps": 8000,
         "tokens_per_update": 1200,
         "tokens_per_batch": 1200,
         "warmup_steps": 400,
@@ -303,8 +303,9 @@ def source(tree: Node) -> str:
 
 
 def target(tree: Node) -> str:
-    """The linear form as the model writes it: a blank before every token, the first too, as the tokenizer has them."""
-    return "".join(f" {token}" for token in linearise(tree))
+    """The linear form as the model writes it: the blank before a bracket is part of its token, and the tokenizer sets
+    one before the word that follows."""
+    return "".join(f" {token}" if token[0] in "()" else token for token in linearise(tree))
 
 
 def parsing_tokenizer(training: Sequence[Node], vocab_size: int) -> PreTrainedTokenizerBase:
@@ -313,7 +314,7 @@ def parsing_tokenizer(training: Sequence[Node], vocab_size: int) -> PreTrainedTo
     Raises:
         ValueError: if vocab_size does not hold the bytes and the labels.
     """
-    labels = sorted({token for tree in training for token in linearise(tree)})
+    labels = sorted({token for tree in training for token in linearise(tree) if token[0] in "()"})
     if vocab_size < MIN_VOCAB_SIZE + len(labels):
         raise ValueError(
             f"vocab_size must be at least {MIN_VOCAB_SIZE + len(labels)}, not {vocab_size}: "

@@ -1,15 +1,14 @@
 """Bracketed trees of the Penn Treebank: reading, cleaning, and the sequences of tokens that a model writes for them.
 
 The linear form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", which section 6.3 follows: brackets
-that carry their label at both ends, and in place of every word its tag, which the model predicts with the rest. (They
-wrote XX for every tag. The code that the paper's authors released keeps the tags.)
+that carry their label at both ends. They wrote XX in place of every word, and the code that the paper's authors
+released writes its tag; here the word comes before its tag, as a small model keeps its place in the sentence by copying
+it, and one that has lost it can be helped.
 
-    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    (S (NP (NNP) )NP (VP (VBZ) )VP (.) )S
-
-The words are read off the source sentence in their order, so that the sequence and the words give back the tree.
+    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    (S (NP John (NNP) )NP (VP sleeps (VBZ) )VP . (.) )S
 """
 
-import itertools
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ TOP = "TOP"  # the label of a root that only holds together what has no root of 
 MAX_DEPTH = 200  # far above any sentence's, and below what Python's recursion bears
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+_TAG = re.compile(r"\(([^()]+)\)")
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ def bracketed(tree: Node | Word) -> str:
 
 
 def linearise(tree: Node | Word) -> list[str]:
-    """The tokens that stand for the tree: "(NP", ")NP" and, for each word, its tag as in "(NN)"."""
+    """The tokens that stand for the tree: "(NP", ")NP" and, for each word, itself and its tag as in "(NN)"."""
     if isinstance(tree, Word):
-        return [f"({tree.tag})"]
+        return [tree.text, f"({tree.tag})"]
     inner = [token for child in tree.children for token in linearise(child)]
     return [f"({tree.label}", *inner, f"){tree.label}"]
 
@@ -205,10 +205,11 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
 
     Whatever the tokens are, it is a tree over exactly these words. Where they are not the linear form of one:
 
+    - if there are more tags than words, or fewer, the words written before them are held against the sentence: a tag
+      of no word is passed over; words without a tag go, tagged XX, before the next that has one, or where the tokens
+      end: into the innermost bracket that is open there, or else beside the root;
     - a closing bracket closes the nearest open one of its label, and with it all that are open inside; if there is
       none, it is passed over;
-    - tags beyond the last word are passed over, and words beyond the last tag go, tagged XX, where the tokens end: into
-      the innermost bracket that is open there, or else beside the root;
     - brackets left open close at the end, empty ones are taken out, other tokens are passed over;
     - several pieces are held together by a root named TOP.
 
@@ -221,7 +222,8 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
     """
     if not sentence:
         raise ValueError("a sentence without words has no tree")
-    remaining = iter(sentence)
+    ends = iter(_ends(tokens, sentence))
+    done = 0  # words of the sentence that are in the tree already
     opened: list[tuple[str, list[Node | Word]]] = [(TOP, [])]
 
     def close() -> None:
@@ -230,21 +232,46 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
             opened[-1][1].append(Node(label, tuple(children)))
 
     for token in tokens:
-        if tag := re.fullmatch(r"\(([^()]+)\)", token):
-            opened[-1][1].extend(Word(tag[1], text) for text in itertools.islice(remaining, 1))
+        if tag := _TAG.fullmatch(token):
+            if end := next(ends):
+                opened[-1][1].extend(Word(NO_TAG, text) for text in sentence[done : end - 1])
+                opened[-1][1].append(Word(tag[1], sentence[end - 1]))
+                done = end
         elif re.fullmatch(r"\([^()]+", token) and len(opened) < MAX_DEPTH:
             opened.append((token[1:], []))
         elif token.startswith(")") and token[1:] in [label for label, _ in opened[1:]]:
             while opened[-1][0] != token[1:]:
                 close()
             close()
-    opened[-1][1].extend(Word(NO_TAG, text) for text in remaining)
+    opened[-1][1].extend(Word(NO_TAG, text) for text in sentence[done:])
     while len(opened) > 1:
         close()
     pieces = opened[0][1]
     return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], Node) else Node(TOP, tuple(pieces))
 
 
+def _ends(tokens: Sequence[str], sentence: Sequence[str]) -> list[int | None]:
+    """For each tag among the tokens how many words of the sentence end with the one it is of; None if it is of none."""
+    written, text = [], ""
+    for token in tokens:
+        if _TAG.fullmatch(token):
+            written.append(text)
+        text = "" if token[0] in "()" else text + token
+    if len(written) == len(sentence):
+        return list(range(1, len(sentence) + 1))
+    ends: list[int | None] = [None] * len(written)
+    matcher = difflib.SequenceMatcher(None, written, sentence, autojunk=False)
+    for _, first, last, start, stop in matcher.get_opcodes():
+        # Where the words differ, as many as there are on both sides are taken for each other.
+        both = min(last - first, stop - start)
+        ends[first : first + both] = range(start + 1, start + both + 1)
+    return ends
+
+
 def is_well_formed(tokens: Sequence[str], sentence: Sequence[str]) -> bool:
-    """Whether the tokens are the linear form of a tree over this sentence, with nothing to repair."""
-    return linearise(delinearise(tokens, sentence)) == list(tokens)
+    """Whether the brackets and tags among the tokens are those of a tree over this sentence, with nothing to repair."""
+
+    def structure(tokens: Sequence[str]) -> list[str]:
+        return [token for token in tokens if token[0] in "()"]
+
+    return structure(linearise(delinearise(tokens, sentence))) == structure(tokens)
