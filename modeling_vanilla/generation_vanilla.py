@@ -370,7 +370,10 @@ class GnmtGenerationMixin(GenerationMixin):
                 sentences, limits = sentences[searching], limits[searching]
                 _drop_sentences(model_kwargs, searching, side_by_side)
                 searching = searching[searching]
-            (_see_on if side_by_side else _reorder)(model_kwargs, alive.path[..., -1], parents.score.shape[1])
+            if side_by_side:
+                _see_on(model_kwargs, alive.path[..., -1], parents.score.shape[1])
+            else:
+                _reorder(model_kwargs, alive.path[..., -1])
 
         longest = max(best.tokens.shape[-1] for _, best in results)
         padded = [vars(best.lengthen(pad, longest - best.tokens.shape[-1])).values() for _, best in results]
@@ -490,7 +493,7 @@ def _drop_sentences(model_kwargs: dict, left: torch.Tensor, side_by_side: bool) 
             past.self_attention_cache.reorder_cache(left)
 
 
-def _reorder(model_kwargs: dict, parents: torch.Tensor, *args) -> None:
+def _reorder(model_kwargs: dict, parents: torch.Tensor) -> None:
     """Bring what is held by hypothesis into the order of the new ones, given the rows (B, K) of their `parents`."""
     rows = parents.flatten()
     if model_kwargs["past_key_values"] is not None:
