@@ -223,7 +223,7 @@ def test_resuming_on_other_trees_is_refused(main, treebank, tmp_path):
     other.write_text(treebank.read_text().replace("(NN ", "(NNS ", 1))
     code, _, complaint = main(trees=other, output_dir=run, resume=True)
     assert code == 2
-    assert re.fullmatch(r"error: resume: \S+run was started with other trees \(digest \w+, not \w+\)", complaint)
+    assert re.fullmatch(r"error: resume: \S+run was started with trees \w+, not \w+", complaint)
     assert everything(run) == before
 
 
@@ -257,6 +257,7 @@ def test_bad_trees_are_one_line(text, says, main, treebank, tmp_path):
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"max_extra_tokens": -1}, "max_extra_tokens must be at least 0, not -1"),
         ({"vocab_size": 270}, "vocab_size must be at least 2"),
+        ({"d_model": 18, "encoder_attention_heads": 4}, "d_model"),
         ({"resume": True}, "holds no parsing run"),
     ],
 )
@@ -277,7 +278,7 @@ def test_a_folder_that_holds_something_is_left_alone(main, treebank, tmp_path):
 
 
 def test_a_split_alone_is_refused():
-    with pytest.raises(ValueError, match="test_trees is given alone"):
+    with pytest.raises(ValueError, match="test_trees is given without the others"):
         script.ParsingOptions(test_trees=["a.mrg"])
 
 

@@ -15,6 +15,7 @@ from trees import (
     clean,
     delinearise,
     is_well_formed,
+    leaves,
     linearise,
     read_treebank,
     words,
@@ -93,6 +94,7 @@ def test_cleaning(raw, cleaned, read):
         ("1\tJohn\tNNP\t2\tnsubj\n", "x.mrg, line 1: '1' is in no bracket"),
         ("(S (NN a))\n{'tree': 1}", "x.mrg, line 2: \"{'tree':\" is in no bracket"),
         ("(S (NN a))\n( (S (-NONE- *)))", "x.mrg, line 2: the tree has no words"),
+        ("(S" + " (NN a)" * 301 + ")", "x.mrg, line 1: the tree has 301 words, more than 300"),
         ("(S " * 3000 + ")" * 3000, "x.mrg, line 1: 200 brackets are open"),
     ],
 )
@@ -132,7 +134,7 @@ def test_constituents_within_by_hand():
 
 def test_nothing_is_lost():
     trees = [tree for trees in toy_treebank(files=20) for tree in trees]
-    trees += [Node("TOP", JOHN.children), Node("S", (JOHN, JOHN)), Node("NP", (Node("NP", (Word("NN", "(NN)"),)),))]
+    trees += [Node("TOP", JOHN.children), Node("S", (JOHN, JOHN)), Node("NP", (Node("NP", (Word("NN", "NN"),)),))]
     lose_nothing(trees)
 
 
@@ -169,6 +171,8 @@ def lose_nothing(trees):
         ("(S a (A) a (A) (NP b (B) )NP c (C) )S", "(S (A a) (NP (B b)) (C c))"),
         ("(S d (A) c (C) )S", "(S (A a) (XX b) (C c))"),
         ("(S ca (A) t (B) b (C) c (D) )S", "(S (A a) (C b) (D c))"),
+        ("(S b (B) (NP c (C) )NP c (C) )S", "(S (XX a) (B b) (NP (C c)))"),
+        ("(S (NP the a (A) )NP b (B) c (C) d )S d (D)", "(S (NP (A a)) (B b) (C c))"),
     ],
 )
 def test_repair_by_hand(tokens, repaired):
@@ -198,9 +202,28 @@ def test_any_tokens_give_a_tree_over_the_words():
         repaired = delinearise(tokens, sentence)
         assert words(repaired) == sentence
         assert is_linear_form(linearise(repaired), len(sentence))
-        assert is_well_formed(tokens, sentence) == is_linear_form(tokens, len(sentence))
+        assert is_linear_form(tokens, len(sentence)) or not is_well_formed(tokens, sentence)
         well_formed += is_well_formed(tokens, sentence)
     assert 500 < well_formed < 2500
+
+
+def test_other_words_are_in_their_places_when_one_is_left_out_or_doubled():
+    rng = random.Random(1)
+    for tree in [tree for trees in toy_treebank(files=20) for tree in trees]:
+        sentence, tokens = words(tree), linearise(tree)
+        if len(set(sentence)) < len(sentence):
+            continue  # which of two was left out cannot be told
+        changed = rng.randrange(len(sentence))
+        at = tokens.index(sentence[changed])
+        doubled = delinearise([*tokens[:at], *tokens[at : at + 2], *tokens[at:]], sentence)
+        assert doubled == tree
+        without = leaves(delinearise([*tokens[:at], *tokens[at + 2 :]], sentence))
+        tags = [leaf.tag if index != changed else "XX" for index, leaf in enumerate(leaves(tree))]
+        assert [leaf.tag for leaf in without] == tags and [leaf.text for leaf in without] == sentence
+
+
+def test_empty_tokens_are_passed_over():
+    assert delinearise(["", "(S", "", "a", "(A)", ""], ["a"]) == Node("S", (Word("A", "a"),))
 
 
 def test_an_endless_output_is_no_endless_tree():

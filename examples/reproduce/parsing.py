@@ -52,6 +52,7 @@ from modeling_vanilla.configuration_vanilla import PRESETS
 from modeling_vanilla.tokenization_vanilla import MIN_VOCAB_SIZE, train_tokenizer
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.checkpoints import whole_folder, write_json
+from modeling_vanilla.training.translation import check_model_options
 from modeling_vanilla.translation import load_translator, translate
 
 # What each scale sets otherwise than the options and the preset do. (6.3 says of training only that all but a few
@@ -75,7 +76,7 @@ SCALES: dict[str, dict] = {
         "learning_rate_scale": 0.4,
         "checkpoint_steps": 50,
         "checkpoint_minutes": None,
-        "max_extra_tokens": 80,  # as many as the longest toy tree has: a model that has learnt little never ends
+        "max_extra_tokens": 60,  # a toy tree has no more brackets and tags; a model that has learnt little never ends
     },
     "sample": {
         "constituents": True,
@@ -123,7 +124,8 @@ class ParsingOptions:
     """Which trees, and how to search. Without any trees, those of a toy grammar."""
 
     scale: Literal["smoke", "sample", "paper"] = field(
-        default="smoke", metadata={"help": "Sets the defaults of model and training: a minute, forty, or the paper's."}
+        default="smoke",
+        metadata={"help": "Sets the defaults of model and training: a minute, half an hour, or the paper's."},
     )
     trees: list[str] = field(
         default_factory=list,
@@ -151,8 +153,8 @@ class ParsingOptions:
         given = [name for name in ("train_trees", "validation_trees", "test_trees") if getattr(self, name)]
         if given and (self.trees or len(given) < 3):
             raise ValueError(
-                f"{given[0]} is given {'beside trees' if self.trees else 'alone'}: give trees, which are then split, "
-                "or all three of train_trees, validation_trees and test_trees"
+                f"{given[0]} is given {'beside trees' if self.trees else 'without the others'}: give trees, which are "
+                "then split, or all three of train_trees, validation_trees and test_trees"
             )
         if self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, not {self.num_beams}")
@@ -177,6 +179,7 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
     overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
     if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+    check_model_options(TranslationOptions(preset="parsing"), overrides)
     splits = read_splits(options)
     prepare(run, splits, overrides.pop("vocab_size", PRESETS["parsing"]["vocab_size"]), options)
     # Pairs longer than a batch are left out of training, and said to be.
@@ -253,7 +256,7 @@ def _flat(files: Sequence[list[Node]]) -> list[Node]:
 
 
 def prepare(run: Path, splits: dict[str, list[Node]], vocab_size: int, options: ParsingOptions) -> None:
-    """Write run/data: the training pairs, the tokenizer and a digest of all trees.
+    """Write run/data: the training pairs, the tokenizer, and the settings of both with a digest of all trees.
 
     Raises:
         ValueError: on resuming, if there is nothing to resume or it was started with other pairs; or for a vocab_size
@@ -261,14 +264,15 @@ def prepare(run: Path, splits: dict[str, list[Node]], vocab_size: int, options: 
     """
     lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    known = run / "data" / "trees.json"
+    settings = {"trees": digest, "constituents": options.constituents, "vocab_size": vocab_size}
+    known = run / "data" / "settings.json"
     if options.resume:
         if not known.is_file():
-            raise ValueError(f"resume: {run} holds no parsing run, as it has no data/trees.json")
+            raise ValueError(f"resume: {run} holds no parsing run, as it has no data/settings.json")
         before = json.loads(known.read_text(encoding="utf-8"))
-        for name, now in {"digest": digest, "constituents": options.constituents}.items():
-            if before[name] != now:
-                raise ValueError(f"resume: {run} was started with other trees ({name} {before[name]}, not {now})")
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise ValueError(f"resume: {run} was started with {name} {before.get(name)}, not {now}")
         return
     tokenizer = parsing_tokenizer(splits["train"], vocab_size)
     run.mkdir(parents=True, exist_ok=True)
@@ -277,8 +281,7 @@ def prepare(run: Path, splits: dict[str, list[Node]], vocab_size: int, options: 
         pairs = training_pairs(splits["train"], options.constituents)
         text = "".join(json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
         (part / "train.jsonl").write_text(text, encoding="utf-8")
-        sizes = {split: len(trees) for split, trees in splits.items()}
-        write_json(part / "trees.json", {"digest": digest, "constituents": options.constituents, "sentences": sizes})
+        write_json(part / "settings.json", settings)
 
 
 def training_pairs(trees: Sequence[Node], constituents: bool) -> Iterator[dict[str, str]]:
@@ -402,7 +405,7 @@ def table(results: dict) -> str:
 def main() -> None:
     scale = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scale.add_argument("--scale", choices=SCALES, default="smoke")
-    parser = HfArgumentParser((ParsingOptions, TrainingOptions, ModelOptions), description=__doc__)
+    parser = HfArgumentParser((ParsingOptions, TrainingOptions, ModelOptions), description=__doc__, allow_abbrev=False)
     parser.set_defaults(**SCALES[scale.parse_known_args()[0].scale])
     with one_line_errors():
         options, training, model = parser.parse_args_into_dataclasses()

@@ -19,7 +19,9 @@ from modeling_vanilla.tokenization_vanilla import read_lines
 NO_TAG = "XX"  # the tag of a word that nothing has tagged
 TRACE = "-NONE-"
 TOP = "TOP"  # the label of a root that only holds together what has no root of its own; EVALB does not score it
-MAX_DEPTH = 200  # far above any sentence's, and below what Python's recursion bears
+# Far above any sentence's, and below what Python's recursion bears: the right-branching tree is as deep as it is long.
+MAX_DEPTH = 200
+MAX_WORDS = 300
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _TAG = re.compile(r"\(([^()]+)\)")
@@ -61,6 +63,8 @@ def read_treebank(path: str | PathLike) -> list[list[Node]]:
         cleaned = clean(tree)
         if cleaned is None:
             raise ValueError(f"{path}, line {line}: the tree has no words")
+        if len(words(cleaned)) > MAX_WORDS:
+            raise ValueError(f"{path}, line {line}: the tree has {len(words(cleaned))} words, more than {MAX_WORDS}")
         if number != previous:
             files.append([])
             previous = number
@@ -148,7 +152,7 @@ def _clean(tree: Node | Word) -> Node | Word | None:
     if isinstance(tree, Word):
         return None if tree.tag == TRACE else tree
     children = tuple(child for child in map(_clean, tree.children) if child is not None)
-    return Node(re.split("[-=]", tree.label)[0], children) if children else None
+    return Node(re.split("[-=]", tree.label)[0] or tree.label, children) if children else None
 
 
 # What is in a tree
@@ -205,9 +209,9 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Node:
 
     Whatever the tokens are, it is a tree over exactly these words. Where they are not the linear form of one:
 
-    - if there are more tags than words, or fewer, the words written before them are held against the sentence: a tag
-      of no word is passed over; words without a tag go, tagged XX, before the next that has one, or where the tokens
-      end: into the innermost bracket that is open there, or else beside the root;
+    - the words written before the tags are held against the sentence: a tag of no word is passed over; words without a
+      tag go, tagged XX, before the next that has one, or where the tokens end: into the innermost bracket that is open
+      there, or else beside the root;
     - a closing bracket closes the nearest open one of its label, and with it all that are open inside; if there is
       none, it is passed over;
     - brackets left open close at the end, empty ones are taken out, other tokens are passed over;
@@ -256,9 +260,7 @@ def _ends(tokens: Sequence[str], sentence: Sequence[str]) -> list[int | None]:
     for token in tokens:
         if _TAG.fullmatch(token):
             written.append(text)
-        text = "" if token[0] in "()" else text + token
-    if len(written) == len(sentence):
-        return list(range(1, len(sentence) + 1))
+        text = "" if _is_bracket(token) else token
     ends: list[int | None] = [None] * len(written)
     matcher = difflib.SequenceMatcher(None, written, sentence, autojunk=False)
     for _, first, last, start, stop in matcher.get_opcodes():
@@ -269,9 +271,14 @@ def _ends(tokens: Sequence[str], sentence: Sequence[str]) -> list[int | None]:
 
 
 def is_well_formed(tokens: Sequence[str], sentence: Sequence[str]) -> bool:
-    """Whether the brackets and tags among the tokens are those of a tree over this sentence, with nothing to repair."""
+    """Whether the brackets and tags among the tokens are those of a tree over this sentence, with nothing to repair.
 
-    def structure(tokens: Sequence[str]) -> list[str]:
-        return [token for token in tokens if token[0] in "()"]
+    A word may be written otherwise than it is in the sentence, but not left out, added or written in another's place.
+    """
+    repaired = linearise(delinearise(tokens, sentence))
+    return [*filter(_is_bracket, repaired)] == [*filter(_is_bracket, tokens)]
 
-    return structure(linearise(delinearise(tokens, sentence))) == structure(tokens)
+
+def _is_bracket(token: str) -> bool:
+    """Whether it is a bracket or a tag, and no word: those have no brackets in a treebank."""
+    return token.startswith(("(", ")"))
