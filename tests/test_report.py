@@ -52,8 +52,19 @@ def test_an_interrupted_piece_is_begun_anew(pieces, tmp_path):
     output = tmp_path / "out"
     (output / "first").mkdir(parents=True)
     (output / "first" / "half.md").write_text("half")
+    (output / "first.log").touch()
     pieces(first=PIECE)
     assert "half" not in report.report(output).read_text(encoding="utf-8")
+
+
+def test_what_is_no_piece_is_left_alone(pieces, tmp_path):
+    output = tmp_path / "out"
+    (output / "first").mkdir(parents=True)
+    (output / "first" / "thesis.tex").touch()
+    pieces(first=PIECE)
+    with pytest.raises(ValueError, match="first holds something else"):
+        report.report(output)
+    assert (output / "first" / "thesis.tex").exists()
 
 
 def test_every_piece_is_a_script_that_is_there(tmp_path):

@@ -1,6 +1,7 @@
 """Tables 2 and 3: what is scaled and judged, and the scripts' answers."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def test_orderings_are_judged_by_both_measures():
         ("[]", "must hold exactly depth, steps, training, vocab_size, width"),
         ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9}', "must hold exactly"),
         ('{"width": 0, "depth": 1, "steps": 1, "vocab_size": 9, "training": {}}', "width in .+ must be above 0, not 0"),
+        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9.5, "training": {}}', "a whole number, not 9.5"),
+        (
+            '{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9, "training": {"warmup": 3}}',
+            "options of training alone",
+        ),
+        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9, "training": {"seed": 3}}', "options of training alone"),
         ('{"width": 1, "depth": "2", "steps": 1, "vocab_size": 9, "training": {}}', "depth in .+ above 0, not '2'"),
     ],
 )
@@ -104,7 +111,7 @@ def test_rows_are_trained_and_found_again(tmp_path):
     first = run("table3.py", *arguments, "--rows", "base")
     assert first.returncode == 0, first.stderr
     when = (tmp_path / "out/base/results.json").stat().st_mtime_ns
-    second = run("table3.py", *arguments, "--rows", "base", "E-learned")
+    second = run("table3.py", *arguments, "--rows", "E-learned")
     assert second.returncode == 0, second.stderr
     assert (tmp_path / "out/base/results.json").stat().st_mtime_ns == when  # not trained again
     found = json.loads((tmp_path / "out/table3.json").read_text())
@@ -119,6 +126,27 @@ def test_rows_are_trained_and_found_again(tmp_path):
     other = run("table3.py", *arguments, "--rows", "base", "--seed", "1")
     assert (other.returncode, other.stdout) == (2, "")
     assert re.fullmatch(r"error: output_dir: .+ holds rows of seed 0, not 1\n", other.stderr.splitlines(True)[-1])
+    write_corpus(toy_corpus(300, 10, 10, seed=1), tmp_path / "corpus")
+    other = run("table3.py", *arguments, "--rows", "base")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert re.fullmatch(r"error: output_dir: .+ holds rows of data \w+, not \w+\n", other.stderr.splitlines(True)[-1])
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_rows_of_one_table(tmp_path):
+    train, validation, _test = write_corpus(toy_corpus(300, 10, 10), tmp_path / "corpus")
+    (tmp_path / "scale.json").write_text((SCALES / "smoke.json").read_text().replace("0.0002", "0.00002"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", REPRODUCE / "table3.py"]
+    command += ["--train_file", train, "--validation_file", validation, "--scale", tmp_path / "scale.json"]
+    command += ["--output_dir", tmp_path / "out", "--rows", "base", "A-h1"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# Table 3") == 1
+    results = json.loads((tmp_path / "out" / "A-h1" / "results.json").read_text())
+    assert results["processes"] == 2
+    found = json.loads((tmp_path / "out" / "table3.json").read_text())
+    assert [row["row"] for row in found["rows"]] == ["base", "A-h1"]
 
 
 def test_table_2_sets_runs_beside_the_paper(tmp_path):

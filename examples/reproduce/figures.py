@@ -365,7 +365,7 @@ def reproduce(options: Options) -> dict:
         "scaling": lambda: scaling(options),
         "additive": lambda: additive(options),
     }
-    results = {"settings": asdict(options), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    results = {"settings": asdict(options), "torch": torch.__version__}
     for name, draw in drawings.items():
         figure, results[name] = draw()
         save_figure(figure, folder / f"{name}.png")

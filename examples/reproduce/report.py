@@ -57,13 +57,30 @@ def pieces(output: Path) -> list[tuple[str, list]]:
     ]
 
 
+def make_way(folder: Path) -> None:
+    """Remove what an interrupted piece left.
+
+    Raises:
+        ValueError: if the folder holds something that is no such piece's.
+    """
+    if log_of(folder).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"output_dir: {folder} holds something else; choose another folder")
+
+
+def log_of(folder: Path) -> Path:
+    """What a piece says goes there, beside its folder."""
+    return folder.with_name(folder.name + ".log")
+
+
 def run_piece(command: list, folder: Path) -> None:
-    """Run a script; what it says goes to a log beside its folder.
+    """Run a script, and log what it says.
 
     Raises:
         ValueError: if it fails, with its last line.
     """
-    log = folder.with_name(folder.name + ".log")
+    log = log_of(folder)
     with log.open("w", encoding="utf-8") as file:
         code = subprocess.run(
             [sys.executable, *map(str, command), "--output_dir", str(folder)],
@@ -91,7 +108,7 @@ def report(output: Path) -> Path:
     for name, command in tqdm(pieces(output), desc="pieces"):
         folder, done = output / name, output / f"{name}.done"
         if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            make_way(folder)
             run_piece(command, folder)
             done.touch()
         if text := section(folder):

@@ -417,7 +417,6 @@ def report(options: Options, results: dict) -> str:
                 for name, row in PATHS.items()
             ],
         ),
-        "![costs](costs.png)\n\n![paths](paths.png)\n",
         "Every point:\n",
         table(
             ("layer", "varied", "n", "d", "k", "r", "ms", "MiB"),

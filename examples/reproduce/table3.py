@@ -9,12 +9,16 @@ shows what either would train. Started again, it goes on where it stopped. Leave
 table3.json, table3.png, the tokenizer that all rows share, and a folder for each row.
 """
 
+import hashlib
 import itertools
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
 from measure import write_text
 from tqdm.auto import tqdm
@@ -64,6 +68,7 @@ ORDERINGS = {
     "label smoothing helps BLEU": ("base", "D-ls0.0"),
     "big is better": ("big", "base"),
 }
+SET_BY_THE_TABLE = {"output_dir", "max_steps", "bleu_tokenize", "seed", "average_checkpoints", "keep_checkpoints"}
 SCALES = Path(__file__).resolve().parent / "scales"
 
 
@@ -83,18 +88,24 @@ def read_scale(path: str | Path) -> dict:
     """The factors of a scale file.
 
     Raises:
-        ValueError: if it is no JSON object of exactly the known fields, or a factor is not above 0; it names the file.
+        ValueError: if it is no JSON object of exactly the known fields, a factor is not above 0, vocab_size is no whole
+            number, or training sets what is no option or one that the table sets; it names the file.
     """
     try:
         scale = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"scale: {path} is no JSON, {error}") from None
-    fields = {"width", "depth", "steps", "vocab_size", "training"}
-    if not isinstance(scale, dict) or set(scale) != fields:
-        raise ValueError(f"scale: {path} must hold exactly {', '.join(sorted(fields))}")
+    names = {"width", "depth", "steps", "vocab_size", "training"}
+    if not isinstance(scale, dict) or set(scale) != names:
+        raise ValueError(f"scale: {path} must hold exactly {', '.join(sorted(names))}")
     for name in ("width", "depth", "steps", "vocab_size"):
         if not isinstance(scale[name], int | float) or not scale[name] > 0:
             raise ValueError(f"scale: {name} in {path} must be above 0, not {scale[name]!r}")
+    if scale["vocab_size"] != int(scale["vocab_size"]):
+        raise ValueError(f"scale: vocab_size in {path} must be a whole number, not {scale['vocab_size']!r}")
+    free = {option.name for option in fields(TrainingOptions)} - SET_BY_THE_TABLE
+    if not isinstance(scale["training"], dict) or set(scale["training"]) - free:
+        raise ValueError(f"scale: training in {path} must hold options of training alone, not {scale['training']!r}")
     return scale
 
 
@@ -124,11 +135,9 @@ def steps_of(row: str, scale: dict) -> int:
     return max(1, round(PAPER[row][0] * scale["steps"]))
 
 
-def train_row(row: str, scale: dict, data: DataOptions, tokenizer: Path, options: Table3Options) -> dict:
-    """Train a row, or go on with it, or read what it gave. Its results, as train_translation returns them."""
+def train_row(row: str, scale: dict, data: DataOptions, tokenizer: Path, options: Table3Options) -> None:
+    """Train a row, or go on with it."""
     run = Path(options.output_dir) / row
-    if (run / "results.json").is_file():
-        return json.loads((run / "results.json").read_text(encoding="utf-8"))
     steps = steps_of(row, scale)
     # BLEU on the validation set, by the search of 6.1 but of the last weights alone, as the paper has it.
     training = TrainingOptions(
@@ -138,21 +147,29 @@ def train_row(row: str, scale: dict, data: DataOptions, tokenizer: Path, options
     )  # fmt: skip
     model = TranslationOptions(preset=row, tokenizer=str(tokenizer), resume=(run / "run.json").is_file())
     overrides = {name: value for name, value in scaled(row, scale).items() if name != "vocab_size"}
-    return train_translation(data, training, model, overrides)
+    train_translation(data, training, model, overrides)
 
 
-def shared_tokenizer(data: DataOptions, vocab_size: int, folder: Path) -> Path:
+def shared_tokenizer(pairs: Dataset, vocab_size: int, folder: Path) -> Path:
     """Trained once for all rows, or the one that is there."""
     if not folder.is_dir():
-        pairs = load_pairs(data)["train"]
         texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
         with whole_folder(folder) as part:
             train_tokenizer(texts, vocab_size=vocab_size).save_pretrained(part)
     return folder
 
 
+def digest(pairs: DatasetDict) -> str:
+    """A short hash of all texts to train on and to validate on, by which a folder knows its data again."""
+    result = hashlib.sha256()
+    for split in ("train", "validation"):
+        for rows in pairs[split].iter(1000):
+            result.update("\n".join(rows["source"] + rows["target"]).encode())
+    return result.hexdigest()[:16]
+
+
 def check_same_table(output: Path, settings: dict) -> None:
-    """Raise ValueError if the folder holds rows of other data, another scale or another seed; else note these there."""
+    """Raise ValueError if the folder holds rows of other settings; else note them there."""
     path = output / "settings.json"
     if path.is_file():
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -261,23 +278,44 @@ def dry_run(rows: list[str], scale: dict) -> None:
         print("  ".join(f"{name} {value}" for name, value in entry.items() if name != "paper"))
 
 
-def reproduce(options: Table3Options, data: DataOptions) -> list[dict]:
-    """Train what is missing and write the table anew after each row. The entries of the table."""
+def reproduce(options: Table3Options, data: DataOptions) -> None:
+    """Train what is missing, and write the table anew after each row, with all that are in the folder.
+
+    Raises:
+        ValueError: for bad data or settings, before anything is written.
+        OSError: if a file cannot be written.
+    """
     scale, rows, output = read_scale(options.scale), check_rows(options.rows), Path(options.output_dir)
-    if data.validation_file is None and data.validation_source is None and data.dataset_name is None:
-        raise ValueError("validation_file: Table 3 is measured on validation data, and none are given")
-    same = {**asdict(data), **scale, "bleu_tokenize": options.bleu_tokenize, "seed": options.seed}
-    check_same_table(output, same)
-    tokenizer = shared_tokenizer(data, scale["vocab_size"], output / "tokenizer")
-    entries = []
-    for row in tqdm(rows, desc="rows of Table 3"):
-        results = train_row(row, scale, data, tokenizer, options)
-        entries.append(describe(row, scale, **measured(results)))
-        verdicts = judge(entries)
-        write_json(output / "table3.json", {"rows": entries, "orderings": verdicts})
-        write_text(output / "table3.md", as_markdown(entries, verdicts, f"Table 3, seed {options.seed}"))
-        plot(entries, output / "table3.png")
-    return entries
+    limits = {"max_source_tokens": data.max_source_tokens, "max_target_tokens": data.max_target_tokens}
+    # Unless told, accelerate would take processes on CPUs for as many runs of their own.
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    with state.main_process_first():
+        pairs = load_pairs(data)
+        if "validation" not in pairs:
+            raise ValueError("validation_file: Table 3 is measured on validation data, and none are given")
+        same = {"data": digest(pairs), **limits, **scale, "bleu_tokenize": options.bleu_tokenize, "seed": options.seed}
+        check_same_table(output, same)
+        tokenizer = shared_tokenizer(pairs["train"], scale["vocab_size"], output / "tokenizer")
+    for row in tqdm(rows, desc="rows of Table 3", disable=not state.is_main_process):
+        if not (output / row / "results.json").is_file():
+            train_row(row, scale, data, tokenizer, options)
+        if state.is_main_process:
+            write_table(output, scale, f"Table 3, seed {options.seed}")
+        state.wait_for_everyone()
+
+
+def write_table(output: Path, scale: dict, title: str) -> None:
+    """Write the table of every row that is done."""
+    done = {row: output / row / "results.json" for row in PAPER}
+    entries = [
+        describe(row, scale, **measured(json.loads(path.read_text(encoding="utf-8"))))
+        for row, path in done.items()
+        if path.is_file()
+    ]
+    verdicts = judge(entries)
+    write_json(output / "table3.json", {"rows": entries, "orderings": verdicts})
+    write_text(output / "table3.md", as_markdown(entries, verdicts, title))
+    plot(entries, output / "table3.png")
 
 
 def main() -> None:
@@ -288,7 +326,7 @@ def main() -> None:
             dry_run(check_rows(options.rows), read_scale(options.scale))
             return
         reproduce(options, data)
-        print((Path(options.output_dir) / "table3.md").read_text(encoding="utf-8"))
+        PartialState().print((Path(options.output_dir) / "table3.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
