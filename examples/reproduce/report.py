@@ -26,14 +26,14 @@ TRAINING = {
     "--decoder_layers": 2,
     "--dropout": 0.1,
     "--vocab_size": 1000,
-    "--max_steps": 500,
+    "--max_steps": 1200,
     "--tokens_per_update": 2500,
     "--tokens_per_batch": 2500,
     "--warmup_steps": 200,
     "--learning_rate_scale": 0.5,
     "--mixed_precision": "bf16",
-    "--validate_steps": 250,
-    "--checkpoint_steps": 100,
+    "--validate_steps": 600,
+    "--checkpoint_steps": 300,
     "--average_checkpoints": 1,
 }
 
