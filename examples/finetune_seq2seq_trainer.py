@@ -26,7 +26,7 @@ from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArgume
 
 from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.checkpoints import save_model, whole_folder, write_json
+from modeling_vanilla.training.checkpoints import check_unused, save_model, whole_folder, write_json
 from modeling_vanilla.training.data import (
     collate,
     load_pairs,
@@ -131,8 +131,8 @@ def check(options: FinetuningOptions, arguments: FinetuningArguments) -> None:
     run = Path(arguments.output_dir)
     if options.resume and not list(run.glob("checkpoint-*")):
         raise ValueError(f"resume: {run} has no checkpoint")
-    if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+    if not options.resume:
+        check_unused(run)
 
 
 def finetune(data: DataOptions, options: FinetuningOptions, arguments: FinetuningArguments) -> dict:

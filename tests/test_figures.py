@@ -1,5 +1,6 @@
 """The numbers behind the pictures, each against its formula by hand, and the script's answers."""
 
+import functools
 import json
 import math
 
@@ -86,18 +87,9 @@ def test_retrieval_is_learned():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["figures.py", *map(str, arguments)])
-        monkeypatch.setattr(figures, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
-        code = 0
-        try:
-            figures.main()
-        except SystemExit as exit:
-            code = exit.code
-        return code, capsys.readouterr().err
-
-    return run
+def run(monkeypatch, run_main):
+    monkeypatch.setattr(figures, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
+    return functools.partial(run_main, figures)
 
 
 def test_the_script_leaves_pictures_and_their_numbers(run, tmp_path):

@@ -1,5 +1,6 @@
 """Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
 
+import functools
 import json
 import math
 
@@ -153,18 +154,9 @@ ARGUMENTS = [
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["table1.py", *map(str, arguments)])
-        monkeypatch.setattr(table1, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
-        code = 0
-        try:
-            table1.main()
-        except SystemExit as exit:
-            code = exit.code
-        return code, capsys.readouterr().err
-
-    return run
+def run(monkeypatch, run_main):
+    monkeypatch.setattr(table1, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
+    return functools.partial(run_main, table1)
 
 
 def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -47,10 +46,3 @@ def peak_bytes(compute: Callable[[], object]) -> int:
 def fitted_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The b of cost = a size^b, by least squares on the logarithms; needs two different sizes."""
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file under another name and rename it, so that it is never half-written."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

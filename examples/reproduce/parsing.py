@@ -30,7 +30,6 @@ from typing import Literal
 
 from baseline import right_branching, right_branching_labels
 from evalb import Scores, score
-from measure import write_text
 from tokenizers import AddedToken
 from toy_trees import toy_treebank
 from transformers import HfArgumentParser, PreTrainedTokenizerBase
@@ -51,7 +50,7 @@ from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.configuration_vanilla import PRESETS
 from modeling_vanilla.tokenization_vanilla import MIN_VOCAB_SIZE, train_tokenizer
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.checkpoints import whole_folder, write_json
+from modeling_vanilla.training.checkpoints import check_unused, whole_folder, write_json, write_text
 from modeling_vanilla.training.translation import check_model_options
 from modeling_vanilla.translation import load_translator, translate
 
@@ -177,8 +176,8 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
     """
     run = Path(training.output_dir)
     overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
-    if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+    if not options.resume:
+        check_unused(run)
     check_model_options(TranslationOptions(preset="parsing"), overrides)
     splits = read_splits(options)
     prepare(run, splits, overrides.pop("vocab_size", PRESETS["parsing"]["vocab_size"]), options)

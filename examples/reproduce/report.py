@@ -13,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measure import write_text
 from tqdm.auto import tqdm
 
 from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.training.checkpoints import write_text
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from measure import best_seconds, fitted_exponent, peak_bytes, write_text
+from measure import best_seconds, fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
 from torch import nn
 from tqdm.auto import tqdm
@@ -32,7 +32,7 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla.attention_vanilla import eager_attention
 from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.training.checkpoints import write_json
+from modeling_vanilla.training.checkpoints import write_json, write_text
 from modeling_vanilla.training.memory import keep_freed_memory
 from modeling_vanilla.visualize import save_figure
 

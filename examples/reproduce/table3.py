@@ -20,7 +20,6 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
-from measure import write_text
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser
 
@@ -28,7 +27,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.tokenization_vanilla import train_tokenizer
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.checkpoints import whole_folder, write_json
+from modeling_vanilla.training.checkpoints import whole_folder, write_json, write_text
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.visualize import save_figure

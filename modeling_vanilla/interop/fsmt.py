@@ -44,11 +44,7 @@ def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> V
         ValueError: if there is no FSMT model, its weights are incomplete or pickled, or it is one that the paper's
             model cannot be: embeddings that are not scaled, vocabularies of different sizes.
     """
-    fsmt = (
-        path_or_model
-        if isinstance(path_or_model, FSMTForConditionalGeneration)
-        else load_source(FSMTForConditionalGeneration, path_or_model, "from_fsmt", "FSMT")
-    )
+    fsmt = load_source(FSMTForConditionalGeneration, path_or_model, "from_fsmt", "FSMT")
     if not fsmt.config.scale_embedding:
         raise ValueError(
             "scale_embedding is False in this FSMT model; "

@@ -77,11 +77,7 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
             model cannot be: embeddings that are not one matrix for source, target and output, or not scaled by
             sqrt(d_model), or positions that are no sinusoid.
     """
-    marian = (
-        path_or_model
-        if isinstance(path_or_model, MarianMTModel)
-        else load_source(MarianMTModel, path_or_model, "from_marian", "MarianMT")
-    )
+    marian = load_source(MarianMTModel, path_or_model, "from_marian", "MarianMT")
     _check(marian)
     output_bias = marian.final_logits_bias[0]
     config = VanillaConfig(

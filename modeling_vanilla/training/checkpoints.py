@@ -182,14 +182,24 @@ def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
 
 
+def check_unused(run: Path) -> None:
+    """Raise ValueError if there is anything in the folder of a run that is to begin."""
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+
+
 def write_json(path: Path, value: dict) -> None:
-    """Write JSON under another name and rename it, so that the file is never half-written.
+    """Write a value as JSON by write_text, which see."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file under another name and rename it, so that it is never half-written.
 
     Raises:
         OSError: if it cannot be written, with its name; nothing half-written stays.
     """
     part = path.with_name(path.name + ".part")
-    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)

@@ -20,7 +20,7 @@ from ..model_card import write_model_card
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..tokenization_vanilla import train_tokenizer
 from ..translation import translate
-from .checkpoints import list_checkpoints, load_progress, save_model, whole_folder, write_json
+from .checkpoints import check_unused, list_checkpoints, load_progress, save_model, whole_folder, write_json
 from .cost import measured_rate, training_cost
 from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
@@ -104,8 +104,8 @@ def train_translation(
     }
     if options.resume:
         check_same_run(run, settings)
-    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
+    else:
+        check_unused(run)
     check_model_options(options, overrides)
 
     # Unless told, accelerate would take processes on CPUs for as many runs of their own.
