@@ -27,6 +27,19 @@ def attn(request, monkeypatch):
 
 
 @pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A datasets cache of the test's own, and no progress bars, which would stand among the complaints."""
+    import datasets
+    import transformers
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    yield
+    transformers.utils.logging.enable_progress_bar()
+
+
+@pytest.fixture
 def run_main(monkeypatch, capsys):
     """Run a script's main() with arguments: its exit code, and what it wrote to stderr."""
 

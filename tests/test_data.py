@@ -30,10 +30,7 @@ from modeling_vanilla.training.data import (
 PAIRS = [("a cat", "eine Katze"), ("the dog barks", "der Hund bellt"), ("yes", "ja")]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    datasets.disable_progress_bars()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write(path, text, encoding="utf-8"):

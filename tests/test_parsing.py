@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import parsing as script
 import pytest
-import transformers
 from toy_trees import toy_treebank
 from transformers import AutoTokenizer
 from trees import Node, Word, bracketed, is_well_formed, linearise, words
@@ -33,13 +31,7 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quiet(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    yield
-    transformers.utils.logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import pytest
 import train_translation as script
-import transformers
 from huggingface_hub import ModelCard
 from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -39,13 +37,7 @@ SHORT = [
 MODEL = ["--preset", "tiny", "--vocab_size", "320", *TINY]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    yield
-    transformers.utils.logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
