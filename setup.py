@@ -29,7 +29,8 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
     # The model card is the template that every saved model folder is filled from.
-    package_data={"modeling_vanilla": ["model_card.md"]},
+    package_data={"modeling_vanilla": ["hub/model_card.md", "visualization/*.html"]},
+    entry_points={"console_scripts": ["vanilla = modeling_vanilla.__main__:main"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.11",

@@ -24,9 +24,10 @@ import numpy as np
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.checkpoints import check_unused, save_model, whole_folder, write_json
+from modeling_vanilla.training.checkpoints import save_model
 from modeling_vanilla.training.data import (
     collate,
     load_pairs,
@@ -36,7 +37,6 @@ from modeling_vanilla.training.data import (
     tokenize_training_pairs,
 )
 from modeling_vanilla.training.metrics import translation_scores
-from modeling_vanilla.translation import load_translator, translate
 
 
 @dataclass
@@ -132,7 +132,7 @@ def check(options: FinetuningOptions, arguments: FinetuningArguments) -> None:
     if options.resume and not list(run.glob("checkpoint-*")):
         raise ValueError(f"resume: {run} has no checkpoint")
     if not options.resume:
-        check_unused(run)
+        check_unused("output_dir", run)
 
 
 def finetune(data: DataOptions, options: FinetuningOptions, arguments: FinetuningArguments) -> dict:

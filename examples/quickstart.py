@@ -12,9 +12,9 @@ from pathlib import Path
 from toy_corpus import toy_corpus, write_corpus
 from transformers import pipeline
 
-from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.io import one_line_errors
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.visualize import cross_attention, plot_attention
+from modeling_vanilla.visualization.attention import cross_attention, plot_attention
 
 
 def main() -> None:

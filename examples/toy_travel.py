@@ -15,7 +15,7 @@ from pathlib import Path
 
 from toy_corpus import Pair, write_corpus
 
-from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.io import one_line_errors
 
 # English; German with its article in the nominative and in the accusative; verb and prefix of leaving.
 _VEHICLES = (

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from modeling_vanilla.alignment import _words, align, join_links, pharaoh, word_alignments
-from modeling_vanilla.ensemble import Ensemble
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.inference.alignment import _words, align, join_links, pharaoh, word_alignments
+from modeling_vanilla.inference.ensemble import Ensemble
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SOURCES = ["a dog sees a cat", "the old man", "a"]
 TARGETS = ["ein Hund sieht eine Katze", "Donaudampfschiff", "der alte Mann ruft"]

@@ -3,7 +3,6 @@
 import re
 import shutil
 
-import average_checkpoints as script
 import numpy as np
 import pytest
 import torch
@@ -12,7 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 from transformers.utils import logging
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.cli import average as script
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 WEIGHTS = "model.safetensors"
 STEPS = (8, 9, 10, 100)  # by name, 10 and 100 would come before 8

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import translate as script
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.cli import translate as script
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 WEIGHTS = "model.safetensors"
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}

@@ -9,7 +9,6 @@ import torch
 from accelerate import Accelerator
 from safetensors.numpy import load_file, save_file
 
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
 from modeling_vanilla.training import checkpoints
 from modeling_vanilla.training.checkpoints import (
     average_checkpoints,
@@ -21,6 +20,7 @@ from modeling_vanilla.training.checkpoints import (
     write_json,
 )
 from modeling_vanilla.training.optimization import adam
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from modeling_vanilla.ensemble import Ensemble
+from modeling_vanilla.inference.ensemble import Ensemble
 
 BOS, EOS = 1, 2
 SOURCES = [[3, 4, EOS], [4, 3, 4, 3, EOS], [EOS]]

@@ -2,12 +2,12 @@
 
 import sys
 
-import export_onnx
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.cli import export_onnx
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 np = pytest.importorskip("numpy")
 onnxruntime = pytest.importorskip("onnxruntime")

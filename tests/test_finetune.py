@@ -16,10 +16,10 @@ from toy_travel import travel_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.inference.translation import load_translator
 from modeling_vanilla.training import DataOptions, TrainingOptions, train
 from modeling_vanilla.training.data import load_pairs, pair_lengths, token_batches, tokenize_training_pairs
-from modeling_vanilla.translation import load_translator
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 

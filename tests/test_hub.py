@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 import modeling_vanilla
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.

@@ -7,12 +7,12 @@ import re
 from collections import OrderedDict
 from pathlib import Path
 
-import convert_checkpoint
 import pytest
 import torch
 from torch.nn import functional
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_vanilla.cli import convert as convert_checkpoint
 from modeling_vanilla.interop import fairseq_tokenizer, from_fairseq
 
 VOCAB, D, HEADS, LAYERS, FFN = 21, 16, 4, 2, 20

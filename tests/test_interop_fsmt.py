@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import convert_checkpoint
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration, pipeline
 
+from modeling_vanilla.cli import convert as convert_checkpoint
 from modeling_vanilla.interop import from_fsmt, fsmt_tokenizer
 
 VOCAB = 40

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import convert_checkpoint
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +23,7 @@ from transformers import (
 )
 
 from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.cli import convert as convert_checkpoint
 from modeling_vanilla.interop import from_marian, marian_tokenizer
 
 VOCAB = 40

@@ -20,11 +20,11 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-import train_translation as script
 from safetensors.torch import load_file
 from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_vanilla.cli import train as script
 from modeling_vanilla.training import checkpoints
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,
@@ -160,7 +160,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["train_translation", "modeling_vanilla.training"])
+    context.set_forkserver_preload(["modeling_vanilla.cli.train", "modeling_vanilla.training"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "examples"))))
         patch.setenv("HF_HUB_OFFLINE", "1")

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 CORPUS = ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft"]
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]

@@ -13,14 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import push_to_hub
 import pytest
 import torch
 from huggingface_hub import ModelCard, constants
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.cli import push as push_to_hub
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_vanilla.tokenization_vanilla import MIN_VOCAB_SIZE, SPECIAL_TOKENS, read_lines, train_tokenizer
+from modeling_vanilla.io import read_lines
+from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import train_translation as script
 from huggingface_hub import ModelCard
 from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.cli import train as script
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
 TINY = [

@@ -18,7 +18,6 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
 from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
 from modeling_vanilla.training.data import (
@@ -28,6 +27,7 @@ from modeling_vanilla.training.data import (
     tokenize_training_pairs,
     update_batches,
 )
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
 TINY = {

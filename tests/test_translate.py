@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import translate as script
 
 from modeling_vanilla import VanillaForConditionalGeneration
-from modeling_vanilla.alignment import pharaoh, word_alignments
-from modeling_vanilla.ensemble import Ensemble
+from modeling_vanilla.cli import translate as script
 from modeling_vanilla.generation_vanilla import check_generation_inputs
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
-from modeling_vanilla.translation import load_translator, score_pairs, translate, translate_nbest
+from modeling_vanilla.inference.alignment import pharaoh, word_alignments
+from modeling_vanilla.inference.ensemble import Ensemble
+from modeling_vanilla.inference.translation import load_translator, score_pairs, translate, translate_nbest
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SENTENCES = [
     "a dog sees a cat",

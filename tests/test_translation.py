@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
-from modeling_vanilla.translation import (
+from modeling_vanilla.inference.translation import (
     Hypothesis,
     join_nbest,
     score_pairs,
@@ -17,6 +16,7 @@ from modeling_vanilla.translation import (
     translate,
     translate_nbest,
 )
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SENTENCES = [
     "a dog sees a cat",

@@ -10,11 +10,10 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-import visualize_attention as script
 
-from modeling_vanilla.attention_page import MIN_WEIGHT
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
-from modeling_vanilla.visualize import (
+from modeling_vanilla.cli import attention as script
+from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.visualization.attention import (
     KINDS,
     AttentionMap,
     AttentionMaps,
@@ -25,6 +24,7 @@ from modeling_vanilla.visualize import (
     head_colours,
     plot_attention,
 )
+from modeling_vanilla.visualization.attention_page import MIN_WEIGHT
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -25,13 +25,12 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser
 
-from modeling_vanilla.command_line import one_line_errors
+from modeling_vanilla.io import one_line_errors, write_json
 from modeling_vanilla.layers_vanilla import SinusoidalPositions
 from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
-from modeling_vanilla.training.checkpoints import write_json
 from modeling_vanilla.training.memory import keep_freed_memory
 from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.visualize import save_figure
+from modeling_vanilla.visualization.attention import save_figure
 
 
 @dataclass

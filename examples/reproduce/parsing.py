@@ -46,13 +46,12 @@ from trees import (
     words,
 )
 
-from modeling_vanilla.command_line import one_line_errors
 from modeling_vanilla.configuration_vanilla import PRESETS
-from modeling_vanilla.tokenization_vanilla import MIN_VOCAB_SIZE, train_tokenizer
+from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.checkpoints import check_unused, whole_folder, write_json, write_text
+from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, train_tokenizer
 from modeling_vanilla.training.translation import check_model_options
-from modeling_vanilla.translation import load_translator, translate
 
 # What each scale sets otherwise than the options and the preset do. (6.3 says of training only that all but a few
 # things, chosen on section 22, stayed as for the base model.)
@@ -177,7 +176,7 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
     run = Path(training.output_dir)
     overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
     if not options.resume:
-        check_unused(run)
+        check_unused("output_dir", run)
     check_model_options(TranslationOptions(preset="parsing"), overrides)
     splits = read_splits(options)
     prepare(run, splits, overrides.pop("vocab_size", PRESETS["parsing"]["vocab_size"]), options)

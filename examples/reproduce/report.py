@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.training.checkpoints import write_text
+from modeling_vanilla.io import one_line_errors, write_text
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent

@@ -31,10 +31,9 @@ from tqdm.auto import tqdm
 from transformers import HfArgumentParser
 
 from modeling_vanilla.attention_vanilla import eager_attention
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.training.checkpoints import write_json, write_text
+from modeling_vanilla.io import one_line_errors, write_json, write_text
 from modeling_vanilla.training.memory import keep_freed_memory
-from modeling_vanilla.visualize import save_figure
+from modeling_vanilla.visualization.attention import save_figure
 
 
 @dataclass

@@ -13,9 +13,8 @@ from pathlib import Path
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.training.checkpoints import write_json, write_text
-from modeling_vanilla.visualize import save_figure
+from modeling_vanilla.io import one_line_errors, write_json, write_text
+from modeling_vanilla.visualization.attention import save_figure
 
 # BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.
 PAPER = {

@@ -24,13 +24,12 @@ from tqdm.auto import tqdm
 from transformers import HfArgumentParser
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.tokenization_vanilla import train_tokenizer
+from modeling_vanilla.io import one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.checkpoints import whole_folder, write_json, write_text
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
-from modeling_vanilla.visualize import save_figure
+from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.visualization.attention import save_figure
 
 # What the paper prints for each row: updates, perplexity per word piece and BLEU on newstest2013, million parameters.
 PAPER = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
-from modeling_vanilla.tokenization_vanilla import read_lines
+from modeling_vanilla.io import read_lines
 
 NO_TAG = "XX"  # the tag of a word that nothing has tagged
 TRACE = "-NONE-"

@@ -1,11 +1,9 @@
 """Checkpoints: written whole or not at all, safetensors and JSON only, and averaged as in section 6.1."""
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +18,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
+
+from ..io import whole_folder, write_json
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
@@ -67,29 +67,6 @@ def save_checkpoint(
             write_json(part / PROGRESS, progress)
     accelerator.wait_for_everyone()
     return final
-
-
-@contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `final`, in place of what was there, when the block ends without an error.
-
-    Raises:
-        OSError: whatever went wrong in the block, with the folder's name; nothing half-written stays.
-    """
-    part, old = (final.with_name(final.name + ending) for ending in (".part", ".old"))
-    try:
-        if part.exists():
-            shutil.rmtree(part)  # which fails for a file: transformers would save nothing there, and not say so
-        yield part
-        if final.is_dir():
-            # Moved away first: a process that is killed while it deletes a folder leaves half of it.
-            shutil.rmtree(old, ignore_errors=True)
-            final.rename(old)
-        part.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
-    except Exception as error:  # safetensors and tokenizers have their own for a full disk
-        shutil.rmtree(part, ignore_errors=True)
-        raise OSError(f"{final}: cannot be written: {error}") from error
 
 
 def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict | None = None) -> None:
@@ -180,30 +157,3 @@ def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
-
-
-def check_unused(run: Path) -> None:
-    """Raise ValueError if there is anything in the folder of a run that is to begin."""
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"output_dir: {run} holds something already; choose another folder, or --resume that run")
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Write a value as JSON by write_text, which see."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file under another name and rename it, so that it is never half-written.
-
-    Raises:
-        OSError: if it cannot be written, with its name; nothing half-written stays.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise OSError(f"{path}: cannot be written: {error}") from error

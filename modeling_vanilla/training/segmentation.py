@@ -10,7 +10,7 @@ from datasets import Dataset
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerBase
 
-from .checkpoints import whole_folder
+from ..io import whole_folder
 from .data import TOKENIZED_PAIR, encode_pairs, pair_lengths
 
 _NAME = re.compile(r"segmentation-(\d+)")
@@ -47,7 +47,6 @@ def draw_segmentation(
         datasets.disable_progress_bars()  # it would tear the bar of the training apart
         try:
             with whole_folder(folder) as part:
-                part.mkdir()
                 data.map(
                     _draw,
                     batched=True,

@@ -16,17 +16,18 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
-from ..model_card import write_model_card
+from ..hub.model_card import write_model_card
+from ..inference.translation import translate
+from ..io import check_unused, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from ..tokenization_vanilla import train_tokenizer
-from ..translation import translate
-from .checkpoints import check_unused, list_checkpoints, load_progress, save_model, whole_folder, write_json
+from ..visualization.curves import plot_run
+from .checkpoints import list_checkpoints, load_progress, save_model
 from .cost import measured_rate, training_cost
 from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
 from .optimization import learning_rate
-from .plots import plot_run
 from .segmentation import check_bpe_dropout
+from .tokenizer import train_tokenizer
 from .trainer import Progress, TrainingOptions, train
 
 
@@ -105,7 +106,7 @@ def train_translation(
     if options.resume:
         check_same_run(run, settings)
     else:
-        check_unused(run)
+        check_unused("output_dir", run)
     check_model_options(options, overrides)
 
     # Unless told, accelerate would take processes on CPUs for as many runs of their own.

@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .alignment import eager_attention
+from ..inference.alignment import eager_attention
+from ..io import whole_file
 from .attention_page import MIN_WEIGHT, attention_page
 
 # The three uses of attention (3.2.3), and what each picture says of its two sides.
@@ -165,9 +166,8 @@ def plot_attention(weights: torch.Tensor, rows: Sequence[str], columns: Sequence
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a PNG file, under another name first, so that it is never half-written."""
-    part = path.with_name(path.stem + ".part.png")
-    figure.savefig(part, dpi=120)
-    part.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")
 
 
 def head_colours(count: int) -> list[str]:

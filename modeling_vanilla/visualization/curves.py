@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ..visualize import save_figure
+from .attention import save_figure
 
 
 def plot_run(losses: list[float], rates: list[float], validations: list[dict], path: Path) -> None:

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..generation_vanilla import length_penalty
 from .ensemble import Ensemble
-from .generation_vanilla import length_penalty
 
 MAX_SOURCE_TOKENS = 512
 # A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.

@@ -1,14 +1,14 @@
 """The vocabulary shared by source and target (section 5.1): byte-level BPE or WordPiece, as a stock fast tokenizer."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from ..io import read_lines
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3
 
@@ -119,24 +119,6 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
     )
-
-
-def read_lines(path: str | PathLike) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, plain or `.gz`, without their line ends.
-
-    Raises:
-        ValueError: the file cannot be read, or a line is not UTF-8.
-    """
-    path, number = Path(path), 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            for line in stream:
-                number += 1
-                yield line.rstrip(b"\r\n").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {number}: not UTF-8, {error.reason} at byte {error.start}") from error
-    except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
-        raise ValueError(f"{path}: cannot be read, {getattr(error, 'strerror', None) or error}") from error
 
 
 def _model_and_trainer(algorithm: str, **options) -> tuple[models.Model, trainers.Trainer]:

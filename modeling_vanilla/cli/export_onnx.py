@@ -9,9 +9,8 @@ encoder.onnx, decoder.onnx and the tokenizer. modeling_vanilla/interop/onnx.py s
 import argparse
 from pathlib import Path
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.interop.folders import new_folder
-from modeling_vanilla.translation import load_translator
+from ..inference.translation import load_translator
+from ..io import check_unused, one_line_errors, whole_folder
 
 
 def export(source: Path, destination: Path) -> None:
@@ -21,10 +20,11 @@ def export(source: Path, destination: Path) -> None:
         ValueError: if `destination` exists, `source` cannot be loaded, or a library is not installed.
     """
     try:
-        from modeling_vanilla.interop.onnx import to_onnx
+        from ..interop.onnx import to_onnx
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install onnx onnxscript") from error
-    with new_folder(destination) as folder:
+    check_unused("destination", destination)
+    with whole_folder(destination) as folder:
         model, tokenizer = load_translator([source])
         to_onnx(model, folder, show_progress=True)
         tokenizer.save_pretrained(folder)

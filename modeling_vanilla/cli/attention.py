@@ -18,9 +18,9 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.translation import load_translator, translate
-from modeling_vanilla.visualize import KINDS, AttentionMaps, attention_maps, draw_heat_map, draw_lines, save_figure
+from ..inference.translation import load_translator, translate
+from ..io import one_line_errors
+from ..visualization.attention import KINDS, AttentionMaps, attention_maps, draw_heat_map, draw_lines, save_figure
 
 # Beyond, no picture is of use, and the page grows with the square.
 MAX_TOKENS = 128

@@ -9,8 +9,8 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from .generation_vanilla import GnmtGenerationMixin
-from .modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
+from ..generation_vanilla import GnmtGenerationMixin
+from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
 
 
 class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):

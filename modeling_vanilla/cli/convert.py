@@ -12,8 +12,7 @@ The tokenizer of opus-mt models needs the package sentencepiece, the others' sac
 import argparse
 from pathlib import Path
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.interop import (
+from ..interop import (
     fairseq_tokenizer,
     from_fairseq,
     from_fsmt,
@@ -21,7 +20,7 @@ from modeling_vanilla.interop import (
     fsmt_tokenizer,
     marian_tokenizer,
 )
-from modeling_vanilla.interop.folders import new_folder
+from ..io import check_unused, one_line_errors, whole_folder
 
 LIBRARIES = {
     "marian": (from_marian, marian_tokenizer),
@@ -37,7 +36,8 @@ def convert(library: str, source: str, destination: Path) -> None:
         ValueError: if `destination` exists, `source` cannot be converted, or its tokenizer does not fit it.
     """
     load_model, load_tokenizer = LIBRARIES[library]
-    with new_folder(destination) as folder:
+    check_unused("destination", destination)
+    with whole_folder(destination) as folder:
         model, tokenizer = load_model(source), load_tokenizer(source)
         if len(tokenizer) > model.config.vocab_size:
             raise ValueError(

@@ -17,9 +17,9 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.model_card import write_model_card
-from modeling_vanilla.translation import load_translator
+from ..hub.model_card import write_model_card
+from ..inference.translation import load_translator
+from ..io import one_line_errors
 
 REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",

@@ -7,7 +7,7 @@ tokenizer, too:
 
     import ctranslate2
     from transformers import AutoTokenizer
-    from modeling_vanilla.interop.ctranslate2 import translate
+    from ..interop.ctranslate2 import translate
 
     tokenizer, translator = AutoTokenizer.from_pretrained("runs/mine/ct2"), ctranslate2.Translator("runs/mine/ct2")
     translate(translator, tokenizer, ["A sentence."])  # beam 4, GNMT's alpha 0.6, input + 50 tokens
@@ -18,9 +18,8 @@ CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its 
 import argparse
 from pathlib import Path
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.interop.folders import new_folder
-from modeling_vanilla.translation import load_translator
+from ..inference.translation import load_translator
+from ..io import check_unused, one_line_errors, whole_folder
 
 
 def export(source: Path, destination: Path, **options) -> None:
@@ -31,10 +30,11 @@ def export(source: Path, destination: Path, **options) -> None:
             to_ctranslate2 does.
     """
     try:
-        from modeling_vanilla.interop.ctranslate2 import to_ctranslate2
+        from ..interop.ctranslate2 import to_ctranslate2
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install ctranslate2") from error
-    with new_folder(destination) as folder:
+    check_unused("destination", destination)
+    with whole_folder(destination) as folder:
         to_ctranslate2(*load_translator([source]), folder, **options)
 
 

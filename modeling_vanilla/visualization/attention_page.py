@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .visualize import AttentionMap
+    from .attention import AttentionMap
 
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.

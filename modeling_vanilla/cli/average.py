@@ -16,9 +16,9 @@ from pathlib import Path
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from modeling_vanilla.command_line import one_line_errors
-from modeling_vanilla.training.checkpoints import average_checkpoints, list_checkpoints, save_model, whole_folder
-from modeling_vanilla.translation import load_translator
+from ..inference.translation import load_translator
+from ..io import check_unused, one_line_errors, whole_folder
+from ..training.checkpoints import average_checkpoints, list_checkpoints, save_model
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,8 +57,7 @@ def average(checkpoints: Sequence[Path], destination: Path) -> None:
         ValueError: if `destination` holds something, a checkpoint cannot be read, or they do not fit together.
         OSError: if `destination` cannot be written.
     """
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise ValueError(f"{destination}: holds something already")
+    check_unused("destination", destination)
     weights = average_checkpoints(checkpoints)
     check_vocabularies(checkpoints)
     model, tokenizer = load_translator(checkpoints[-1:], dtype=next(iter(weights.values())).dtype)

@@ -1,0 +1,1 @@
+"""Publishing on the Hugging Face Hub: the model card and the upload."""

@@ -1,0 +1,170 @@
+"""Files: read line by line, written whole or not at all; and errors as one line on stderr."""
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import traceback
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+# Reading
+
+
+def read_lines(path: str | os.PathLike) -> Iterator[str]:
+    r"""The lines of a UTF-8 text file, plain or `.gz`, as decode_lines gives them.
+
+    Raises:
+        ValueError: the file cannot be read, or a line is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield from decode_lines(stream, str(path))
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
+        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""The lines of a stream of UTF-8 text, without their ends and without a byte order mark.
+
+    A line ends at "\n", with or without a "\r" before it, and nowhere else: text mode and str.splitlines end lines at
+    other characters too.
+
+    Args:
+        name: of the stream, for the error message.
+
+    Raises:
+        ValueError: a line is not UTF-8.
+    """
+    for number, line in enumerate(stream, start=1):
+        try:
+            text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x} at position {error.start}"
+            raise ValueError(f"{name}, line {number}: not UTF-8: {byte}") from error
+        yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
+
+
+# Writing
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, which becomes the file `path` when the block ends without an error.
+
+    Raises:
+        OSError: what the disk refuses, with the file's name. After any error nothing half-written stays.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        with _disk_errors(path):
+            yield part
+            _sync(part)
+            os.replace(part, path)
+            _sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to write to, which becomes `folder`, in place of what was there, when the block ends well.
+
+    Raises:
+        OSError: what the disk refuses, with the folder's name. After any error nothing half-written stays.
+    """
+    part, old = (folder.with_name(folder.name + ending) for ending in (".part", ".old"))
+    new_parents = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        with _disk_errors(folder):
+            if part.exists():
+                shutil.rmtree(part)
+            part.mkdir(parents=True)
+            yield part
+            for path in [*part.rglob("*"), part]:
+                _sync(path)
+            if folder.is_dir():
+                # Moved away first: a process that is killed while it deletes a folder leaves half of it.
+                shutil.rmtree(old, ignore_errors=True)
+                folder.rename(old)
+            part.rename(folder)
+            _sync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        for parent in new_parents:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as whole_file does."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Write a value as JSON, as whole_file does."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def check_unused(name: str, folder: Path) -> None:
+    """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{name}: {folder} holds something already; choose another folder")
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Name the file or folder in an error of the disk; let every other error pass as it is."""
+    try:
+        yield
+    except Exception as error:
+        # safetensors and tokenizers, written in Rust, raise classes of their own and end the message in the errno.
+        if isinstance(error, OSError) or "(os error " in str(error):
+            raise OSError(f"{path}: cannot be written: {error}") from error
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk, so that no rename comes before what it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Errors
+
+
+@contextmanager
+def one_line_errors(debug: bool = False) -> Iterator[None]:
+    """Turns a ValueError or OSError into a line on stderr and exit code 2, and Ctrl-C into exit code 130.
+
+    Args:
+        debug: show the traceback before the line. The environment variable VANILLA_DEBUG does the same.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if debug or os.environ.get("VANILLA_DEBUG"):
+            traceback.print_exc()
+        sys.exit(_fail(str(error), 2))
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted", 130))
+
+
+def _fail(message: str, code: int) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return code
