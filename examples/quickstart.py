@@ -14,7 +14,7 @@ from transformers import pipeline
 
 from modeling_vanilla.io import one_line_errors
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.visualization.attention import cross_attention, plot_attention
+from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 
 def main() -> None:
@@ -61,14 +61,8 @@ def show(run: Path, pairs: list[tuple[str, str]]) -> None:
     for (source, reference), result in zip(pairs, translator(sources, batch_size=len(sources)), strict=True):
         print(f"  source     {source}\n  output     {result['translation_text']}\n  reference  {reference}\n")
     output = translator(sources[0])[0]["translation_text"]
-    weights, rows, columns = cross_attention(translator.model, translator.tokenizer, sources[0], output)
-    plot_attention(
-        weights[-1].mean(dim=0),
-        rows,
-        columns,
-        run / "attention.png",
-        "Attention over the source, last layer, mean of heads",
-    )
+    cross = attention_maps(translator.model, translator.tokenizer, sources[0], output)["cross"]
+    save_figure(draw_heat_map(cross, layer=len(cross.weights) - 1), run / "attention.png")
 
 
 if __name__ == "__main__":

@@ -15,16 +15,15 @@ from modeling_vanilla.cli import attention as script
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.visualization.attention import (
     KINDS,
+    MIN_WEIGHT,
     AttentionMap,
     AttentionMaps,
     attention_maps,
-    cross_attention,
     draw_heat_map,
     draw_lines,
     head_colours,
-    plot_attention,
+    save_figure,
 )
-from modeling_vanilla.visualization.attention_page import MIN_WEIGHT
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -59,7 +58,10 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
         assert one.weights.shape[2:] == (len(one.rows), len(one.columns))
         torch.testing.assert_close(one.weights.sum(dim=-1), torch.ones(one.weights.shape[:3]))
     assert [len(one.weights) for one in maps.values()] == [2, 3, 3]
-    assert model.config._attn_implementation == "sdpa"  # as before
+    assert model.config._attn_implementation == "sdpa" and not model.training  # as before
+    model.train()
+    attention_maps(model, tokenizer, SOURCE, TARGET)
+    assert model.training
 
 
 def test_words_of_each_side(model, tokenizer):
@@ -71,9 +73,6 @@ def test_words_of_each_side(model, tokenizer):
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
     assert (maps["cross"].rows, maps["cross"].columns) == (target, source)
     assert maps["decoder"].weights.triu(1).abs().max() == 0  # nothing later
-    weights, rows, columns = cross_attention(model, tokenizer, SOURCE, TARGET)
-    assert (rows, columns) == (target, source)
-    torch.testing.assert_close(weights, maps["cross"].weights)
 
 
 def test_a_blank_source_is_refused_and_a_blank_target_is_eos_alone(model, tokenizer):
@@ -132,9 +131,10 @@ def test_the_heat_map_is_the_mean_of_the_heads(small):
     assert axes.get_title() == "Test, layer 1, head 1"
 
 
-def test_plot_attention_writes_words_with_dollar_signs(tmp_path):
+def test_words_with_dollar_signs_are_no_formulas(tmp_path):
     # As formulas, the first would be another text and the second an error.
-    plot_attention(torch.eye(2), ["$x$", r"$\nonsense$"], [r"$\nonsense$", "b"], tmp_path / "a.png", "title")
+    words = AttentionMap("Test", torch.eye(2)[None, None], ["$x$", r"$\nonsense$"], [r"$\nonsense$", "b"])
+    save_figure(draw_heat_map(words, 0), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 

@@ -9,6 +9,7 @@ In a notebook:
 """
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.alignment import eager_attention
 from ..io import whole_file
-from .attention_page import MIN_WEIGHT, attention_page
+
+# Weights below draw no line: where every word attends to every other a little, they would cover the rest.
+MIN_WEIGHT = 0.05
+# HTML, CSS and JavaScript in one file, which asks no network; DATA and TITLE stand where the page's own go.
+PAGE = Path(__file__).with_suffix(".html")
 
 # The three uses of attention (3.2.3), and what each picture says of its two sides.
 KINDS = {
@@ -59,13 +64,28 @@ class AttentionMap:
 
 
 class AttentionMaps(dict[str, AttentionMap]):
-    """An AttentionMap for each of KINDS. A notebook shows it as the page of `attention_page`."""
+    """An AttentionMap for each of KINDS. A notebook shows it as `page`."""
 
     def page(self, title: str = "Attention") -> str:
         """One HTML page that needs nothing else: every kind, layer and head, as lines and as heat map."""
-        return attention_page(
-            list(self.values()), head_colours(max(len(one.weights[0]) for one in self.values())), title
-        )
+        data = {
+            "colours": head_colours(max(one.weights.shape[1] for one in self.values())),
+            "least": MIN_WEIGHT,
+            "maps": [
+                {
+                    "name": one.name,
+                    "rows": one.rows,
+                    "columns": one.columns,
+                    # In thousandths: a third of the size, and no difference that could be seen.
+                    "weights": (1000 * one.weights).round().int().tolist(),
+                }
+                for one in self.values()
+            ],
+        }
+        # In JSON, "<" stands in strings alone; written as an escape it can end no script and begin no comment.
+        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+        before, behind = PAGE.read_text(encoding="utf-8").split("DATA")
+        return before.replace("TITLE", html.escape(title)) + text + behind
 
     def _repr_html_(self) -> str:
         # In a frame, so that neither the page nor the notebook styles the other.
@@ -86,8 +106,12 @@ def attention_maps(
     if not source.strip():
         raise ValueError(f"source: there is no word in {source!r}")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
-    with eager_attention([model]), torch.inference_mode():
-        outputs = model.eval()(**batch, output_attentions=True)
+    training = model.training
+    try:
+        with eager_attention([model]), torch.inference_mode():
+            outputs = model.eval()(**batch, output_attentions=True)
+    finally:
+        model.train(training)
     sources, produced = (_pieces(tokenizer, batch[name][0]) for name in ("input_ids", "labels"))
     start = _pieces(tokenizer, torch.tensor([model.config.decoder_start_token_id]))
     sides = {
@@ -99,18 +123,6 @@ def attention_maps(
         (kind, AttentionMap(KINDS[kind], torch.cat(weights).float().cpu(), rows, columns))
         for kind, (weights, rows, columns) in sides.items()
     )
-
-
-def cross_attention(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str
-) -> tuple[torch.Tensor, list[str], list[str]]:
-    """How each target token, as it is produced, attends to the source: attention_maps' "cross" alone.
-
-    Returns:
-        Weights (layers, H, T, S), and the pieces of text that the T target and the S source tokens stand for.
-    """
-    cross = attention_maps(model, tokenizer, source, target)["cross"]
-    return cross.weights, cross.rows, cross.columns
 
 
 def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
@@ -157,11 +169,6 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
     figure.legend(handles=of_heads, loc="outside right upper", fontsize=7)
     figure.suptitle(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}", fontsize=10)
     return figure
-
-
-def plot_attention(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], path: Path, title: str) -> None:
-    """Draw weights (rows, columns) as a heat map with its tokens, to a PNG file."""
-    save_figure(_heat_map(weights, rows, columns, title), path)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
