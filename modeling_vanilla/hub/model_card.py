@@ -1,5 +1,6 @@
 """The README.md of a model folder, filled from the template model_card.md and the results of a run."""
 
+import re
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -17,77 +18,96 @@ _SIZES = (
     "label_smoothing",
     "position_embedding_type",
 )
+_METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compounds split", "chrf": "chrF"}
 
 
 def write_model_card(
-    folder: Path, config, results: dict, model_id: str | None = None, licence: str | None = None
+    folder: Path,
+    config,
+    results: dict,
+    model_id: str | None = None,
+    licence: str | None = None,
+    example: str | None = None,
 ) -> None:
     """Write folder/README.md.
+
+    No path, file name or sentence of the training data is published: a data set is named only by its name on the Hub.
 
     Args:
         config: the model's VanillaConfig.
         results: what train_translation returns.
         model_id: what people will load it by, if it goes to the Hub.
         licence: of the weights. The data decide it, so nothing is claimed unless you say so.
+        example: a source sentence for the snippet of code.
     """
-    data, training = results["settings"]["data"], results["settings"]["training"]
-    source, target = data["source_lang"], data["target_lang"]
+    data = results["settings"]["data"]
+    languages = [language for language in (data["source_lang"], data["target_lang"]) if language]
+    pair = _escape(" to ".join(languages)) if len(languages) == 2 else None
     card_data = ModelCardData(
-        language=[source, target],
+        language=languages or None,
         license=licence,
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer"],
-        model_name=f"transformer-{source}-{target}",
+        model_name="-".join(["transformer", *languages]),
         eval_results=_eval_results(results),
     )
     card = ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
-        title=f"Transformer, {source} to {target}",
-        source_lang=source,
-        target_lang=target,
+        title=f"Transformer, {pair}" if pair else "Transformer",
+        languages=f"It translates {pair}. " if pair else "",
         model_id=model_id or "path/to/this/folder",
-        example=results.get("example") or "Hello.",
+        example=example or "Hello.",
         model_rows=[("parameters", results["parameters"]), ("vocabulary", results["vocabulary"])]
         + [(name, getattr(config, name)) for name in _SIZES],
-        training=_training(data, training, results),
+        training=_training(results),
         results=_results(results),
-        licence=licence or "Not stated. The training data decide what may be done with the weights.",
+        licence=_escape(licence) if licence else _NO_LICENCE,
     )
     card.save(folder / "README.md")
 
 
-def _training(data: dict, training: dict, results: dict) -> str:
-    # A file's place on the machine that trained is nobody's business, and means nothing elsewhere.
-    files = [Path(data[name]).name for name in ("train_file", "train_source", "train_target") if data[name]]
-    named = data["dataset_name"] or " and ".join(files)
+_NO_LICENCE = "Not stated. The training data decide what may be done with the weights."
+
+
+def _escape(value) -> str:
+    """A value as plain text of Markdown: on one line, with none of its characters taken for markup."""
+    return re.sub(r"([\\`*_{}\[\]()<>#|!~])", r"\\\1", " ".join(str(value).split()))
+
+
+def _dataset(results: dict) -> str | None:
+    """The name of the data set on the Hub; None for files and for a folder of this machine."""
+    name = results["settings"]["data"]["dataset_name"]
+    return name if name and not Path(name).exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else None
+
+
+def _training(results: dict) -> str:
+    training, dataset = results["settings"]["training"], _dataset(results)
     return (
-        f"{results['training_pairs']} sentence pairs ({named}), {results['steps']} updates of about "
-        f"{training['tokens_per_update']} tokens a side, {results['tokens']} tokens in all, in "
-        f"{results['train_seconds'] / 60:.1f} minutes on {results['processes']} {results['device']} process(es). Adam, "
-        f"{training['warmup_steps']} warm-up steps, learning rate scale {training['learning_rate_scale']}, seed "
-        f"{training['seed']}; the average of the last {training['average_checkpoints']} checkpoints at the most."
+        f"{results['training_pairs']} sentence pairs{f' of {_escape(dataset)}' if dataset else ''}, "
+        f"{results['steps']} updates of about {training['tokens_per_update']} tokens a side, {results['tokens']} "
+        f"tokens in all, in {results['train_seconds'] / 60:.1f} minutes on {results['processes']} "
+        f"{_escape(results['device'])} process(es). Adam, {training['warmup_steps']} warm-up steps, "
+        f"learning rate scale {training['learning_rate_scale']}, seed {training['seed']}; the average of the last "
+        f"{training['average_checkpoints']} checkpoints at the most."
     )
 
 
 def _results(results: dict) -> str:
     if not results["test_sentences"]:
         return "Not tested."
+    # In a table, "|" ends a cell even inside code.
+    rows = [
+        f"| {name} | {results[key]:.2f} | {_escape(results[f'{key}_signature'])} |" for key, name in _METRICS.items()
+    ]
     return "\n".join(
         [
             f"On {results['test_sentences']} test sentences, beam search with GNMT's length penalty:",
             "",
             "| metric | score | signature |",
             "|---|---|---|",
-            *(
-                f"| {name} | {results[key]:.2f} | `{results[key + '_signature']}` |"
-                for name, key in (
-                    ("sacreBLEU", "bleu"),
-                    ("tokenised BLEU, compounds split", "bleu_compound_split"),
-                    ("chrF", "chrf"),
-                )
-            ),
+            *rows,
         ]
     )
 
@@ -98,11 +118,11 @@ def _eval_results(results: dict) -> list[EvalResult] | None:
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=results["settings"]["data"]["dataset_name"] or "text",
-            dataset_name=results["settings"]["data"]["dataset_name"] or "held-out test file",
+            dataset_type=_dataset(results) or "text",
+            dataset_name=_dataset(results) or "held-out test set",
             metric_type=kind,
             metric_value=round(results[kind], 2),
-            metric_name=f"{kind} ({results[kind + '_signature']})",
+            metric_name=f"{kind} ({results[f'{kind}_signature']})",
         )
         for kind in ("bleu", "chrf")
     ]

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from transformers import FSMTTokenizer
 
-from ..configuration_vanilla import VanillaConfig
+from ..io import read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .weights import build
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
@@ -61,7 +62,7 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
     try:
         fields, weights = vanilla_fields(settings), rename(checkpoint["model"])
         _check_weights(settings, weights)
-        model = build(fields, weights)
+        model = build(fields, with_positions(fields, weights))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
@@ -135,6 +136,7 @@ def vanilla_fields(settings: Mapping) -> dict:
         "max_position_embeddings": min(
             settings.get("max_source_positions") or 1024, settings.get("max_target_positions") or 1024
         ),
+        "position_embedding_type": "learned",
         "bos_token_id": 0,
         "pad_token_id": 1,
         "eos_token_id": 2,
@@ -142,47 +144,15 @@ def vanilla_fields(settings: Mapping) -> dict:
     }
 
 
-@torch.no_grad()
-def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForConditionalGeneration:
-    """The model of these fields with fairseq's weights by fairseq's names.
-
-    Source and target embedding and output projection are one matrix if their weights are the same, three if not.
-
-    Raises:
-        ValueError: if a weight is missing, left over or of another shape, or source and target vocabulary differ in
-            size.
-    """
-    weights = dict(weights)
-    embeddings = [weights.pop(f"{stack}.embed_tokens.weight", None) for stack in ("encoder", "decoder")]
-    if any(matrix is None for matrix in embeddings):
-        raise ValueError("the weights lack encoder.embed_tokens.weight or decoder.embed_tokens.weight")
-    projection = weights.pop("decoder.output_projection.weight", embeddings[1])
-    sizes = [len(embeddings[0]), len(embeddings[1])]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"the source has a vocabulary of {sizes[0]} tokens, the target one of {sizes[1]}: "
-            "a model of this package has one (5.1)"
-        )
-    tied = torch.equal(embeddings[0], embeddings[1]) and torch.equal(embeddings[0], projection)
-    config = VanillaConfig(
-        vocab_size=sizes[0],
-        tie_word_embeddings=tied,
-        position_embedding_type="learned",
-        attention_bias=True,
-        layer_norm_eps=1e-5,  # torch's default, which fairseq leaves as it is
-        **fields,
-    )
-    model = VanillaForConditionalGeneration(config).to(embeddings[0].device, embeddings[0].dtype)
-    for stack, matrix in zip((model.model.encoder, model.model.decoder), embeddings, strict=True):
-        _copy(stack.embed_tokens.weight, matrix, "embed_tokens.weight")
-    _copy(model.lm_head.weight, projection, "decoder.output_projection.weight")
-    for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
-        _copy_positions(stack.embed_positions.weight, weights.pop(f"{name}.embed_positions.weight", None), config)
-        for index, layer in enumerate(stack.layers):
-            _copy_layer(layer, f"{name}.layers.{index}", weights)
-    if weights:
-        raise ValueError(f"{next(iter(weights))} is a weight that the paper's model does not have")
-    return model.eval()
+def with_positions(fields: dict, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights with both tables of positions, from the first real position on: learned ones, or the sinusoid."""
+    weights, first, count = dict(weights), fields["pad_token_id"] + 1, fields["max_position_embeddings"]
+    for stack in ("encoder", "decoder"):
+        name = f"{stack}.embed_positions.weight"
+        learned = weights.get(name)
+        table = sinusoid(first + count, fields["d_model"]) if learned is None else learned
+        weights[name] = table[first : first + count]
+    return weights
 
 
 def _check_weights(settings: Mapping, weights: Mapping) -> None:
@@ -222,52 +192,13 @@ def rename(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return renamed
 
 
-def sinusoid(positions: int, d_model: int, padding_idx: int) -> torch.Tensor:
-    """fairseq's table from its first position, padding_idx + 1. (positions, D)"""
+def sinusoid(positions: int, d_model: int) -> torch.Tensor:
+    """fairseq's table (positions, D)."""
     half = d_model // 2
     frequency = torch.exp(torch.arange(half) * -(math.log(10000) / (half - 1)))
-    angle = torch.arange(padding_idx + 1, padding_idx + 1 + positions)[:, None] * frequency
+    angle = torch.arange(positions)[:, None] * frequency
     # An odd d_model leaves the last dimension without a position.
     return nn.functional.pad(torch.cat((angle.sin(), angle.cos()), dim=1), (0, d_model % 2))
-
-
-def _copy_positions(ours: torch.Tensor, theirs: torch.Tensor | None, config: VanillaConfig) -> None:
-    first = config.pad_token_id + 1
-    table = sinusoid(len(ours), config.d_model, config.pad_token_id) if theirs is None else theirs[first:]
-    _copy(ours, table[: len(ours)], "embed_positions.weight")
-
-
-def _copy_layer(ours: nn.Module, name: str, weights: dict[str, torch.Tensor]) -> None:
-    """A layer of the encoder or, with its cross-attention, of the decoder; takes what it uses out of `weights`."""
-    attention = ("q_proj", "k_proj", "v_proj")
-    parts = [
-        (ours.self_attn.qkv_proj, [f"self_attn.{part}" for part in attention]),
-        (ours.self_attn.out_proj, ["self_attn.out_proj"]),
-        (ours.self_attn_add_norm, ["self_attn_layer_norm"]),
-        (ours.ffn.fc1, ["fc1"]),
-        (ours.ffn.fc2, ["fc2"]),
-        (ours.ffn_add_norm, ["final_layer_norm"]),
-    ]
-    if hasattr(ours, "cross_attn"):
-        parts += [
-            (ours.cross_attn.q_proj, ["encoder_attn.q_proj"]),
-            (ours.cross_attn.kv_proj, ["encoder_attn.k_proj", "encoder_attn.v_proj"]),
-            (ours.cross_attn.out_proj, ["encoder_attn.out_proj"]),
-            (ours.cross_attn_add_norm, ["encoder_attn_layer_norm"]),
-        ]
-    for module, sources in parts:
-        for kind in ("weight", "bias"):
-            names = [f"{name}.{source}.{kind}" for source in sources]
-            missing = [one for one in names if one not in weights]
-            if missing:
-                raise ValueError(f"the weights lack {missing[0]}")
-            _copy(getattr(module, kind), torch.cat([weights.pop(one) for one in names]), names[0])
-
-
-def _copy(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
-    if ours.shape != theirs.shape:
-        raise ValueError(f"{name} is of shape {tuple(theirs.shape)}, where the settings make it {tuple(ours.shape)}")
-    ours.copy_(theirs)
 
 
 def _load(file: Path) -> dict:
@@ -317,7 +248,7 @@ def _dictionary(file: Path) -> dict[str, int]:
     subword-nmt marks where a word goes on ("@@"), FSMTTokenizer where it ends ("</w>").
     """
     tokens = list(SPECIAL_TOKENS)
-    for number, line in enumerate(_lines(file), start=1):
+    for number, line in enumerate(read_lines(file), start=1):
         token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not token or not count.isdigit():
             raise ValueError(f"{file}, line {number}: not a token and its count: {line!r}")
@@ -333,14 +264,7 @@ def _merges(folder: Path) -> str:
     file = next((folder / name for name in ("bpecodes", "code") if (folder / name).is_file()), None)
     if file is None:
         raise ValueError(f"{folder}: no merges, as it has neither bpecodes nor code")
-    pairs = [line.split()[:2] for line in _lines(file) if not line.startswith("#version")]
+    pairs = [line.split()[:2] for line in read_lines(file) if not line.startswith("#version")]
     if any(len(pair) < 2 for pair in pairs):
         raise ValueError(f"{file}: not the merges of subword-nmt, two pieces a line")
     return "".join(f"{left} {right}\n" for left, right in pairs)
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: cannot be read: {error}") from error

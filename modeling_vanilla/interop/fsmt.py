@@ -5,28 +5,8 @@ from os import PathLike
 from transformers import AutoTokenizer, FSMTForConditionalGeneration, FSMTTokenizer
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .fairseq import build
-from .marian import keep_search, load_source
-
-SAME_FIELDS = (
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "max_position_embeddings",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "use_cache",
-)
+from .fairseq import with_positions
+from .weights import build, keep_search, load_source, same_fields
 
 
 def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> VanillaForConditionalGeneration:
@@ -50,9 +30,12 @@ def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> V
             "scale_embedding is False in this FSMT model; "
             "in the paper's model embeddings are multiplied by sqrt(d_model) (3.4)"
         )
-    fields = {field: getattr(fsmt.config, field) for field in SAME_FIELDS}
-    weights = {name.removeprefix("model."): tensor for name, tensor in fsmt.state_dict().items()}
-    model = build(fields, weights)
+    fields = same_fields(fsmt.config) | {
+        "position_embedding_type": "learned",
+        "max_position_embeddings": fsmt.config.max_position_embeddings,
+    }
+    weights = {name.removeprefix("model."): weight for name, weight in fsmt.state_dict().items()}
+    model = build(fields, with_positions(fields, weights))
     model.generation_config = keep_search(fsmt.generation_config, model.config)
     return model
 
@@ -64,7 +47,7 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         ValueError: if there is none, or sacremoses is not installed.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (ImportError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: no tokenizer could be loaded: {error}") from error
     if not isinstance(tokenizer, FSMTTokenizer):

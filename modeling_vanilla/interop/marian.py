@@ -5,56 +5,20 @@ paper has them by turns. Nothing else depends on the order of d_model's dimensio
 the residual stream is reordered, once, and the model itself stays the paper's.
 """
 
-from collections.abc import Sequence
+import re
 from os import PathLike
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import Tokenizer, processors
-from torch import nn
-from transformers import (
-    AutoTokenizer,
-    GenerationConfig,
-    MarianMTModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import is_sentencepiece_available
 
-from ..configuration_vanilla import VanillaConfig
-from ..generation_vanilla import default_generation_config
 from ..layers_vanilla import SinusoidalPositions
 from ..modeling_vanilla import VanillaForConditionalGeneration
-
-SAME_FIELDS = (
-    "vocab_size",
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "use_cache",
-)
-# What Marian's search says of lengths, and cannot say here: its limits are numbers, not the source's length plus some;
-# and an EOS forced at the limit would come at the end of the longest sentence of a batch, so that a translation
-# depended on its batch mates.
-OTHER_SEARCH = ("max_length", "max_new_tokens", "forced_eos_token_id")
+from .weights import build, keep_search, load_source, read_config, same_fields
 
 
-@torch.no_grad()
 def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForConditionalGeneration:
     """The model whose logits are those of a MarianMT model, to the rounding of 32-bit floats.
 
@@ -79,22 +43,17 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
     """
     marian = load_source(MarianMTModel, path_or_model, "from_marian", "MarianMT")
     _check(marian)
-    output_bias = marian.final_logits_bias[0]
-    config = VanillaConfig(
-        **{field: getattr(marian.config, field) for field in SAME_FIELDS},
-        attention_bias=True,
-        output_bias=bool(output_bias.any()),
-        layer_norm_eps=1e-5,  # torch's default, which Marian leaves as it is
-    )
-    model = VanillaForConditionalGeneration(config).to(marian.device, marian.dtype)
-    order = _order(config.d_model)
-    model.get_input_embeddings().weight.copy_(marian.model.shared.weight[:, order])
-    for ours, theirs in zip(_layers(model.model), _layers(marian.model), strict=True):
-        _copy_layer(ours, theirs, order)
-    if config.output_bias:
-        model.lm_head.bias.copy_(output_bias)
-    model.generation_config = keep_search(marian.generation_config, config)
-    return model.eval()
+    order = _order(marian.config.d_model)
+    weights = {"encoder.embed_tokens.weight": marian.model.shared.weight[:, order]}
+    weights["decoder.embed_tokens.weight"] = weights["encoder.embed_tokens.weight"]
+    if marian.final_logits_bias.any():
+        weights["decoder.output_projection.bias"] = marian.final_logits_bias[0]
+    for name, weight in marian.model.state_dict().items():
+        if ".layers." in name:
+            weights[name] = _reorder(name, weight, order)
+    model = build(same_fields(marian.config), weights)
+    model.generation_config = keep_search(marian.generation_config, model.config)
+    return model
 
 
 def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
@@ -110,56 +69,12 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
     if file.is_file() and not file.with_name("tokenizer_config.json").is_file():
         return _wrap(Tokenizer.from_file(str(file)), read_config(path))
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (ImportError, OSError, TypeError, ValueError) as error:
         missing = "MarianTokenizer needs the package sentencepiece, which is not installed"
         raise ValueError(
             f"{path}: no tokenizer could be loaded: {error if is_sentencepiece_available() else missing}"
         ) from error
-
-
-def load_source(
-    cls: type[PreTrainedModel], path: str | PathLike | PreTrainedModel, importer: str, name: str
-) -> PreTrainedModel:
-    """A model of a class of transformers, from a folder or a Hub id with weights in safetensors, or the model itself.
-
-    Args:
-        importer: the function that was called, and name: the kind of model, for the messages.
-
-    Raises:
-        ValueError: if there is no such model, or its weights are incomplete or pickled.
-    """
-    if isinstance(path, cls):
-        return path
-    if not isinstance(path, str | PathLike):
-        article = "an" if cls.__name__[0] in "AEFIO" else "a"
-        raise ValueError(f"{importer} takes a folder, a Hub id or {article} {cls.__name__}, not {type(path).__name__}")
-    model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
-    if model_type != expected:
-        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")
-    if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
-        raise ValueError(
-            f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
-            f"{cls.__name__}.from_pretrained and give {importer} the model"
-        )
-    try:
-        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path}: no {name} model could be loaded: {error}") from error
-    if info["missing_keys"]:
-        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
-    return model
-
-
-def read_config(path: str | PathLike) -> dict:
-    """config.json of a folder or a Hub id; ValueError if there is none."""
-    try:
-        config = PreTrainedConfig.get_config_dict(path)[0]
-    except OSError as error:
-        raise ValueError(f"{path}: neither a folder with a config.json nor a model of the Hub: {error}") from error
-    if not config:
-        raise ValueError(f"{path}: a folder without a config.json")
-    return config
 
 
 def _check(marian: MarianMTModel) -> None:
@@ -186,48 +101,14 @@ def _order(d_model: int) -> torch.Tensor:
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2))).argsort()
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
-    return [*model.encoder.layers, *model.decoder.layers]
+def _reorder(name: str, weight: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """A weight of a layer with the dimensions of the residual stream in our order.
 
-
-def _copy_layer(ours: nn.Module, theirs: nn.Module, order: torch.Tensor) -> None:
-    """A layer of the encoder or, with its cross-attention, of the decoder."""
-    self_attn = theirs.self_attn
-    _copy_reader(ours.self_attn.qkv_proj, [self_attn.q_proj, self_attn.k_proj, self_attn.v_proj], order)
-    _copy_writer(ours.self_attn.out_proj, self_attn.out_proj, order)
-    _copy_writer(ours.self_attn_add_norm, theirs.self_attn_layer_norm, order)
-    if hasattr(theirs, "encoder_attn"):
-        cross_attn = theirs.encoder_attn
-        _copy_reader(ours.cross_attn.q_proj, [cross_attn.q_proj], order)
-        _copy_reader(ours.cross_attn.kv_proj, [cross_attn.k_proj, cross_attn.v_proj], order)
-        _copy_writer(ours.cross_attn.out_proj, cross_attn.out_proj, order)
-        _copy_writer(ours.cross_attn_add_norm, theirs.encoder_attn_layer_norm, order)
-    _copy_reader(ours.ffn.fc1, [theirs.fc1], order)
-    _copy_writer(ours.ffn.fc2, theirs.fc2, order)
-    _copy_writer(ours.ffn_add_norm, theirs.final_layer_norm, order)
-
-
-def _copy_reader(ours: nn.Linear, theirs: Sequence[nn.Linear], order: torch.Tensor) -> None:
-    """A projection of the residual stream, or several fused: its columns are reordered."""
-    ours.weight.copy_(torch.cat([linear.weight for linear in theirs])[:, order])
-    ours.bias.copy_(torch.cat([linear.bias for linear in theirs]))
-
-
-def _copy_writer(ours: nn.Linear | nn.LayerNorm, theirs: nn.Linear | nn.LayerNorm, order: torch.Tensor) -> None:
-    """What adds to the residual stream or normalises it: its rows are reordered."""
-    ours.weight.copy_(theirs.weight[order])
-    ours.bias.copy_(theirs.bias[order])
-
-
-def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationConfig:
-    """How a model of transformers searches, but for its limits: see `from_marian`."""
-    kept = {name: value for name, value in theirs.to_diff_dict().items() if name not in OTHER_SEARCH}
-    if kept.get("num_beams") == 1:
-        del kept["num_beams"]  # what transformers does unasked: nobody's choice
-    kept.pop("_from_model_config", None)
-    result = default_generation_config(config)
-    result.update(**{"length_penalty_type": "length", "length_penalty": 1.0, **kept})
-    return result
+    What reads the stream has them as its columns; what adds to it or normalises it, as its rows.
+    """
+    if re.search(r"\.(q_proj|k_proj|v_proj|fc1)\.", name):
+        return weight[:, order] if name.endswith("weight") else weight
+    return weight[order]
 
 
 def _wrap(backend: Tokenizer, config: dict) -> PreTrainedTokenizerFast:

@@ -1,0 +1,184 @@
+"""What the importers share: settings, weights and search of transformers' and fairseq's post-LN models.
+
+MarianMT, FSMT and fairseq give the weights of a layer the same names; `build` takes them by those names.
+"""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from ..configuration_vanilla import VanillaConfig
+from ..generation_vanilla import default_generation_config
+from ..modeling_vanilla import VanillaForConditionalGeneration
+
+# Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
+SAME_FIELDS = (
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation_function",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "use_cache",
+)
+# The limits of their searches, which are numbers where ours follow the source's length; and an EOS forced at the limit,
+# which would come at the end of the longest sentence of a batch, so that a translation depended on its batch mates.
+OTHER_LIMITS = ("max_length", "max_new_tokens", "forced_eos_token_id")
+
+_QKV = ("q_proj", "k_proj", "v_proj")
+# Our module in a layer, and theirs; those of one entry are fused in ours.
+LAYER = (
+    ("self_attn.qkv_proj", [f"self_attn.{part}" for part in _QKV]),
+    ("self_attn.out_proj", ["self_attn.out_proj"]),
+    ("self_attn_add_norm", ["self_attn_layer_norm"]),
+    ("ffn.fc1", ["fc1"]),
+    ("ffn.fc2", ["fc2"]),
+    ("ffn_add_norm", ["final_layer_norm"]),
+)
+CROSS_ATTENTION = (
+    ("cross_attn.q_proj", ["encoder_attn.q_proj"]),
+    ("cross_attn.kv_proj", ["encoder_attn.k_proj", "encoder_attn.v_proj"]),
+    ("cross_attn.out_proj", ["encoder_attn.out_proj"]),
+    ("cross_attn_add_norm", ["encoder_attn_layer_norm"]),
+)
+
+
+def load_source(
+    cls: type[PreTrainedModel], path: str | PathLike | PreTrainedModel, importer: str, name: str
+) -> PreTrainedModel:
+    """A model of a class of transformers, from a folder or a Hub id with weights in safetensors, or the model itself.
+
+    Args:
+        importer: the function that was called, and name: the kind of model, for the messages.
+
+    Raises:
+        ValueError: if there is no such model, or its weights are incomplete or pickled.
+    """
+    if isinstance(path, cls):
+        return path
+    if not isinstance(path, str | PathLike):
+        raise ValueError(f"{importer} takes a folder, a Hub id or {cls.__name__}, not {type(path).__name__}")
+    model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
+    if model_type != expected:
+        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")
+    if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
+        raise ValueError(
+            f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
+            f"{cls.__name__}.from_pretrained and give {importer} the model"
+        )
+    try:
+        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{path}: no {name} model could be loaded: {error}") from error
+    if info["missing_keys"]:
+        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
+    return model
+
+
+def read_config(path: str | PathLike) -> dict:
+    """config.json of a folder or a Hub id; ValueError if there is none."""
+    try:
+        config = PreTrainedConfig.get_config_dict(path)[0]
+    except OSError as error:
+        raise ValueError(f"{path}: neither a folder with a config.json nor a model of the Hub: {error}") from error
+    if not config:
+        raise ValueError(f"{path}: a folder without a config.json")
+    return config
+
+
+def same_fields(config: PreTrainedConfig) -> dict:
+    """SAME_FIELDS of a configuration of transformers."""
+    return {field: getattr(config, field) for field in SAME_FIELDS}
+
+
+@torch.no_grad()
+def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForConditionalGeneration:
+    """The model of these fields with weights by fairseq's names.
+
+    Source embedding, target embedding and output projection are one matrix if their weights are the same, three if not.
+
+    Args:
+        fields: of VanillaConfig, but what the weights tell: vocab_size, tie_word_embeddings and output_bias.
+
+    Returns:
+        The model in evaluation mode, of the type and on the device of the weights.
+
+    Raises:
+        ValueError: if a weight is missing, superfluous or of another shape, or source and target vocabulary differ in
+            size.
+    """
+    weights = dict(weights)
+    embeddings = [_take(weights, f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder")]
+    projection = weights.pop("decoder.output_projection.weight", embeddings[1])
+    bias = weights.pop("decoder.output_projection.bias", None)
+    sizes = [len(matrix) for matrix in embeddings]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"the source has a vocabulary of {sizes[0]} tokens, the target one of {sizes[1]}: "
+            "a model of this package has one (5.1)"
+        )
+    config = VanillaConfig(
+        vocab_size=sizes[0],
+        tie_word_embeddings=all(torch.equal(embeddings[0], other) for other in (embeddings[1], projection)),
+        output_bias=bias is not None,
+        attention_bias=True,
+        layer_norm_eps=1e-5,  # torch's default, which none of them changes
+        **fields,
+    )
+    model = VanillaForConditionalGeneration(config).to(embeddings[0].device, embeddings[0].dtype)
+    _copy(model.lm_head.weight, projection, "decoder.output_projection.weight")
+    if bias is not None:
+        _copy(model.lm_head.bias, bias, "decoder.output_projection.bias")
+    for name, stack, matrix in zip(
+        ("encoder", "decoder"), (model.model.encoder, model.model.decoder), embeddings, strict=True
+    ):
+        _copy(stack.embed_tokens.weight, matrix, "embed_tokens.weight")
+        if config.position_embedding_type == "learned":
+            positions = f"{name}.embed_positions.weight"
+            _copy(stack.embed_positions.weight, _take(weights, positions), positions)
+        for index, layer in enumerate(stack.layers):
+            for ours, theirs in LAYER + (CROSS_ATTENTION if name == "decoder" else ()):
+                module = layer.get_submodule(ours)
+                for kind in ("weight", "bias"):
+                    names = [f"{name}.layers.{index}.{one}.{kind}" for one in theirs]
+                    _copy(getattr(module, kind), torch.cat([_take(weights, one) for one in names]), names[0])
+    if weights:
+        raise ValueError(f"{next(iter(weights))} is a weight that the paper's model does not have")
+    return model.eval()
+
+
+def _take(weights: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    if name not in weights:
+        raise ValueError(f"the weights lack {name}")
+    return weights.pop(name)
+
+
+def _copy(ours: nn.Parameter, theirs: torch.Tensor, name: str) -> None:
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{name} is of shape {tuple(theirs.shape)}, where the settings make it {tuple(ours.shape)}")
+    ours.copy_(theirs)
+
+
+def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationConfig:
+    """The search of a model of transformers, but for its limits: see `from_marian`."""
+    kept = {name: value for name, value in theirs.to_diff_dict().items() if name not in OTHER_LIMITS}
+    if kept.get("num_beams") == 1:
+        del kept["num_beams"]  # transformers' default: nobody's choice
+    kept.pop("_from_model_config", None)
+    result = default_generation_config(config)
+    result.update(**{"length_penalty_type": "length", "length_penalty": 1.0, **kept})
+    return result
