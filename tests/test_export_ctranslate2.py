@@ -163,7 +163,7 @@ def test_the_script_writes_a_folder_that_translates(folder, tmp_path, make_model
     ("arguments", "message"),
     [
         (["model", "new/out", "--quantization", "int7"], "quantization must be one of float32, int8, not 'int7'"),
-        (["model", "model"], "model: exists already"),
+        (["model", "model"], "destination: model holds something already; choose another folder"),
         (["nothing", "out"], "nothing is no model folder, as it has no config.json"),
     ],
 )

@@ -120,7 +120,7 @@ def folder(make_model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model", "model"], "model: exists already"),
+        (["model", "model"], "destination: model holds something already; choose another folder"),
         (["nothing", "out"], "nothing is no model folder, as it has no config.json"),
     ],
 )

@@ -495,14 +495,6 @@ def test_bad_folders_get_one_line_and_leave_nothing(copy, tmp_path, capfd, spoil
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_folder_that_exists_is_not_written_to(marian_folder, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        convert_checkpoint.main(["--from", "marian", str(marian_folder), str(tmp_path)])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}: exists already\n"
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("given", [None, 3, {}])
 def test_what_is_neither_folder_nor_model_is_refused(given):
     with pytest.raises(ValueError, match=rf"not {type(given).__name__}$"):
