@@ -1,5 +1,5 @@
 # Each target sets up what it needs in .venv, once. On a fresh machine Python 3.11 and make are enough.
-# The tests take one thread: their models are too small for two.
+# The tests are dealt out to two processes of one thread: their models are too small for two threads.
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/installed
@@ -14,10 +14,10 @@ reproduce: $(READY)  ## every table and figure of the paper at smoke scale, and 
 	$(BIN)/python examples/reproduce/report.py
 
 test: $(READY)  ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 slow: $(READY)  ## the tests that take longer
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 check: $(READY)  ## formatting and lint
 	$(BIN)/ruff check .

@@ -18,7 +18,17 @@ train = [
 ]
 export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
-test = [*train, *export, *convert, "parameterized>=0.9", "peft>=0.18", "pytest>=8", "ruff>=0.15"]
+test = [
+    *train,
+    *export,
+    *convert,
+    "parameterized>=0.9",
+    "peft>=0.18",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "markdown-it-py>=3",
+    "ruff>=0.15",
+]
 
 setup(
     name="modeling-vanilla",
