@@ -1,6 +1,7 @@
 """fairseq's transformers, brought in, compute what its names and semantics say, written out here in plain torch."""
 
 import argparse
+import io
 import math
 import pickle
 import re
@@ -188,7 +189,7 @@ def fairseq_logits(weights: OrderedDict, source: torch.Tensor, target: torch.Ten
     return x @ output.T
 
 
-def save(path: Path, weights: OrderedDict, settings: dict | None = None, **others) -> Path:
+def save(path: Path | io.BytesIO, weights: OrderedDict, settings: dict | None = None, **others) -> Path:
     """A checkpoint as fairseq's earlier versions wrote it."""
     args = argparse.Namespace(**(settings or make_settings()))
     torch.save({"args": args, "model": weights, "optimizer_history": [], "extra_state": {"epoch": 3}, **others}, path)
@@ -333,7 +334,7 @@ def lacking(name: str):
         ({"layernorm_embedding": True}, None, "layernorm_embedding is True"),
         ({"adaptive_softmax_cutoff": "100"}, None, "adaptive_softmax_cutoff is set"),
         ({"decoder_embed_dim": 8}, None, r"encoder_embed_dim, decoder_embed_dim and .* differ: \[8, 16\]"),
-        ({"decoder_ffn_embed_dim": 24}, None, r"decoder.layers.0.fc1.weight is of shape \(20, 16\)"),
+        ({"decoder_ffn_embed_dim": 24}, None, r"decoder.layers.0.ffn.fc1.weight is of shape \(20, 16\)"),
         ({"share_all_embeddings": False}, None, "the weights lack decoder.output_projection.weight"),
         ({"encoder_learned_pos": True}, None, "the weights lack encoder.embed_positions.weight"),
         ({}, trailing, "encoder.layer_norm.weight is a weight that the paper's model does not have"),

@@ -8,7 +8,6 @@ No order of dimensions turns one into the other, so the table is written out, as
 import argparse
 import json
 import math
-import pickle
 import re
 from collections.abc import Mapping
 from os import PathLike
@@ -16,15 +15,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import FSMTTokenizer
 
 from ..io import read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .pickles import check_weights, load_pickle
 from .weights import build
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+MAX_POSITIONS = 2**17  # fairseq's own limits are 1024 to some thousands
 # What a model can have that the paper's has not; fairseq's name and value, and what it means.
 REFUSED = (
     ("encoder_normalize_before", True, "LayerNorm comes before each sub-layer"),
@@ -60,11 +62,12 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
     checkpoint = _load(file)
     settings = _settings(file, checkpoint)
     try:
-        fields, weights = vanilla_fields(settings), rename(checkpoint["model"])
-        _check_weights(settings, weights)
+        fields = vanilla_fields(settings)
+        weights = rename(_drop_state(checkpoint["model"]), limit=file.stat().st_size)
+        _check_shared(settings, weights)
         model = build(fields, with_positions(fields, weights))
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+    except (ValueError, TypeError, ArithmeticError, StrictDataclassError) as error:
+        raise ValueError(f"{file}: {' '.join(str(error).split())}") from error
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
     return model
 
@@ -147,6 +150,8 @@ def vanilla_fields(settings: Mapping) -> dict:
 def with_positions(fields: dict, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights with both tables of positions, from the first real position on: learned ones, or the sinusoid."""
     weights, first, count = dict(weights), fields["pad_token_id"] + 1, fields["max_position_embeddings"]
+    if count > MAX_POSITIONS:
+        raise ValueError(f"max_source_positions and max_target_positions {count} are beyond {MAX_POSITIONS}")
     for stack in ("encoder", "decoder"):
         name = f"{stack}.embed_positions.weight"
         learned = weights.get(name)
@@ -155,7 +160,7 @@ def with_positions(fields: dict, weights: Mapping[str, torch.Tensor]) -> dict[st
     return weights
 
 
-def _check_weights(settings: Mapping, weights: Mapping) -> None:
+def _check_shared(settings: Mapping, weights: Mapping) -> None:
     """Raise ValueError if a weight is missing that could be mistaken for one that the model does not have."""
     shared = settings.get("share_all_embeddings") or settings.get("share_decoder_input_output_embed")
     for needed, name in (
@@ -167,26 +172,44 @@ def _check_weights(settings: Mapping, weights: Mapping) -> None:
             raise ValueError(f"the weights lack {name}")
 
 
-def rename(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights by the names of fairseq's later versions, and without what is no weight.
+def _drop_state(weights: Mapping) -> dict:
+    """Without what fairseq saves among the weights and is none: versions, and copies of its own matrices.
+
+    Since 2022 each layer of the encoder has such copies beside them.
+    """
+    return {
+        name: weight
+        for name, weight in weights.items()
+        if not re.search(r"\.(version|_float_tensor)$", str(name)) and not COPIES.fullmatch(str(name))
+    }
+
+
+def rename(weights: Mapping[str, torch.Tensor], limit: int) -> dict[str, torch.Tensor]:
+    """The weights by the names of fairseq's later versions.
 
     Until 2019 an attention had W^Q, W^K and W^V in one in_proj_weight, norms were numbered, and an output projection of
-    its own was called embed_out. Since 2022 each layer of the encoder has copies of its own matrices beside them.
+    its own was called embed_out.
+
+    Args:
+        limit: the most bytes of a weight.
     """
+    check_weights(weights, limit)
     norms = {
         "encoder": ("self_attn_layer_norm", "final_layer_norm"),
         "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
     }
     renamed: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
-        if re.search(r"\.(version|_float_tensor)$", name) or COPIES.fullmatch(name):
-            continue
         if fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name):
+            if len(tensor) % 3:
+                raise ValueError(f"{name} has {len(tensor)} rows, which are not those of three matrices")
             for part, rows in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"{fused[1]}.{part}_proj.{fused[2]}"] = rows
             continue
         if numbered := re.fullmatch(r"(encoder|decoder)\.layers\.(\d+)\.layer_norms\.(\d)\.(\w+)", name):
             stack, layer, norm, kind = numbered.groups()
+            if int(norm) >= len(norms[stack]):
+                raise ValueError(f"{name}: a layer of the {stack} has {len(norms[stack])} norms")
             name = f"{stack}.layers.{layer}.{norms[stack][int(norm)]}.{kind}"
         renamed["decoder.output_projection.weight" if name == "decoder.embed_out" else name] = tensor
     return renamed
@@ -202,21 +225,7 @@ def sinusoid(positions: int, d_model: int) -> torch.Tensor:
 
 
 def _load(file: Path) -> dict:
-    """What a checkpoint holds, with nothing in it run."""
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file")
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        held = f"holds {found[1]}" if found else "cannot be read"
-        raise ValueError(
-            f"{file}: {held}; of a pickle only tensors, plain containers and argparse.Namespace are taken. If you "
-            "trust it, load it with fairseq and save its 'args' or 'cfg', as plain values, and its 'model' alone"
-        ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
+    checkpoint = load_pickle(file)
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), Mapping):
         raise ValueError(f"{file}: no checkpoint of fairseq's, as it holds no 'model'")
     return checkpoint
@@ -237,9 +246,11 @@ def _settings(file: Path, checkpoint: Mapping) -> dict:
 
 
 def _plain(group) -> dict:
-    if isinstance(group, argparse.Namespace):
-        return vars(group)
-    return dict(group) if isinstance(group, Mapping) else {}
+    """The settings of a group that are plain values; no other setting concerns the model."""
+    group = vars(group) if isinstance(group, argparse.Namespace) else group
+    kinds = str | bool | int | float | Mapping | argparse.Namespace
+    items = group.items() if isinstance(group, Mapping) else ()
+    return {name: value for name, value in items if isinstance(value, kinds)}
 
 
 def _dictionary(file: Path) -> dict[str, int]:

@@ -3,13 +3,13 @@
 MarianMT, FSMT and fairseq give the weights of a layer the same names; `build` takes them by those names.
 """
 
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
@@ -39,6 +39,8 @@ SAME_FIELDS = (
 # which would come at the end of the longest sentence of a batch, so that a translation depended on its batch mates.
 OTHER_LIMITS = ("max_length", "max_new_tokens", "forced_eos_token_id")
 
+# Source embedding, target embedding and output projection.
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _QKV = ("q_proj", "k_proj", "v_proj")
 # Our module in a layer, and theirs; those of one entry are fused in ours.
 LAYER = (
@@ -121,56 +123,74 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
         ValueError: if a weight is missing, superfluous or of another shape, or source and target vocabulary differ in
             size.
     """
-    weights = dict(weights)
-    embeddings = [_take(weights, f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder")]
-    projection = weights.pop("decoder.output_projection.weight", embeddings[1])
-    bias = weights.pop("decoder.output_projection.bias", None)
-    sizes = [len(matrix) for matrix in embeddings]
-    if sizes[0] != sizes[1]:
+    ours = our_weights(weights)
+    source, target, projection = (ours[name] for name in EMBEDDINGS)
+    if len(source) != len(target):
         raise ValueError(
-            f"the source has a vocabulary of {sizes[0]} tokens, the target one of {sizes[1]}: "
+            f"the source has a vocabulary of {len(source)} tokens, the target one of {len(target)}: "
             "a model of this package has one (5.1)"
         )
+    for stack in ("encoder", "decoder"):
+        layers = {name.split(".")[3] for name in ours if name.startswith(f"model.{stack}.layers.")}
+        if fields[f"{stack}_layers"] != len(layers):
+            raise ValueError(f"{stack}_layers is {fields[f'{stack}_layers']}, but there are weights of {len(layers)}")
     config = VanillaConfig(
-        vocab_size=sizes[0],
-        tie_word_embeddings=all(torch.equal(embeddings[0], other) for other in (embeddings[1], projection)),
-        output_bias=bias is not None,
+        vocab_size=len(source),
+        tie_word_embeddings=torch.equal(source, target) and torch.equal(source, projection),
+        output_bias="lm_head.bias" in ours,
         attention_bias=True,
         layer_norm_eps=1e-5,  # torch's default, which none of them changes
         **fields,
     )
-    model = VanillaForConditionalGeneration(config).to(embeddings[0].device, embeddings[0].dtype)
-    _copy(model.lm_head.weight, projection, "decoder.output_projection.weight")
-    if bias is not None:
-        _copy(model.lm_head.bias, bias, "decoder.output_projection.bias")
-    for name, stack, matrix in zip(
-        ("encoder", "decoder"), (model.model.encoder, model.model.decoder), embeddings, strict=True
-    ):
-        _copy(stack.embed_tokens.weight, matrix, "embed_tokens.weight")
-        if config.position_embedding_type == "learned":
-            positions = f"{name}.embed_positions.weight"
-            _copy(stack.embed_positions.weight, _take(weights, positions), positions)
-        for index, layer in enumerate(stack.layers):
-            for ours, theirs in LAYER + (CROSS_ATTENTION if name == "decoder" else ()):
-                module = layer.get_submodule(ours)
-                for kind in ("weight", "bias"):
-                    names = [f"{name}.layers.{index}.{one}.{kind}" for one in theirs]
-                    _copy(getattr(module, kind), torch.cat([_take(weights, one) for one in names]), names[0])
-    if weights:
-        raise ValueError(f"{next(iter(weights))} is a weight that the paper's model does not have")
+    with torch.device("meta"):  # takes no memory, whatever the settings say
+        model = VanillaForConditionalGeneration(config)
+    expected = model.state_dict()
+    for name, weight in expected.items():
+        if name not in ours:
+            raise ValueError(f"the weights lack {name.removeprefix('model.')}")
+        if weight.shape != ours[name].shape:
+            raise ValueError(
+                f"{name.removeprefix('model.')} is of shape {tuple(ours[name].shape)}, "
+                f"where the settings make it {tuple(weight.shape)}"
+            )
+    for name in ours.keys() - expected.keys():
+        raise ValueError(f"{name.removeprefix('model.')} is a weight that the paper's model does not have")
+    model.load_state_dict({name: weight.detach().clone() for name, weight in ours.items()}, assign=True)
+    model.tie_weights()
     return model.eval()
+
+
+def our_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights by fairseq's names as weights by this package's, fused where ours are.
+
+    Raises:
+        ValueError: if an embedding or a part of a fused weight is missing.
+    """
+    rest = dict(weights)
+    target = _take(rest, "decoder.embed_tokens.weight")
+    projection = rest.pop("decoder.output_projection.weight", target)
+    ours = dict(zip(EMBEDDINGS, (_take(rest, "encoder.embed_tokens.weight"), target, projection), strict=True))
+    if "decoder.output_projection.bias" in rest:
+        ours["lm_head.bias"] = rest.pop("decoder.output_projection.bias")
+    for layer in dict.fromkeys(re.match(r"(encoder|decoder)\.layers\.\d+|", name)[0] for name in weights):
+        modules = LAYER + (CROSS_ATTENTION if layer.startswith("decoder") else ()) if layer else ()
+        for name, parts in modules:
+            for kind in ("weight", "bias"):
+                ours[f"model.{layer}.{name}.{kind}"] = _fuse(rest, [f"{layer}.{part}.{kind}" for part in parts])
+    return ours | {f"model.{name}": weight for name, weight in rest.items()}
+
+
+def _fuse(weights: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:
+    parts = [_take(weights, name) for name in names]
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise ValueError(f"{' and '.join(names)} are of shapes {', '.join(str(tuple(part.shape)) for part in parts)}")
+    return torch.cat(parts)
 
 
 def _take(weights: dict[str, torch.Tensor], name: str) -> torch.Tensor:
     if name not in weights:
         raise ValueError(f"the weights lack {name}")
     return weights.pop(name)
-
-
-def _copy(ours: nn.Parameter, theirs: torch.Tensor, name: str) -> None:
-    if ours.shape != theirs.shape:
-        raise ValueError(f"{name} is of shape {tuple(theirs.shape)}, where the settings make it {tuple(ours.shape)}")
-    ours.copy_(theirs)
 
 
 def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationConfig:

@@ -1,0 +1,83 @@
+"""Checkpoints of torch.save from elsewhere: read without running anything in them, in bounded time and memory."""
+
+import argparse
+import math
+import pickle
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+# A checkpoint of fairseq's largest models, optimizer included, takes some 10^5 operations.
+MAX_OPERATIONS = 1_000_000
+# Before 2020 torch.save wrote a row of pickles: magic number, protocol, system, the object, its storages.
+_LEGACY_PICKLES = 5
+
+
+def load_pickle(file: Path) -> object:
+    """What torch.save wrote. Only tensors, plain containers and argparse's Namespace are taken from it.
+
+    Raises:
+        ValueError: if there is no such file, it holds anything else, is damaged, or is larger inside than outside.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    try:
+        _check_size(file)
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protocols
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        held = f"holds {found[1]}" if found else "cannot be read"
+        raise ValueError(
+            f"{file}: {held}; of a pickle only tensors, plain containers and argparse.Namespace are taken. If you "
+            "trust it, load it with fairseq and save its 'args' or 'cfg', as plain values, and its 'model' alone"
+        ) from error
+    except Exception as error:  # a damaged pickle makes torch raise almost anything
+        raise ValueError(f"{file}: cannot be read: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _check_size(file: Path) -> None:
+    """Raise ValueError if reading the file would take more than its own size in memory, or too many operations."""
+    if not zipfile.is_zipfile(file):
+        with file.open("rb") as stream:
+            _count_operations(stream, _LEGACY_PICKLES)
+        return
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it is compressed, which torch.save does not do")
+        if sum(entry.file_size for entry in entries) > file.stat().st_size:
+            raise ValueError("its entries are larger than the file")
+        for entry in entries:
+            if entry.filename.endswith("data.pkl"):
+                with archive.open(entry) as stream:
+                    _count_operations(stream, 1)
+
+
+def _count_operations(stream, pickles: int) -> None:
+    count = 0
+    for _ in range(pickles):
+        for _ in pickletools.genops(stream):
+            count += 1
+            if count > MAX_OPERATIONS:
+                raise ValueError(f"it takes more than {MAX_OPERATIONS} operations to read")
+
+
+def check_weights(weights: Mapping, limit: int) -> None:
+    """Raise ValueError unless every weight is a named dense matrix or vector of floats, of at most `limit` bytes."""
+    for name, weight in weights.items():
+        if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
+            raise ValueError(f"{name!r:.60} is of type {type(weight).__name__}, not a weight with a name")
+        if weight.layout != torch.strided or weight.device.type != "cpu":
+            raise ValueError(f"{name} is no dense tensor with values: {weight.layout}, {weight.device}")
+        if not weight.is_floating_point() or not weight.dim():
+            raise ValueError(f"{name} is of type {weight.dtype} and {weight.dim()} dimensions, not a matrix of floats")
+        # A view can repeat one value without end.
+        if math.prod(weight.shape) * weight.element_size() > limit:
+            raise ValueError(f"{name} is of shape {tuple(weight.shape)}, larger than its file")

@@ -1,0 +1,108 @@
+"""Hostile and damaged checkpoints of fairseq's: one ValueError in short time, nothing run, nothing large allocated."""
+
+import io
+import pickle
+import resource
+import time
+import zipfile
+
+import pytest
+import torch
+from test_interop_fairseq import make_settings, make_weights, save
+
+from modeling_vanilla.interop import from_fairseq
+from modeling_vanilla.interop.pickles import MAX_OPERATIONS
+
+
+def with_weight(weight) -> bytes:
+    stream = io.BytesIO()
+    save(stream, {**make_weights(), "decoder.layers.0.fc1.bias": weight})
+    return stream.getvalue()
+
+
+def with_settings(**settings) -> bytes:
+    stream = io.BytesIO()
+    save(stream, make_weights(), make_settings(**settings))
+    return stream.getvalue()
+
+
+def zipped(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A checkpoint with this as its pickle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/version", b"3\n")
+    return stream.getvalue()
+
+
+HOSTILE = {
+    "nothing": b"",
+    "stack underflow": b"\x80\x02.",
+    "stack underflow in an archive": zipped(b"\x80\x02R."),
+    "build": zipped(b"\x80\x02]}b."),
+    "cut off": with_settings()[:3000],
+    "a long list": zipped(b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e."),
+    "a compressed list of 4 * 10^8": zipped(b"\x80\x02](" + b"N" * 4 * 10**7 + b"e.", zipfile.ZIP_DEFLATED),
+    "nested deeply": zipped(b"\x80\x02" + b"]" * 10**5 + b"a" * (10**5 - 1) + b"."),
+    "a class": zipped(pickle.dumps(zipfile.ZipFile)),
+    "no weights": zipped(pickle.dumps({"model": {"a": 1}, "args": {"encoder_layers": 1}}, protocol=2)),
+    "sparse": with_weight(torch.eye(3).to_sparse()),
+    "meta": with_weight(torch.empty(3, device="meta")),
+    "integers": with_weight(torch.ones(20, dtype=torch.long)),
+    "a number": with_weight(torch.tensor(1.0)),
+    "no tensor": with_weight([1.0] * 20),
+    "one value repeated": with_weight(torch.zeros(1).expand(2**40)),
+    "another shape": with_weight(torch.zeros(3, 4, 5)),
+    "no size": with_weight(torch.zeros(0)),
+    "many layers": with_settings(encoder_layers=10**6),
+    "a wide layer": with_settings(decoder_ffn_embed_dim=10**9),
+    "many positions": with_settings(max_source_positions=10**12, max_target_positions=10**12),
+    "layers in words": with_settings(encoder_layers="two"),
+    "no number": with_settings(dropout=float("nan")),
+    "a huge number": with_settings(encoder_attention_heads=10**400),
+    "a tensor for a setting": with_settings(encoder_layers=torch.tensor([2, 2])),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_one_value_error(tmp_path, content):
+    (tmp_path / "model.pt").write_bytes(content)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with pytest.raises(ValueError) as raised:
+        from_fairseq(tmp_path / "model.pt")
+    message = str(raised.value)
+    assert message.startswith(f"{tmp_path / 'model.pt'}: ") and "\n" not in message
+    assert time.monotonic() - start < 5  # about a second at most; other work may run beside it
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
+
+
+@pytest.mark.slow
+def test_no_change_of_bytes_gets_another_answer(tmp_path):
+    """hypothesis flips, cuts and inserts bytes: the model is read, or a ValueError says why not."""
+    hypothesis = pytest.importorskip("hypothesis")
+    from hypothesis import strategies
+
+    legacy = io.BytesIO()
+    torch.save({"args": {}, "model": dict(make_weights())}, legacy, _use_new_zipfile_serialization=False)
+    path = tmp_path / "model.pt"
+
+    @hypothesis.settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(
+        strategies.sampled_from([with_settings(), legacy.getvalue()]),
+        strategies.lists(
+            strategies.tuples(strategies.integers(0, 8000), strategies.integers(0, 3), strategies.binary(max_size=8)),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    def check(content, changes):
+        content = bytearray(content)
+        for place, removed, inserted in changes:
+            content[place : place + removed] = inserted
+        path.write_bytes(content)
+        try:
+            from_fairseq(path)
+        except ValueError as error:
+            assert str(error).startswith(str(path))
+
+    check()
