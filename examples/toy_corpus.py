@@ -15,7 +15,7 @@ der Lehrer, der Arzt; the simple past is always the German perfect, save for "wa
 stands first in English stands first in German.
 
     python examples/toy_corpus.py --output_dir data/toy
-    python examples/toy_corpus.py --output_dir data/travel --domain travel
+    python examples/toy_corpus.py --output_dir data/travel --domain travel --train 2000
 
 write train.jsonl, validation.jsonl and test.jsonl, a line each like {"translation": {"en": "...", "de": "..."}}. The
 second domain, announcements of a travel agency, is for fine-tuning: it shares almost no word with the first.
@@ -31,7 +31,6 @@ by the method of `Sampler` that its specification names, in the order of the fil
 import argparse
 import json
 import random
-import re
 import tomllib
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -39,29 +38,37 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from string import Formatter
+from typing import NamedTuple
 
 from modeling_vanilla.io import one_line_errors, whole_file
 
 Pair = tuple[str, str]  # (English, German)
+Forms = tuple[str, ...]
 
 DOMAINS = ("everyday", "travel")
 HELD_OUT_SHARE = 12  # of each verb's objects and each adjective's nouns, one in so many is held out
 MIN_WORDS, MAX_WORDS = 4, 20  # of an English sentence
-SPLITS = ("train", "validation", "test")
+MAX_SENTENCES = 200_000  # in all splits together
+SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 
 
 def _load(name: str) -> dict:
     return tomllib.loads((Path(__file__).parent / "toy_grammar" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
+def _words(text: str) -> Forms:
+    return tuple("" if word == "-" else word for word in text.split())
+
+
+def _split(table: dict[str, str]) -> dict[str, Forms]:
+    return {name: _words(text) for name, text in table.items()}
+
+
 _GERMAN = _load("german")
-_CASES = tuple(_GERMAN["strong"])
-_CHOICES = {name: tuple(words.split()) for name, words in _GERMAN["choices"].items()}
-_FINITE = {name: tuple(forms.split()) for name, forms in _GERMAN["finite"].items()}
-_ORDERS = {
-    language: {name: order.split() for name, order in orders.items()} for language, orders in _GERMAN["orders"].items()
-}
-_BARE = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))  # where an ein-word has no ending
+_CHOICES, _FINITE = _split(_GERMAN["choices"]), _split(_GERMAN["finite"])
+_ORDERS = {language: _split(orders) for language, orders in _GERMAN["orders"].items()}
+_CASES, _GENDERS = ("nominative", "accusative", "dative"), ("m", "f", "n", "plural")
+_MODALS = ("can", "must", "should", "will")
 
 
 # ---------------------------------------------------------------------------------------------------------- words
@@ -70,11 +77,11 @@ _BARE = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))  # where
 @dataclass(frozen=True, eq=False)
 class Noun:
     english: str
-    english_plural: str  # "-": none
+    english_plural: str  # "": none
     gender: str
     german: str
     german_plural: str
-    kinds: tuple[str, ...]
+    kinds: Forms
 
     def inflect(self, case: str, plural: bool) -> str:
         """The German form."""
@@ -89,66 +96,76 @@ class Adjective:
     word: str
     predicate: str
     stem: str
-    kinds: tuple[str, ...]
-
-    def english(self, form: str = "") -> str:
-        return self.word
-
-    def german(self, ending: str = "") -> str:
-        """The form before a noun, or without an ending the one after "to be"."""
-        return self.stem + ending if ending else self.predicate
+    kinds: Forms
 
 
 @dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb. Forms by tense and person; modals take the base and the infinitive."""
-
     base: str
-    english_forms: dict[str, tuple[str, ...]]
-    infinitive: str
-    german_forms: dict[str, tuple[str, ...]]  # of the finite verb: in the past that of haben or sein
-    particle: str  # of a separable verb: "an" in "ruft ... an"
-    participle: str
+    english: dict[str, tuple[Forms, Forms, str]]  # by tense: auxiliary, finite verb without one, verb after one
+    german: dict[str, tuple[Forms, str]]  # by tense: finite verb, and the particle, participle or infinitive
     case: str
     objects: tuple[Noun, ...]
     subjects: tuple[Noun, ...]
-    tags: tuple[str, ...]  # the phrases that may follow, "!", "stative"
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        return tuple(tag for tag in self.tags if tag not in ("!", "stative", "-"))
-
-    def english(self, tense: str, person: int, support: bool) -> Pair:
-        """The English auxiliary ("" if there is none) and main verb; `support` asks for do, does or did."""
-        if tense not in self.english_forms:
-            return tense, self.base
-        form = self.english_forms[tense][person]
-        if self.base == "be":
-            return form, ""
-        if not support:
-            return "", form
-        if tense == "past":
-            return "did", self.base
-        return "does" if person == 2 else "do", self.english_forms[tense][0]
-
-    def german(self, tense: str, person: int) -> Pair:
-        """The finite verb and what closes the clause: a particle, a participle, an infinitive or nothing."""
-        if tense in self.german_forms:
-            return self.german_forms[tense][person], self.participle if tense == "past" else self.particle
-        return _FINITE[tense][person], self.infinitive
+    places: Forms  # the phrases that may follow
+    flags: str
 
 
-def _rows(table: str) -> list[list[str]]:
-    return [[field.strip() for field in line.split(";")] for line in table.strip().splitlines()]
+def _verb(english: str, german: str, case: str, nouns: list[tuple[Noun, ...]], places: str, flags: str) -> Verb:
+    """A verb from its row; the present tense and the perfect follow from three forms."""
+    base, third, past = english.split(", ")
+    infinitive, er_form, perfect = german.split(", ")
+    er_form, _, particle = er_form.partition(" ")
+    auxiliary, participle = perfect.split()
+    plural = infinitive.removeprefix(particle)
+    du_form = er_form if er_form[-2] in "szß" else er_form[:-1] + "st"
+    want = f"want to {base}"
+    english_forms = {name: ((name,) * 4, (), base) for name in _MODALS}
+    english_forms["present"] = _FINITE["do"], (base, base, third, base), base
+    english_forms["past"] = _FINITE["did"], (past,) * 4, base
+    english_forms["want"] = _FINITE["do"], (want, want, f"wants to {base}", want), want
+    german_forms = {name: (_FINITE[name], infinitive) for name in (*_MODALS, "must not", "want")}
+    german_forms["present"] = (plural[:-1], du_form, er_form, plural), particle
+    german_forms["past"] = _FINITE["sein" if auxiliary == "ist" else "haben"], participle
+    return Verb(base, english_forms, german_forms, case, *nouns, tuple(places.split()), flags)
+
+
+def _to_be(nouns: list[Noun]) -> Verb:
+    """To be, which needs no other auxiliary."""
+    english = {"present": (_FINITE["am"], (), ""), "past": (_FINITE["was"], (), "")}
+    german = {"present": (_FINITE["sein"], ""), "past": (_FINITE["war"], "")}
+    return Verb("be", english, german, "be", (), tuple(nouns), ("quality",), "! stative")
+
+
+# ---------------------------------------------------------------------------------------------------------- rules
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A pair of patterns, as string.Formatter parses them, and the specifications of each role."""
+    """A pair of patterns, as pieces (literal text, role, its form), and the specification of each role."""
 
-    english: list[tuple]
-    german: list[tuple]
-    roles: dict[str, list[dict]]
+    english: list[tuple[str, str | None, Forms]]
+    german: list[tuple[str, str | None, Forms]]
+    roles: dict[str, dict | list]
+    orders: dict[str, str]  # by role, the form in the German pattern
+
+
+def _pieces(pattern: str) -> list[tuple[str, str | None, Forms]]:
+    return [(literal, role, (form,) if form else ()) for literal, role, form, _ in Formatter().parse(pattern)]
+
+
+def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[Rule]:
+    """A rule for each form, as often as it weighs."""
+    rules = []
+    for form in forms:
+        english, _, german = form.partition(" | ")
+        pieces = _pieces(german or english)
+        rules += [Rule(_pieces(english), pieces, roles, {role: "".join(form) for _, role, form in pieces})] * weight
+    return rules
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [[field.strip() for field in line.split(";")] for line in table.strip().splitlines()]
 
 
 class Grammar:
@@ -156,153 +173,80 @@ class Grammar:
 
     def __init__(self, domain: str):
         data = _load(domain)
-        self.sizes, self.max_sentences = data["sizes"], data["max_sentences"]
-        self.nouns = [
-            Noun(*english.split(), *german.split(), tuple(kinds.split()))
-            for english, german, kinds in _rows(data["nouns"])
-        ]
-        self.adjectives = [
-            Adjective(english, german.split()[0], german.split()[-1], tuple(kinds.split()))
-            for english, german, kinds in _rows(data["adjectives"])
-        ]
+        self.nouns_of, self.verbs_for = cache(self._nouns_of), cache(self._verbs_for)
+        self.nouns = [Noun(*_words(row[0]), *_words(row[1]), _words(row[2])) for row in _rows(data["nouns"])]
+        self.adjectives = [Adjective(*row[:3], _words(row[3])) for row in _rows(data["adjectives"])]
+        self.qualities = {
+            noun: [word for word in self.adjectives if noun.kinds[0] in word.kinds] for noun in self.nouns
+        }
         self.person = next((noun for noun in self.nouns if "person" in noun.kinds), None)  # stands for "I", "who" ...
-        self.nouns_of, self.adjectives_of, self.verbs_for = map(cache, (self._nouns, self._adjectives, self._verbs))
-        self.be = Verb(
-            "be",
-            {"present": _FINITE["am"], "past": _FINITE["was"]},
-            "sein",
-            {"present": _FINITE["sein"], "past": _FINITE["war"]},
-            *("", "", "be", ()),
-            tuple(self.nouns),
-            ("quality", "!", "stative"),
-        )
-        self.verbs = [self.be, *(self._verb(*row) for row in _rows(data["verbs"]))]
+        self.verbs = [_to_be(self.nouns)]
+        for english, german, case, objects, subjects, *rest in _rows(data["verbs"]):
+            nouns = [self.nouns_of(objects), self.nouns_of(subjects)]
+            self.verbs.append(_verb(english, german, case, nouns, *rest))
         self.rules = {
             name: [rule for entry in entries for rule in _rules(**entry)] for name, entries in data["phrases"].items()
         }
 
-    def _verb(self, english: str, german: str, case: str, objects: str, subjects: str, tags: str) -> Verb:
-        base, third, past = english.split(", ")
-        infinitive, er_form, perfect = german.split(", ")
-        er_form, _, particle = er_form.partition(" ")
-        auxiliary, participle = perfect.split()
-        plural = infinitive.removeprefix(particle)
-        du_form = er_form if er_form[-2] in "szß" else er_form[:-1] + "st"
-        want = f"want to {base}"
-        english_forms = {
-            "present": (base, base, third, base),
-            "past": (past,) * 4,
-            "want": (want, want, f"wants to {base}", want),
-        }
-        german_forms = {
-            "present": (plural[:-1], du_form, er_form, plural),
-            "past": _FINITE["sein" if auxiliary == "ist" else "haben"],
-        }
-        nouns = self.nouns_of(objects), self.nouns_of(subjects)
-        return Verb(
-            base, english_forms, infinitive, german_forms, particle, participle, case, *nouns, tuple(tags.split())
-        )
-
-    def _nouns(self, kinds: str) -> tuple[Noun, ...]:
+    def _nouns_of(self, kinds: str) -> tuple[Noun, ...]:
         """The nouns of any of the kinds, in the order of the file."""
         return tuple(noun for noun in self.nouns if set(kinds.split()) & set(noun.kinds))
 
-    def _adjectives(self, noun: Noun) -> tuple[Adjective, ...]:
-        return tuple(adjective for adjective in self.adjectives if noun.kinds[0] in adjective.kinds)
-
-    def _verbs(self, names: str, subject: Noun | None, theme: Noun | None) -> tuple[Verb, ...]:
-        """The verbs of these bases or cases that may have this subject and this object."""
-        return tuple(
-            verb
-            for verb in self.verbs
-            if (verb.base in names.split() or verb.case in names.split())
-            and (subject is None or subject in verb.subjects)
-            and (theme is None or theme in verb.objects)
-        )
-
-    def partners(self) -> list[tuple[str, tuple[Noun, ...]]]:
-        """Each verb with the nouns that may be its object, each adjective with those that it may go with."""
-        verbs = [(verb.base, verb.objects) for verb in self.verbs if verb.objects]
-        return verbs + [
-            (adjective.word, tuple(noun for noun in self.nouns if noun.kinds[0] in adjective.kinds))
-            for adjective in self.adjectives
-        ]
+    def _verbs_for(self, names: str, subject: Noun | None, object: Noun | None) -> list[Verb]:
+        """The verbs of these bases or cases that may have this subject and this object; if there is none, "to be"."""
+        verbs = [verb for verb in self.verbs if {verb.base, verb.case} & set(names.split())]
+        verbs = [verb for verb in verbs if subject is None or subject in verb.subjects]
+        return [verb for verb in verbs if object is None or object in verb.objects] or self.verbs[:1]
 
 
 grammar = cache(Grammar)
 
 
-def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[Rule]:
-    """A rule for each form, as often as it weighs; a clause is told the order of words that its German slot names."""
-    rules = []
-    for form in forms:
-        english, _, german = form.partition(" | ")
-        patterns = [list(Formatter().parse(text)) for text in (english, german or english)]
-        orders = {role: order for _, role, order, _ in patterns[1] if role}
-        told = {
-            role: [
-                {kind: {"order": orders.get(role), **spec} if kind == "clause" else spec}
-                for alternative in (specs if isinstance(specs, list) else [specs])
-                for kind, spec in alternative.items()
-            ]
-            for role, specs in roles.items()
-        }
-        rules += [Rule(*patterns, told)] * weight
-    return rules
-
-
 # -------------------------------------------------------------------------------------------------------- phrases
 
 
-def definite_article(case: str, gender: str) -> str:
-    """der, die, das ...; the plural counts as a fourth gender."""
-    ending = _GERMAN["strong"][case][gender]
-    return {"e": "die", "es": "das"}.get(ending, "d" + ending)
+def _spaced(*words: str) -> str:
+    return " ".join([word for word in words if word])
 
 
 @cache
 def german_determiner(determiner: str, case: str, gender: str) -> Pair:
-    """The German determiner, and the ending that an adjective after it takes.
-
-    The strong ending is shown once: by the determiner if it has one, and then the adjective is weak, else by the
-    adjective. Der-words always have it; ein-words lack it in three places; numbers and a missing article have none.
-    """
-    family = next(name for name, words in _GERMAN["determiners"].items() if determiner in words)
-    stem, strong = _GERMAN["determiners"][family][determiner], _GERMAN["strong"][case][gender]
-    if family == "bare" or (family == "ein" and (case, gender) in _BARE):
-        return stem, strong
-    weak = "e" if (gender in "fn" and case != "dative") or (case, gender) == ("nominative", "m") else "en"
-    return definite_article(case, gender) if determiner == "the" else stem + strong, weak
+    """The German determiner with its ending, and the ending of an adjective after it."""
+    family = next(family for family in _GERMAN["determiners"].values() if determiner in family["stems"])
+    own, adjective = (_words(family[case][part])[_GENDERS.index(gender)] for part in ("own", "adjective"))
+    return family["stems"][determiner] + own, adjective
 
 
 @dataclass(frozen=True, eq=False)
 class Pronoun:
-    """A personal, relative or interrogative pronoun, for `noun` if it takes up one; methods as in NounPhrase."""
+    """A personal, relative or interrogative pronoun, with the noun that it takes up; methods as in NounPhrase."""
 
     subject_form: str
     object_form: str
-    german_forms: tuple[str, ...]  # by case
+    german_forms: Forms  # by case
     person: int  # 0 ich, 1 du, 2 er/sie/es, 3 wir and sie
     noun: Noun | None = None
     is_pronoun = True
     is_indefinite = False
 
-    def english(self, form: str = "nominative") -> str:
-        return self.subject_form if form == "nominative" else self.object_form
+    def english(self, case: str = "nominative") -> str:
+        return self.subject_form if case == "nominative" else self.object_form
 
-    def german(self, case: str = "nominative") -> str:
+    def german(self, case: str = "nominative", negated: bool = False) -> str:
         return self.german_forms[_CASES.index(case)]
 
 
-_PRONOUNS = {
-    name: Pronoun(subject, other, tuple(forms), int(person))
-    for name, (subject, other, *forms, person) in ((name, row.split()) for name, row in _GERMAN["pronouns"].items())
-}
+def _pronoun(row: str, noun: Noun | None = None) -> Pronoun:
+    subject, other, *german, person = row.split()
+    return Pronoun(subject, other, tuple(german), int(person), noun)
+
+
+_PRONOUNS = {name: _pronoun(row) for name, row in _GERMAN["pronouns"].items()}
 
 
 @dataclass(frozen=True, eq=False)
 class NounPhrase:
-    """A determiner ("-": none), perhaps an adjective, and a noun."""
+    """A determiner ("": none), perhaps an adjective, and a noun."""
 
     determiner: str
     noun: Noun
@@ -315,70 +259,40 @@ class NounPhrase:
         return "plural" if self.plural else self.noun.gender
 
     @property
-    def is_indefinite(self) -> bool:
-        return self.determiner in ("a", "-")
-
-    @property
     def person(self) -> int:
         return 3 if self.plural else 2
 
-    def english(self, form: str = "") -> str:
-        determiner = "these" if self.plural and self.determiner == "this" else self.determiner.strip("-")
-        adjective = self.adjective.english() if self.adjective else ""
-        return f"{determiner} {adjective} {self.noun.english_plural if self.plural else self.noun.english}"
+    @property
+    def is_indefinite(self) -> bool:
+        return self.determiner in ("a", "")
 
-    def german(self, case: str = "nominative") -> str:
-        determiner, ending = german_determiner(self.determiner, case, self.gender)
-        adjective = self.adjective.german(ending) if self.adjective else ""
-        return f"{determiner} {adjective} {self.noun.inflect(case, self.plural)}"
+    def english(self, case: str = "nominative") -> str:
+        determiner = "these" if self.plural and self.determiner == "this" else self.determiner
+        adjective = self.adjective.word if self.adjective else ""
+        return _spaced(determiner, adjective, self.noun.english_plural if self.plural else self.noun.english)
+
+    def german(self, case: str = "nominative", negated: bool = False) -> str:
+        """The phrase in `case`. In a negated clause an indefinite one takes kein."""
+        determiner = "no" if negated and self.is_indefinite else self.determiner
+        determiner, ending = german_determiner(determiner, case, self.gender)
+        adjective = self.adjective.stem + ending if self.adjective else ""
+        return _spaced(determiner, adjective, self.noun.inflect(case, self.plural))
 
 
 Nominal = NounPhrase | Pronoun
 
 
-def pronoun_for(phrase: Nominal) -> Pronoun:
-    """The personal pronoun that takes up `phrase` again: in German it has the gender of the noun."""
-    if phrase.is_pronoun:
-        return phrase
-    if phrase.plural:
-        name = "they"
-    elif "person" in phrase.noun.kinds and phrase.gender != "n":
-        name = "he" if phrase.gender == "m" else "she"
-    else:
-        name = f"it_{phrase.gender}"
-    return replace(_PRONOUNS[name], noun=phrase.noun)
+class Words(NamedTuple):
+    """Words that no form changes."""
 
+    en: str
+    de: str
 
-def relative_pronoun(phrase: NounPhrase) -> Pronoun:
-    """who, whom or that; der, die, das in the gender and number of `phrase`."""
-    forms = [definite_article(case, phrase.gender) for case in _CASES]
-    if phrase.plural:
-        forms[-1] = "denen"
-    english = ("who", "whom") if "person" in phrase.noun.kinds else ("that", "that")
-    return Pronoun(*english, tuple(forms), phrase.person, phrase.noun)
+    def english(self) -> str:
+        return self.en
 
-
-@dataclass(frozen=True, eq=False)
-class Phrase:
-    """A rule whose roles are filled."""
-
-    rule: Rule
-    roles: dict
-
-    def english(self, form: str = "") -> str:
-        return self._fill(self.rule.english, "english")
-
-    def german(self, form: str = "") -> str:
-        return self._fill(self.rule.german, "german")
-
-    def _fill(self, pattern: list[tuple], language: str) -> str:
-        text = ""
-        for literal, role, form, _ in pattern:
-            text += literal
-            if role:
-                expression = getattr(self.roles[role], language)
-                text += expression(form) if form else expression()
-        return text
+    def german(self) -> str:
+        return self.de
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,66 +303,57 @@ class Clause:
     verb: Verb
     tense: str = "present"
     negated: bool = False
-    recipient: NounPhrase | None = None  # in the dative, beside an object in the accusative
     object: Nominal | None = None
-    gap: bool = False  # the object stands first, in a question or a relative clause
-    place: Phrase | None = None
-    time: Phrase | None = None
-
-    @property
-    def objects(self) -> list[tuple[Nominal, str]]:
-        """The objects in their places, with their cases."""
-        pairs = ((self.recipient, "dative"), (None if self.gap else self.object, self.object_case))
-        return [pair for pair in pairs if pair[0]]
-
-    @property
-    def object_case(self) -> str:
-        return "dative" if self.verb.case == "dative" else "accusative"
+    gap: Sequence[tuple[Nominal, str]] = ()  # the object with its case, if it stands before the subject
+    objects: Sequence[tuple[Nominal, str]] = ()  # those behind the verb
+    place: Pair = ("", "")
+    time: Pair = ("", "")
 
     def english(self, order: str = "statement") -> str:
+        auxiliaries, finite, verb = self.verb.english[self.tense]
         person = self.subject.person
-        auxiliary, verb = self.verb.english(self.tense, person, order == "question" or self.negated)
+        bare = finite and not (self.negated or order == "question")
+        auxiliary, verb = ("", finite[person]) if bare else (auxiliaries[person], verb)
         parts = {
-            "gap": self.object.english("accusative") if self.gap else "",
-            "subject": self.subject.english("nominative"),
+            "gap": " ".join([phrase.english("accusative") for phrase, _ in self.gap]),
+            "subject": self.subject.english(),
             "auxiliary": auxiliary,
             "not": "not" if self.negated else "",
             "verb": verb,
-            "objects": " ".join(phrase.english("accusative") for phrase, _ in self.objects),
-            "place": self.place.english() if self.place else "",
-            "time": self.time.english() if self.time else "",
+            "objects": " ".join([phrase.english("accusative") for phrase, _ in self.objects]),
+            "place": self.place[0],
+            "time": self.time[0],
         }
-        return " ".join([parts[name] for name in _ORDERS["english"][order]])
+        return " ".join([text for name in _ORDERS["english"][order] if (text := parts[name])])
 
     def german(self, order: str = "second") -> str:
-        tense = "must not" if self.tense == "must" and self.negated else self.tense
-        finite, closing = self.verb.german(tense, self.subject.person)
+        finite, closing = self.verb.german["must not" if self.negated and self.tense == "must" else self.tense]
+        finite = finite[self.subject.person]
         # A separable verb is written as one word when it comes to stand together: "anruft".
-        joint = "" if tense == "present" and self.verb.particle else " "
-        nouns = [(phrase, case) for phrase, case in self.objects if not phrase.is_pronoun]
-        kein = self.negated and any(phrase.is_indefinite for phrase, _ in nouns)
-        if kein:
-            nouns = [(replace(np, determiner="no") if np.is_indefinite else np, case) for np, case in nouns]
+        joint = "" if self.tense == "present" else " "
+        kein = self.negated and any(phrase.is_indefinite for phrase, _ in self.objects)
+        pronouns = [phrase.german(case) for phrase, case in self.objects if phrase.is_pronoun]
+        nouns = [phrase.german(case, self.negated) for phrase, case in self.objects if not phrase.is_pronoun]
         parts = {
-            "gap": self.object.german(self.object_case) if self.gap else "",
+            "gap": " ".join([phrase.german(case) for phrase, case in self.gap]),
             "subject": self.subject.german(),
             "finite": finite,
-            "pronouns": " ".join([phrase.german(case) for phrase, case in self.objects if phrase.is_pronoun]),
-            "time": self.time.german() if self.time else "",
-            "objects": " ".join([phrase.german(case) for phrase, case in nouns]),
+            "pronouns": " ".join(pronouns),
+            "time": self.time[1],
+            "objects": " ".join(nouns),
             "not": "nicht" if self.negated and not kein else "",
-            "place": self.place.german() if self.place else "",
+            "place": self.place[1],
             "closing": closing,
-            "verbs": closing + joint + finite,
+            "verbs": f"{closing}{joint}{finite}".strip(),
         }
-        return " ".join([parts[name] for name in _ORDERS["german"][order]])
+        return " ".join([text for name in _ORDERS["german"][order] if (text := parts[name])])
 
 
 def sentence(text: str) -> str:
-    """The text with single spaces, contractions and a capital."""
-    text = f" {' '.join(text.split())}".replace(" ,", ",").replace(" .", ".").replace(" ?", "?")
+    """The text with its contractions and a capital."""
+    text = " " + text
     for full, contracted in _GERMAN["contractions"].items():
-        text = text.replace(f" {full} ", f" {contracted} ")
+        text = text.replace(full, contracted)
     return text[1].upper() + text[2:]
 
 
@@ -460,146 +365,152 @@ class Sampler:
 
     After each, `nouns` and `words` (verbs, adjectives) hold what it is made of, and `pairs` which of them belong
     together: (verb, its object) and (adjective, its noun). The methods from `clause` on draw a role by its
-    specification; `roles` are those drawn before it.
+    specification; `roles` are those drawn before it, and "order" is the German form of this one.
     """
 
     def __init__(self, grammar: Grammar, rng: random.Random):
-        self.grammar, self.rng = grammar, rng
+        self.grammar, self.random = grammar, rng.random
 
     def draw(self) -> Pair:
         self.nouns: list[str] = []
         self.words: list[str] = []
         self.pairs: list[Pair] = []
-        drawn = self.phrase("sentence", {})
-        english = re.sub(r"\ba(?= +[aeiou])", "an", drawn.english())
-        return sentence(english), sentence(drawn.german())
+        english, german = self.phrase("sentence", {})
+        return sentence(english), sentence(german)
 
-    def _chance(self, probability: float) -> bool:
-        return self.rng.random() < probability
+    def _choose(self, items: Sequence):
+        return items[int(self.random() * len(items))]  # thrice as fast as random.choice
 
     def _pair(self, word: str, noun: Noun | None) -> None:
         self.words.append(word)
         if noun:
             self.pairs.append((word, noun.english))
 
-    def _role(self, spec: dict | list, roles: dict) -> Nominal | Adjective | Phrase | Clause:
-        if isinstance(spec, list):
-            spec = self.rng.choice(spec)
-        ((kind, spec),) = spec.items()
-        return getattr(self, kind)(spec, roles)
+    def _role(self, spec: dict | list, roles: dict) -> Nominal | Words | Clause:
+        """Draw a role by its specification, or by one of a list."""
+        [(method, told)] = (self._choose(spec) if isinstance(spec, list) else spec).items()
+        return getattr(self, method)(told, roles)
 
     def _noun_phrase(
-        self, nouns: Sequence[Noun], determiners: str = "", adjective: float = 0.5, plural: float = 0.3
+        self, nouns: Sequence[Noun], determiners: str = "singular", adjective: float = 0.5, plural: float = 0.3
     ) -> NounPhrase:
-        noun = self.rng.choice(nouns)
+        noun = self._choose(nouns)
         while noun.english in self.nouns:  # no noun twice in a sentence: what "it" stands for must be plain
-            noun = self.rng.choice(nouns)
+            noun = self._choose(nouns)
         self.nouns.append(noun.english)
-        is_plural = noun.english_plural != "-" and self._chance(plural)
-        if determiners in ("", "singular_subject") and (is_plural or "mass" in noun.kinds):
+        is_plural = noun.english_plural != "" and self.random() < plural
+        if determiners in ("singular", "singular_subject") and (is_plural or "mass" in noun.kinds):
             determiners = "plural" if is_plural else "mass"
-        determiner = self.rng.choice(_CHOICES[determiners or "singular"])
-        return NounPhrase(determiner, noun, self._adjective(noun) if self._chance(adjective) else None, is_plural)
+        chosen = self._adjective(noun) if self.random() < adjective else None
+        return NounPhrase(self._choose(_CHOICES[determiners]), noun, chosen, is_plural)
 
     def _adjective(self, noun: Noun | None) -> Adjective:
-        adjective = self.rng.choice(self.grammar.adjectives_of(noun or self.grammar.person))
+        adjective = self._choose(self.grammar.qualities[noun or self.grammar.person])
         self._pair(adjective.word, noun)
         return adjective
 
     def _subject(self, verb: Verb, negated: bool, order: str) -> Nominal:
-        if self.grammar.person in verb.subjects and self._chance(0.45):
+        if self.grammar.person in verb.subjects and self.random() < 0.45:
             # "anrufst" and its like would be too rare to learn.
-            third = order == "final" and verb.particle
-            return _PRONOUNS[self.rng.choice(_CHOICES["third_pronoun" if third else "subject_pronoun"])]
+            third = order == "final" and verb.german["present"][1]
+            return _PRONOUNS[self._choose(_CHOICES["third" if third else "subject"])]
         # "every man does not" is ambiguous.
         return self._noun_phrase(verb.subjects, "definite" if negated else "singular_subject")
 
     def _object(self, nouns: Sequence[Noun], subject: Nominal, negated: bool, order: str) -> Nominal:
         # Unless a noun subject begins the clause, German may put an object pronoun on either side of it: left out.
         allowed = subject.is_pronoun or order in ("", "second", "predicate")
-        if allowed and self.grammar.person in nouns and self._chance(0.2):
-            names = _CHOICES[f"object_pronoun_{subject.person}"]  # "I see us", "you see you" are not said
-            return _PRONOUNS[self.rng.choice(names)]
-        phrase = self._noun_phrase(nouns, "definite" if negated and self._chance(0.4) else "")
+        if allowed and self.grammar.person in nouns and self.random() < 0.2:
+            names = _CHOICES.get(f"object_{subject.english()}", _CHOICES["object"])
+            return _PRONOUNS[self._choose(names)]
+        phrase = self._noun_phrase(nouns, "definite" if negated and self.random() < 0.4 else "singular")
         if negated and phrase.determiner in ("two", "three"):  # "does not see two dogs" may be said of one who sees one
-            return replace(phrase, determiner="-")
+            return replace(phrase, determiner="")
         return phrase
 
     def clause(self, spec: dict, roles: dict) -> Clause:
-        """A clause. Of what the specification leaves open, all fits the verb."""
-        order, adverbs = spec["order"], spec.get("adverbs", True)
-        negated = self._chance(spec.get("negated", 0.2))
+        """A clause. What the specification leaves open is drawn to fit the verb."""
+        order, adverbs = roles["order"], spec.get("adverbs", True)
+        negated = self.random() < spec.get("negated", 0.2)
         subject = self._role(spec["subject"], roles) if "subject" in spec else None
         given = spec.get("gap") or spec.get("object")
         object = self._role(given, roles) if given else None
         verb = self._verb(spec, roles, subject, object)
         subject = subject or self._subject(verb, negated, order)
-        recipient = None
+        objects = []
         if verb.case == "both":
-            nouns = self.grammar.nouns_of("person animal")
-            recipient = self._object(nouns, subject, negated, order)
-        if verb.objects and not object:
-            object = self._object(verb.objects, subject, negated, order)
+            objects = [(self._object(self.grammar.nouns_of("person animal"), subject, negated, order), "dative")]
+        if verb.objects:
+            object = object or self._object(verb.objects, subject, negated, order)
+            objects.append((object, "dative" if verb.case == "dative" else "accusative"))
+        gap = [objects.pop()] if "gap" in spec else []
         self._pair(verb.base, object.noun if object else None)
         tense = roles[spec["tense_of"]].tense if "tense_of" in spec else self._tense(spec, verb, subject)
-        place = time = None
-        where = spec.get("place") or (self.rng.choice(verb.places) if verb.places else "none")
+        place = time = ("", "")
+        where = spec.get("place") or (self._choose(verb.places) if verb.places else "none")
         # The place of nicht among objects and adverbials is a matter of emphasis: not both.
-        free = adverbs and not (negated and verb.objects) and self._chance(0.35)
-        if where != "none" and ("place" in spec or "!" in verb.tags or free):
+        free = adverbs and not (negated and verb.objects) and self.random() < 0.35
+        if where != "none" and ("place" in spec or "!" in verb.flags or free):
             place = self.phrase(where, {"subject": subject})
         often = spec.get("time", 0.15 * adverbs)
-        if often == 1 or (not negated and self._chance(often)):
+        if often == 1 or (not negated and self.random() < often):
             time = self.phrase(f"time_{tense if tense in ('present', 'past') else 'modal'}", {})
-        return Clause(subject, verb, tense, negated, recipient, object, "gap" in spec, place, time)
+        return Clause(subject, verb, tense, negated, object, gap, objects, place, time)
 
     def _verb(self, spec: dict, roles: dict, subject: Nominal | None, object: Nominal | None) -> Verb:
-        """A verb that fits what is given; "to be" where there is none."""
-        names = spec.get("verbs", "none accusative dative both" if not object else "accusative dative both")
-        if not object and self._chance(spec.get("copula", 0)):
+        """A verb that fits what is given."""
+        names = spec.get("verbs", "none accusative dative both")
+        if not object and self.random() < spec.get("copula", 0):
             names = "be"
         who = subject and (subject.noun or self.grammar.person)
-        verbs = self.grammar.verbs_for(names, who, object.noun if object else None)
-        if "not_verb_of" in spec:
-            verbs = [verb for verb in verbs if verb is not roles[spec["not_verb_of"]].verb]
-        return self.rng.choice(verbs or (self.grammar.be,))
+        verbs = self.grammar.verbs_for(names, who, object and object.noun)
+        verb = self._choose(verbs)
+        while "not_verb_of" in spec and verb is roles[spec["not_verb_of"]].verb:
+            verb = self._choose(verbs)
+        return verb
 
     def _tense(self, spec: dict, verb: Verb, subject: Nominal) -> str:
-        tense = self.rng.choice(spec["tenses"].split() if "tenses" in spec else _CHOICES["tense"])
-        limited = "stative" in verb.tags or (subject.noun and subject.noun.kinds[0] == "thing")
+        tense = self._choose(spec["tenses"].split() if "tenses" in spec else _CHOICES["tense"])
+        limited = "stative" in verb.flags or (subject.noun and subject.noun.kinds[0] == "thing")
         return "present" if limited and tense != "past" else tense
 
     def noun(self, spec: dict, roles: dict) -> NounPhrase:
-        spec = dict(spec)
-        like = roles[spec.pop("kinds_of")].noun or self.grammar.person if "kinds_of" in spec else None
-        kinds = like.kinds[0] if like else spec.pop("kinds")
-        return self._noun_phrase(self.grammar.nouns_of(kinds), **spec)
+        options = {name: value for name, value in spec.items() if name != "kinds"}
+        return self._noun_phrase(self.grammar.nouns_of(spec["kinds"]), **options)
 
-    def adjective(self, name: str, roles: dict) -> Adjective:
-        """An adjective for the noun of the role `name`, which stands apart from it."""
-        return self._adjective(roles[name].noun)
+    def adjective(self, name: str, roles: dict) -> Words:
+        """An adjective for the noun of a role, which stands apart from it."""
+        adjective = self._adjective(self.same(name, roles).noun)
+        return Words(adjective.word, adjective.predicate)
 
     def pronoun(self, names: str, roles: dict) -> Pronoun:
-        return _PRONOUNS[self.rng.choice(names.split())]
+        return _PRONOUNS[self._choose(names.split())]
 
     def same(self, name: str, roles: dict) -> Nominal:
         """The role `name` of the sentence, or the part of one: "a", "a.object"."""
         role, _, part = name.partition(".")
         return getattr(roles[role], part) if part else roles[role]
 
-    def it(self, name: str, roles: dict) -> Pronoun:
-        return pronoun_for(self.same(name, roles))
+    def it(self, name: str, roles: dict, table: str = "it") -> Pronoun:
+        """The personal pronoun that takes up a role again: in German it has the gender of the noun."""
+        phrase = self.same(name, roles)
+        if phrase.is_pronoun:
+            return phrase
+        kind = "person" if "person" in phrase.noun.kinds else "thing"
+        return _pronoun(_GERMAN[table][kind][phrase.gender], phrase.noun)
 
     def relative(self, name: str, roles: dict) -> Pronoun:
-        return relative_pronoun(self.same(name, roles))
+        return self.it(name, roles, "relative")
 
-    def phrase(self, name: str, roles: dict) -> Phrase:
-        """A phrase by one of the rules of that name."""
-        rule = self.rng.choice(self.grammar.rules[name])
-        roles = dict(roles)
-        for role, specs in rule.roles.items():
-            roles[role] = self._role(specs, roles)
-        return Phrase(rule, roles)
+    def phrase(self, name: str, roles: dict) -> Words:
+        """Words by one of the rules of that name."""
+        rule, roles = self._choose(self.grammar.rules[name]), dict(roles)
+        for role, spec in rule.roles.items():
+            roles["order"] = rule.orders.get(role)
+            roles[role] = self._role(spec, roles)
+        english = [text + (roles[role].english(*form) if role else "") for text, role, form in rule.english]
+        german = [text + (roles[role].german(*form) if role else "") for text, role, form in rule.german]
+        return Words("".join(english), "".join(german))
 
 
 # --------------------------------------------------------------------------------------------------------- corpus
@@ -611,40 +522,39 @@ def held_out_pairs(seed: int = 0, domain: str = "everyday") -> list[Pair]:
     Verbs are in their base form, nouns in the singular, all English. A training sentence never contains both words of
     such a pair, in whatever roles; a validation or test sentence has at least one pair in just these roles.
     """
-    rng = random.Random(seed)
+    rules, rng = grammar(domain), random.Random(seed)
+    partners = [(verb.base, verb.objects) for verb in rules.verbs if verb.objects]
+    for adjective in rules.adjectives:
+        partners.append((adjective.word, [noun for noun in rules.nouns if adjective in rules.qualities[noun]]))
     return [
         (word, noun.english)
-        for word, nouns in grammar(domain).partners()
+        for word, nouns in partners
         for noun in rng.sample(nouns, max(1, len(nouns) // HELD_OUT_SHARE))
     ]
 
 
 def toy_corpus(
-    train: int | None = None,
-    validation: int | None = None,
-    test: int | None = None,
+    train: int = SIZES["train"],
+    validation: int = SIZES["validation"],
+    test: int = SIZES["test"],
     seed: int = 0,
     domain: str = "everyday",
 ) -> dict[str, list[Pair]]:
     """Draw a corpus: {"train": [(english, german), ...], "validation": [...], "test": [...]}.
 
-    No sentence occurs twice, within a split or in two. The same arguments give the same corpus everywhere. A size that
-    is not given is the domain's: 20000, 500 and 1000 everyday pairs, 2000, 200 and 500 of travel.
+    No sentence occurs twice, within a split or in two. The same arguments give the same corpus everywhere.
 
     Raises:
-        ValueError: if a split has no sentence, or all together more than the grammar is good for.
+        ValueError: if a split has no sentence, or all together more than MAX_SENTENCES.
     """
-    rules = grammar(domain)
-    given = dict(zip(SPLITS, (train, validation, test), strict=True))
-    sizes = {name: rules.sizes[name] if size is None else size for name, size in given.items()}
+    sizes = {"train": train, "validation": validation, "test": test}
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
-    if sum(sizes.values()) > rules.max_sentences:
-        total = sum(sizes.values())
-        raise ValueError(f"the {domain} grammar gives at most {rules.max_sentences} sentences, got {total}: {sizes}")
+    if sum(sizes.values()) > MAX_SENTENCES:
+        raise ValueError(f"a toy grammar gives at most {MAX_SENTENCES} sentences, got {sum(sizes.values())}: {sizes}")
     held_out = set(held_out_pairs(seed, domain))
-    sampler = Sampler(rules, random.Random(seed))
+    sampler = Sampler(grammar(domain), random.Random(seed))
     seen: set[str] = set()
     corpus: dict[str, list[Pair]] = {name: [] for name in sizes}
     while any(len(corpus[name]) < size for name, size in sizes.items()):
@@ -652,7 +562,7 @@ def toy_corpus(
         if english in seen or not MIN_WORDS <= english.count(" ") + 1 <= MAX_WORDS:
             continue
         if not held_out.isdisjoint(sampler.pairs):
-            split = "validation" if len(corpus["validation"]) < sizes["validation"] else "test"
+            split = "validation" if len(corpus["validation"]) < validation else "test"
         elif any((word, noun) in held_out for word in sampler.words for noun in sampler.nouns):
             continue
         else:
@@ -679,15 +589,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
     parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="default: %(default)s")
-    for name in SPLITS:
-        default = " or ".join(f"{_load(domain)['sizes'][name]} ({domain})" for domain in DOMAINS)
-        parser.add_argument(f"--{name}", type=int, help=f"{name} pairs (default: {default})")
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (default: %(default)s)")
     options = parser.parse_args()
     with one_line_errors():
         corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
-        for path, pairs in zip(write_corpus(corpus, options.output_dir), corpus.values(), strict=True):
-            print(f"{path}: {len(pairs)} pairs")
+        for path in write_corpus(corpus, options.output_dir):
+            print(f"{path}: {len(corpus[path.stem])} pairs")
 
 
 if __name__ == "__main__":
