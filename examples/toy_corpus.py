@@ -49,7 +49,6 @@ DOMAINS = ("everyday", "travel")
 HELD_OUT_SHARE = 12  # of each verb's objects and each adjective's nouns, one in so many is held out
 MIN_WORDS, MAX_WORDS = 4, 20  # of an English sentence
 MAX_SENTENCES = 200_000  # in all splits together
-SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 
 
 def _load(name: str) -> dict:
@@ -176,14 +175,11 @@ class Grammar:
         self.nouns_of, self.verbs_for = cache(self._nouns_of), cache(self._verbs_for)
         self.nouns = [Noun(*_words(row[0]), *_words(row[1]), _words(row[2])) for row in _rows(data["nouns"])]
         self.adjectives = [Adjective(*row[:3], _words(row[3])) for row in _rows(data["adjectives"])]
-        self.qualities = {
-            noun: [word for word in self.adjectives if noun.kinds[0] in word.kinds] for noun in self.nouns
-        }
+        self.qualities = {noun: [one for one in self.adjectives if noun.kinds[0] in one.kinds] for noun in self.nouns}
         self.person = next((noun for noun in self.nouns if "person" in noun.kinds), None)  # stands for "I", "who" ...
         self.verbs = [_to_be(self.nouns)]
-        for english, german, case, objects, subjects, *rest in _rows(data["verbs"]):
-            nouns = [self.nouns_of(objects), self.nouns_of(subjects)]
-            self.verbs.append(_verb(english, german, case, nouns, *rest))
+        for row in _rows(data["verbs"]):
+            self.verbs.append(_verb(*row[:3], [self.nouns_of(kinds) for kinds in row[3:5]], *row[5:]))
         self.rules = {
             name: [rule for entry in entries for rule in _rules(**entry)] for name, entries in data["phrases"].items()
         }
@@ -421,8 +417,7 @@ class Sampler:
         # Unless a noun subject begins the clause, German may put an object pronoun on either side of it: left out.
         allowed = subject.is_pronoun or order in ("", "second", "predicate")
         if allowed and self.grammar.person in nouns and self.random() < 0.2:
-            names = _CHOICES.get(f"object_{subject.english()}", _CHOICES["object"])
-            return _PRONOUNS[self._choose(names)]
+            return _PRONOUNS[self._choose(_CHOICES.get(f"object_{subject.english()}", _CHOICES["object"]))]
         phrase = self._noun_phrase(nouns, "definite" if negated and self.random() < 0.4 else "singular")
         if negated and phrase.determiner in ("two", "three"):  # "does not see two dogs" may be said of one who sees one
             return replace(phrase, determiner="")
@@ -475,8 +470,8 @@ class Sampler:
         return "present" if limited and tense != "past" else tense
 
     def noun(self, spec: dict, roles: dict) -> NounPhrase:
-        options = {name: value for name, value in spec.items() if name != "kinds"}
-        return self._noun_phrase(self.grammar.nouns_of(spec["kinds"]), **options)
+        kinds, options = spec["kinds"], {name: value for name, value in spec.items() if name != "kinds"}
+        return self._noun_phrase(self.grammar.nouns_of(kinds), **options)
 
     def adjective(self, name: str, roles: dict) -> Words:
         """An adjective for the noun of a role, which stands apart from it."""
@@ -534,11 +529,7 @@ def held_out_pairs(seed: int = 0, domain: str = "everyday") -> list[Pair]:
 
 
 def toy_corpus(
-    train: int = SIZES["train"],
-    validation: int = SIZES["validation"],
-    test: int = SIZES["test"],
-    seed: int = 0,
-    domain: str = "everyday",
+    train: int = 20_000, validation: int = 500, test: int = 1_000, seed: int = 0, domain: str = "everyday"
 ) -> dict[str, list[Pair]]:
     """Draw a corpus: {"train": [(english, german), ...], "validation": [...], "test": [...]}.
 
@@ -589,7 +580,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
     parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="default: %(default)s")
-    for name, size in SIZES.items():
+    for name, size in zip(("train", "validation", "test"), toy_corpus.__defaults__, strict=False):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (default: %(default)s)")
     options = parser.parse_args()
