@@ -12,7 +12,6 @@ import torch
 from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, TokenBatches, finetune
 from safetensors.torch import load_file
 from toy_corpus import toy_corpus, write_corpus
-from toy_travel import travel_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -180,18 +179,3 @@ def test_a_folder_in_use_is_not_written_over(tmp_path, data, make_folder):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ValueError, match="holds something already"):
         finetune(data, FinetuningOptions(str(make_folder())), settings(tmp_path))
-
-
-def test_the_second_domain_is_another_and_its_splits_share_no_sentence():
-    travel, toy = travel_corpus(), toy_corpus(train=2000, validation=10, test=10)
-    english = [english for pairs in travel.values() for english, _ in pairs]
-    assert [len(pairs) for pairs in travel.values()] == [2000, 200, 500]
-    assert len(set(english)) == 2700
-    assert travel == travel_corpus() != travel_corpus(seed=1)
-
-    def words(corpus):
-        return {word for pair in corpus["train"] for word in pair[1].strip(".?").split()}
-
-    assert len(words(travel) & words(toy)) < 0.15 * len(words(travel))
-    with pytest.raises(ValueError, match="sizes must be"):
-        travel_corpus(train=10_000)
