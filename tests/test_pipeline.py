@@ -7,16 +7,8 @@ import torch
 from datasets import Dataset
 from evaluate.evaluator import base as evaluator_base
 from evaluate.evaluator import evaluator
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    MarianConfig,
-    MarianMTModel,
-    NllbTokenizer,
-    T5Config,
-    T5ForConditionalGeneration,
-    pipeline,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, NllbTokenizer, pipeline
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, VanillaConfig, VanillaForConditionalGeneration
@@ -129,16 +121,8 @@ def test_one_text_or_none(translator, expected):
     assert translator([]) == []
 
 
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(SENTENCES)
-
-    def __getitem__(self, index):
-        return SENTENCES[index]
-
-
 @pytest.mark.parametrize(
-    "stream", [lambda: KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), Texts, lambda: (s for s in SENTENCES)]
+    "stream", [lambda: KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), lambda: (text for text in SENTENCES)]
 )
 @pytest.mark.parametrize("batch_size", (1, 4))
 def test_a_stream_gives_a_stream_of_lists(translator, expected, stream, batch_size):

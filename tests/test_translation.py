@@ -209,16 +209,8 @@ def test_long_texts_are_cut_where_it_hurts_least(model, limit, pieces):
 
 
 def test_no_piece_is_too_long_and_nothing_is_lost(model, tokenizer):
-    texts = [
-        "The dog sees a cat. " * 40,
-        "a dog sees, a cat sees " * 40,
-        "日本語の文です。次の文です。" * 20,
-        "안녕" * 200,
-        "Grüße🙂" * 100,
-        "a\u2028dog \t " * 60,
-        "short",
-        "",
-    ]
+    parts = ("The dog sees a cat. ", "a dog sees, a cat sees ", "日本語の文です。次の文です。", "안녕", "Grüße🙂")
+    texts = [*(part * 60 for part in parts), "a\u2028dog \t " * 60, "short", ""]
     for limit in (8, 20, 64):
         for text, pieces in zip(texts, split_long(model, tokenizer, texts, limit), strict=True):
             assert "".join("".join(pieces).split()) == "".join(text.split())
