@@ -24,7 +24,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.checkpoints import save_model

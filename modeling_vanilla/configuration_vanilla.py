@@ -7,7 +7,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .pipeline_vanilla import PIPELINE_ENTRY
+# How config.json names the pipeline, for people who load a model without this package (trust_remote_code=True).
+CUSTOM_PIPELINES = {
+    "translation": {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+}
 
 _BIG = {
     "d_model": 1024,
@@ -59,17 +62,6 @@ PRESETS: dict[str, dict] = {
     "D-ls0.2": {"label_smoothing": 0.2},
     "E-learned": {"position_embedding_type": "learned"},
 }
-
-
-class _TaskNames(dict):
-    """The custom_pipelines of a folder loaded where this package is installed.
-
-    pipeline() reads the name of the task off this dictionary, and then asks for trust_remote_code if the task is in
-    it. Here the task is registered already and no code of the folder will run, so nothing is said to be in it.
-    """
-
-    def __contains__(self, task) -> bool:
-        return False
 
 
 @strict
@@ -149,11 +141,10 @@ class VanillaConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         self.check()
-        custom_pipelines = kwargs.pop("custom_pipelines", None)
+        if not __name__.startswith("transformers_modules"):
+            # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
+            kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
-        if custom_pipelines is not None:
-            remote = type(self).__module__.startswith("transformers_modules")
-            self.custom_pipelines = custom_pipelines if remote else _TaskNames(custom_pipelines)
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "VanillaConfig":
@@ -211,7 +202,7 @@ class VanillaConfig(PreTrainedConfig):
             "AutoModel": "modeling_vanilla.VanillaModel",
             "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
         }
-        output["custom_pipelines"] = {"translation": PIPELINE_ENTRY}
+        output["custom_pipelines"] = CUSTOM_PIPELINES
         return output
 
     def check(self) -> None:

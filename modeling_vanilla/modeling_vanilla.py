@@ -30,6 +30,7 @@ from .layers_vanilla import (
     count_positions,
 )
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
+from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
 
 
 class VanillaPreTrainedModel(PreTrainedModel):

@@ -1,38 +1,56 @@
-"""pipeline("translation"): transformers removed the task in 5.19; importing this file gives it back.
+"""pipeline("translation"), a task that transformers 5 removed.
 
 The pipeline is generic: it serves any sequence-to-sequence model, as the removed one did.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
-from transformers import AutoModelForSeq2SeqLM, Pipeline, pipelines
+import torch
+from transformers import AutoModelForSeq2SeqLM, pipelines
+from transformers.pipelines.base import ChunkPipeline
 
-# How config.json names the class below, for people who load a model without this package (trust_remote_code=True).
-PIPELINE_ENTRY = {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+from .splitting_vanilla import join_pieces, source_limit, split_with_warning
 
 
-class TranslationPipeline(Pipeline):
+class TranslationPipeline(ChunkPipeline):
     """Translates text: `pipeline("translation", model=...)("A sentence.") -> [{"translation_text": "Ein Satz."}]`.
 
     Call it with a string, a list of strings, a column of a dataset, or a torch Dataset or generator of strings (an
-    iterator of results then). Arguments of `generate()` are given to the constructor or the call; with
-    `num_return_sequences` above 1 each input gives a list of that many results. Nothing is ever cut off silently:
-    pass `truncation=True` and the tokenizer's `max_length` through `tokenizer_kwargs` to cut.
+    iterator of results then). A blank text gives an empty translation; one that is too long for the model is
+    translated in pieces, with a warning. With `num_return_sequences` above 1 each input gives a list of that many
+    results, the n-th of which joins the n-th of each piece.
+
+    The task may also be named "translation_XX_to_YY" where this file has been imported. Arguments, each of the
+    constructor or the call:
+
+        truncation: cut a text that is too long instead, to `max_length` of tokenizer_kwargs or to what the model takes.
+        src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. They
+            have no effect on a model of one pair.
+        return_tensors: give {"translation_token_ids": tensor}.
+        return_text: give {"translation_text": str}; by default unless return_tensors is set.
+        clean_up_tokenization_spaces: of the tokenizer's decode().
+        tokenizer_kwargs: further arguments of the tokenizer.
+        others: arguments of generate().
     """
 
     _load_tokenizer = True
 
-    def _sanitize_parameters(self, tokenizer_kwargs=None, return_tensors=None, **generate_kwargs):
-        preprocess = {} if tokenizer_kwargs is None else {"tokenizer_kwargs": tokenizer_kwargs}
-        postprocess = {} if return_tensors is None else {"return_tensors": return_tensors}
-        return preprocess, generate_kwargs, postprocess
+    def _sanitize_parameters(self, **arguments):
+        preprocess, postprocess = (
+            {name: arguments.pop(name) for name in names if name in arguments}
+            for names in (
+                ("truncation", "src_lang", "tgt_lang", "tokenizer_kwargs"),
+                ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
+            )
+        )
+        return preprocess, arguments, postprocess
 
     def __call__(self, inputs, *args, **kwargs):
         """Translate `inputs`; see the class.
 
         Returns:
-            A list of {"translation_text": str}, one for each input; {"translation_token_ids": tensor} instead if
-            `return_tensors=True`. An iterator of such lists for a torch Dataset or a generator.
+            A list of one result for each input; an iterator of such lists for a torch Dataset or a generator.
         """
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
             inputs = list(inputs)
@@ -43,34 +61,67 @@ class TranslationPipeline(Pipeline):
             return [result[0] for result in results]
         return results
 
-    def preprocess(self, text, tokenizer_kwargs=None):
+    def preprocess(self, text, truncation=None, src_lang=None, tgt_lang=None, tokenizer_kwargs=None) -> Iterator[dict]:
+        """Tokenize the pieces of a text, one after the other."""
         if not isinstance(text, str):
             raise ValueError(f"translation needs strings, not {type(text).__name__}: {text!r}")
-        # token_type_ids would be an argument that sequence-to-sequence models do not take.
-        return self.tokenizer(text, return_tensors="pt", return_token_type_ids=False, **(tokenizer_kwargs or {}))
+        pieces, arguments = [text], {"return_tensors": "pt", "truncation": truncation, **(tokenizer_kwargs or {})}
+        if arguments["truncation"] in (None, False, "do_not_truncate"):
+            (pieces,) = split_with_warning(self.model, self.tokenizer, [text])
+        else:
+            arguments.setdefault("max_length", min(self.tokenizer.model_max_length, source_limit(self.model)))
+        tokenize = getattr(self.tokenizer, "_build_translation_inputs", None)  # tokenizers of many languages have it
+        if tokenize is None:
+            # token_type_ids would be an argument that sequence-to-sequence models do not take.
+            tokenize, languages = self.tokenizer, {"return_token_type_ids": False}
+        else:
+            named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
+            languages = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1]}
+        for number, piece in enumerate(pieces, start=1):
+            flags = {"is_last": number == len(pieces), "is_blank": not piece.strip()}
+            yield {**flags, **tokenize(piece, **languages, **arguments)}
 
     def _forward(self, model_inputs, **generate_kwargs):
-        batch_size = model_inputs["input_ids"].shape[0]
+        flags = {name: model_inputs.pop(name) for name in ("is_last", "is_blank")}
+        first_token = model_inputs.pop("forced_bos_token_id", None)  # the target language, where there are many
+        if first_token is not None:
+            generate_kwargs["forced_bos_token_id"] = first_token[0] if isinstance(first_token, list) else first_token
         sequences = self.model.generate(**model_inputs, **generate_kwargs)
         # (batch x returned, length) -> (batch, returned, length), so that the base class can take the batch apart.
-        return {"sequences": sequences.view(batch_size, -1, sequences.shape[-1])}
+        return {**flags, "sequences": sequences.reshape(len(model_inputs["input_ids"]), -1, sequences.shape[-1])}
 
-    def postprocess(self, model_outputs, return_tensors=False):
-        sequences = model_outputs["sequences"][0]
-        if return_tensors:
-            return [{"translation_token_ids": sequence} for sequence in sequences]
-        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-        return [{"translation_text": text} for text in texts]
+    def postprocess(
+        self, pieces, return_tensors=False, return_text=None, clean_up_tokenization_spaces=None
+    ) -> list[dict]:
+        """Join the pieces of a text: a result for each sequence returned."""
+        # (returned, length) of each piece
+        sequences = [piece["sequences"][0][:, : 0 if piece["is_blank"] else None] for piece in pieces]
+        settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
+        results = []
+        for parts in zip(*sequences, strict=True):
+            result = {"translation_token_ids": torch.cat(parts)} if return_tensors else {}
+            if return_text or (return_text is None and not return_tensors):
+                result["translation_text"] = join_pieces(self.tokenizer.decode(part, **settings) for part in parts)
+            results.append(result)
+        return results
 
 
-def _register() -> None:
+def register_translation() -> None:
+    """Give transformers the tasks "translation" and "translation_XX_to_YY", any XX and YY, with this pipeline."""
     registry = pipelines.PIPELINE_REGISTRY
     # Versions before 5.19 have a translation task of their own or warn about an old entry.
     registry.supported_tasks.pop("translation", None)
     registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
 
+    def check_task(task: str):
+        of_a_pair = re.fullmatch("translation_[^_]+_to_[^_]+", task)
+        return type(registry).check_task(registry, "translation" if of_a_pair else task)
 
-_register()
+    registry.check_task = check_task
 
-__all__ = ["PIPELINE_ENTRY", "TranslationPipeline"]
+
+if __name__.startswith("transformers_modules"):
+    register_translation()  # loaded from a model's folder, where there is no package whose __init__ does it
+
+__all__ = ["TranslationPipeline", "register_translation"]

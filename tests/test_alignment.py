@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from modeling_vanilla.inference.alignment import _words, align, join_links, pharaoh, word_alignments
-from modeling_vanilla.inference.ensemble import Ensemble
+from modeling_vanilla.inference import Ensemble, pharaoh, word_alignments
+from modeling_vanilla.inference.alignment import _words, align, align_pieces, join_links
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SOURCES = ["a dog sees a cat", "the old man", "a"]
@@ -44,15 +44,21 @@ def test_words_are_what_white_space_separates():
 
 
 def test_pharaoh_format():
-    assert pharaoh([(0, 0), (1, 2), (12, 1)]) == "0-0 1-2 12-1"
-    assert pharaoh([]) == ""
+    assert [pharaoh([(0, 0), (1, 2), (12, 1)]), pharaoh([])] == ["0-0 1-2 12-1", ""]
 
 
-def test_links_of_pieces_are_counted_on():
+def test_links_of_pieces_are_counted_on(model, tokenizer):
     links = [[(0, 0), (1, 1)], [(0, 0)], [(1, 1)]]
-    assert join_links(["a b. ", "c ", "d e"], ["A B.", "C", "D E"], links) == [(0, 0), (1, 1), (2, 2), (4, 4)]
+    joined = join_links("a b. c \u3000d e", ["a b.", "c", "d e"], ["A B.", "C", "D E"], links)
+    assert joined == [(0, 0), (1, 1), (2, 2), (4, 4)]
     # A cut inside a word, as in a text without blanks: both halves are word 1.
-    assert join_links(["a bc", "d e"], ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]) == [(1, 1), (1, 2), (2, 3)]
+    halves = ["a bc", "d e"], ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]
+    assert join_links("a bcd e", *halves) == [(1, 1), (1, 2), (2, 3)]
+    whole, first, second = word_alignments(model, tokenizer, SOURCES, TARGETS)
+    shifted = [(source + 5, target + 5) for source, target in first]
+    pieces, targets = [SOURCES[:2], SOURCES[2:]], [TARGETS[:2], TARGETS[2:]]
+    sources = [" ".join(parts) for parts in pieces]
+    assert align_pieces(model, tokenizer, sources, pieces, targets) == [sorted(whole + shifted), second]
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -96,8 +102,6 @@ def test_empty_lines_have_no_links(model, tokenizer):
     assert word_alignments(model, tokenizer, [], []) == []
 
 
-def test_refuses_what_cannot_be_aligned(model, tokenizer):
-    with pytest.raises(ValueError, match=r"^there are 1 sources but 2 targets$"):
-        word_alignments(model, tokenizer, ["a"], ["b", "c"])
+def test_refuses_a_layer_that_is_not_there(model, tokenizer):
     with pytest.raises(ValueError, match=r"^layer must be from 0 to 2, not 3$"):
         word_alignments(model, tokenizer, ["a"], ["b"], layer=3)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling_vanilla.cli import export_ctranslate2
-from modeling_vanilla.inference.translation import translate as our_translate
+from modeling_vanilla.inference import translate as our_translate
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2")

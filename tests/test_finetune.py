@@ -15,7 +15,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.inference.translation import load_translator
+from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, TrainingOptions, train
 from modeling_vanilla.training.data import load_pairs, pair_lengths, token_batches, tokenize_training_pairs
 from modeling_vanilla.training.tokenizer import train_tokenizer

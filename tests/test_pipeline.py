@@ -1,29 +1,24 @@
-"""pipeline("translation"): every way to open it, every kind of input it takes, and other models behind it."""
+"""pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
-import json
-import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    MarianConfig,
-    MarianMTModel,
-    T5Config,
-    T5ForConditionalGeneration,
-    pipeline,
-)
+from evaluate.evaluator import base as evaluator_base
+from evaluate.evaluator import evaluator
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, NllbTokenizer, pipeline
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.inference import split_long, translate
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 CORPUS = ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft"]
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
+LONG = "the dog runs across the green meadow. " * 120
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +29,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def model(tokenizer):
     """Weights spread enough that the sentences get different translations."""
-    config = VanillaConfig(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        tie_word_embeddings=False,
-    )
+    config = VanillaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, **SIZES)
     model = VanillaForConditionalGeneration(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -58,17 +45,28 @@ def folder(model, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline") / "model"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def translator(folder):
-    return pipeline("translation", model=str(folder))
+    return pipeline("translation", model=folder)
+
+
+def marian(vocab_size: int) -> MarianMTModel:
+    torch.manual_seed(0)
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    ids = {"vocab_size": vocab_size, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    return MarianMTModel(MarianConfig(**ids, **SIZES, **heads, init_std=0.5, forced_eos_token_id=None)).eval()
 
 
 def by_hand(model, tokenizer, sentences: list[str], **kwargs) -> list[str]:
     outputs = [model.generate(**tokenizer(sentence, return_tensors="pt"), **kwargs) for sentence in sentences]
     return [text for output in outputs for text in tokenizer.batch_decode(output, skip_special_tokens=True)]
+
+
+def texts_of(results: list[dict]) -> list[str]:
+    return [result["translation_text"] for result in results]
 
 
 @pytest.fixture(scope="module")
@@ -81,132 +79,50 @@ def expected(model, tokenizer):
 # Ways to open it
 
 
-def test_named_with_a_folder(translator, expected):
+@pytest.mark.parametrize("task", ("translation", "translation_en_to_de"))
+@pytest.mark.parametrize("way", ("folder", "trusted folder", "object", "loaded object"))
+def test_ways_to_open_it(folder, model, tokenizer, expected, task, way):
+    """Nothing of a folder is run where the package is installed, whether it is trusted or not."""
+    if way == "loaded object":
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    arguments = {"model": model, "tokenizer": tokenizer} if "object" in way else {"model": folder}
+    translator = pipeline(task, **arguments, trust_remote_code=way == "trusted folder", batch_size=4)
     assert type(translator) is TranslationPipeline
     assert translator(SENTENCES) == expected
-
-
-def test_not_named_with_a_folder(folder, expected):
-    translator = pipeline(model=str(folder))
-    assert type(translator) is TranslationPipeline
-    assert translator(SENTENCES) == expected
-
-
-@pytest.mark.parametrize("task", ("translation", None))
-def test_with_a_folder_and_trust(folder, expected, task):
-    """Nothing of the folder is run where the package is installed."""
-    assert pipeline(task, model=str(folder), trust_remote_code=True)(SENTENCES) == expected
-
-
-def test_with_an_object(model, tokenizer, expected):
-    assert pipeline("translation", model=model, tokenizer=tokenizer)(SENTENCES) == expected
-
-
-def test_with_an_object_that_was_loaded(folder, expected):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert pipeline("translation", model=model, tokenizer=tokenizer)(SENTENCES) == expected
 
 
 def test_a_saved_pipeline_opens_again(translator, expected, tmp_path):
-    translator.save_pretrained(tmp_path / "again")
-    assert pipeline("translation", model=str(tmp_path / "again"))(SENTENCES) == expected
+    translator.save_pretrained(tmp_path)
+    assert pipeline("translation", model=str(tmp_path))(SENTENCES) == expected
 
 
-NOT_INSTALLED = """
-import json
-import sys
-
-sys.modules["modeling_vanilla"] = None  # an import of the package fails, as where it is not installed
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-
-folder, sentences = sys.argv[1], json.loads(sys.argv[2])
-results = {}
-try:
-    pipeline("translation", model=folder, trust_remote_code=False)
-except (KeyError, ValueError) as error:
-    results["not trusted"] = str(error)
-order = ("translation", None) if sys.argv[3] == "named" else (None, "translation")
-for task in order:
-    results[str(task)] = pipeline(task, model=folder, trust_remote_code=True)(sentences)
-    results[f"{task} in batches"] = pipeline(task, model=folder, trust_remote_code=True, batch_size=4)(sentences)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-results["object"] = pipeline("translation", model=model, tokenizer=tokenizer)(sentences)
-print(json.dumps(results))
-"""
-
-
-@pytest.mark.parametrize("first", ("named", "not named"))
-def test_without_the_package(folder, expected, tmp_path, first):
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_MODULES_CACHE": str(tmp_path / "hf" / "modules"),
-    }
-    process = subprocess.run(
-        [sys.executable, "-P", "-c", NOT_INSTALLED, str(folder), json.dumps(SENTENCES), first],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
+@pytest.mark.parametrize("given", ("folder", "object"))
+def test_an_evaluator_opens_and_calls_it(folder, model, tokenizer, expected, monkeypatch, given):
+    monkeypatch.setattr(evaluator_base, "SCIPY_AVAILABLE", True)  # which it asks for, and does not use here
+    data = Dataset.from_dict({"text": SENTENCES, "label": texts_of(expected)})
+    accuracy = SimpleNamespace(compute=lambda predictions, references: {"equal": predictions == list(references)})
+    found = evaluator("translation").compute(
+        folder if given == "folder" else model, data, metric=accuracy, tokenizer=tokenizer
     )
-    assert process.returncode == 0, process.stderr
-    results = json.loads(process.stdout.splitlines()[-1])
-    assert "trust_remote_code" in results.pop("not trusted")
-    assert set(results) == {"translation", "translation in batches", "None", "None in batches", "object"}
-    for way, result in results.items():
-        assert result == expected, way
+    assert found["equal"]
 
 
 # Kinds of input
 
 
-def test_one_sentence(translator, expected):
-    assert translator(SENTENCES[0]) == expected[:1]
+@pytest.mark.parametrize("batch_size", (1, 2, 8))
+@pytest.mark.parametrize("kind", (list, tuple, lambda texts: Dataset.from_dict({"en": texts})["en"]))
+def test_lists(translator, expected, kind, batch_size):
+    assert translator(kind(SENTENCES), batch_size=batch_size) == expected
 
 
-def test_an_empty_list(translator):
+def test_one_text_or_none(translator, expected):
+    assert translator(SENTENCES[0]) == translator(SENTENCES[:1]) == expected[:1]
     assert translator([]) == []
 
 
-def test_a_list_of_one(translator, expected):
-    assert translator(SENTENCES[:1]) == expected[:1]
-
-
-def test_a_tuple(translator, expected):
-    assert translator(tuple(SENTENCES)) == expected
-
-
-def test_an_empty_sentence(translator):
-    (result,) = translator("")
-    assert isinstance(result["translation_text"], str)
-
-
-def test_a_column_of_a_dataset(translator, expected):
-    column = Dataset.from_dict({"en": SENTENCES})["en"]
-    assert translator(column) == expected
-    assert translator(column, batch_size=4) == expected
-
-
-class Texts(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(SENTENCES)
-
-    def __getitem__(self, index):
-        return SENTENCES[index]
-
-
 @pytest.mark.parametrize(
-    "stream",
-    [
-        lambda: KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"),
-        Texts,
-        lambda: (sentence for sentence in SENTENCES),
-    ],
-    ids=("KeyDataset", "torch Dataset", "generator"),
+    "stream", [lambda: KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), lambda: (text for text in SENTENCES)]
 )
 @pytest.mark.parametrize("batch_size", (1, 4))
 def test_a_stream_gives_a_stream_of_lists(translator, expected, stream, batch_size):
@@ -219,33 +135,37 @@ def test_what_is_no_string_is_refused(translator, wrong):
         translator(wrong)
 
 
-@pytest.mark.parametrize("batch_size", (2, 8))
-def test_batches_change_nothing(translator, expected, batch_size):
-    assert translator(SENTENCES, batch_size=batch_size) == expected
+@pytest.mark.parametrize("batch_size", (1, 4))
+def test_blank_and_long_texts_are_translated_as_translate_does(translator, model, tokenizer, caplog, batch_size):
+    texts = ["", "a small house", LONG, " \t", "a dog"]
+    results = translator(texts, batch_size=batch_size, max_new_tokens=4)
+    assert f"a text is too long and translated in 4 pieces: '{LONG[:60]}'..." in caplog.text
+    assert texts_of(results) == translate(model, tokenizer, texts, max_new_tokens=4)
+    assert [result["translation_text"] == "" for result in results] == [not text.strip() for text in texts]
 
 
-def test_a_batch_size_for_all_calls(model, tokenizer, expected):
-    assert pipeline("translation", model=model, tokenizer=tokenizer, batch_size=4)(SENTENCES) == expected
+def test_the_nth_translations_of_pieces_are_joined(translator, model, tokenizer):
+    (pieces,) = split_long(model, tokenizer, [LONG])
+    settings = {"num_return_sequences": 2, "max_new_tokens": 4}
+    ids = [model.generate(**tokenizer(piece, return_tensors="pt"), **settings) for piece in pieces]
+    results = translator(LONG, **settings, return_tensors=True, return_text=True)
+    for number, result in enumerate(results):
+        assert result["translation_token_ids"].tolist() == [token for rows in ids for token in rows[number].tolist()]
+        texts = [tokenizer.decode(rows[number], skip_special_tokens=True) for rows in ids]
+        assert result["translation_text"] == " ".join(filter(None, texts))
+    assert len(results) == 2
 
 
 # Arguments
 
 
-def test_generate_takes_arguments_from_the_call(translator, model, tokenizer):
-    kwargs = {"num_beams": 1, "max_new_tokens": 2}
-    results = translator(SENTENCES, **kwargs)
-    assert [result["translation_text"] for result in results] == by_hand(model, tokenizer, SENTENCES, **kwargs)
-
-
-def test_generate_takes_arguments_from_the_construction(model, tokenizer, expected):
+def test_generate_takes_arguments_from_the_call_and_the_construction(model, tokenizer):
     translator = pipeline("translation", model=model, tokenizer=tokenizer, num_beams=1, max_new_tokens=2)
     short = by_hand(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=2)
     longer = by_hand(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=5)
     assert short != longer
-    assert [result["translation_text"] for result in translator(SENTENCES)] == short
-    assert [result["translation_text"] for result in translator(SENTENCES, max_new_tokens=5)] == longer
-    assert [result["translation_text"] for result in translator(SENTENCES)] == short
-    assert pipeline("translation", model=model, tokenizer=tokenizer)(SENTENCES) == expected
+    for texts, given in ((short, {}), (longer, {"max_new_tokens": 5}), (short, {})):
+        assert texts_of(translator(SENTENCES, **given)) == texts
 
 
 def test_several_translations_of_each_sentence(translator, model, tokenizer):
@@ -256,23 +176,52 @@ def test_several_translations_of_each_sentence(translator, model, tokenizer):
     assert translator(SENTENCES[0], num_return_sequences=3) == expected[0]
 
 
-def test_token_ids_instead_of_text(translator, model, tokenizer):
+def test_token_ids_and_text(translator, model, tokenizer, expected):
     (result,) = translator(SENTENCES[0], return_tensors=True)
-    expected = model.generate(**tokenizer(SENTENCES[0], return_tensors="pt"))[0]
-    assert result["translation_token_ids"].tolist() == expected.tolist()
+    assert result["translation_token_ids"].equal(model.generate(**tokenizer(SENTENCES[0], return_tensors="pt"))[0])
+    assert set(result) == {"translation_token_ids"}
+    (result,) = translator([""], return_tensors=True)
+    assert result["translation_token_ids"].shape == (0,)
+    assert translator(SENTENCES, return_tensors=False, return_text=True) == expected
 
 
-def test_truncation_only_on_demand(translator, model, tokenizer):
-    long = " ".join(SENTENCES * 20)
-    cut = translator(long, tokenizer_kwargs={"truncation": True, "max_length": 5}, max_new_tokens=4)
-    inputs = tokenizer(long, truncation=True, max_length=5, return_tensors="pt")
-    assert inputs.input_ids.shape == (1, 5)
-    ids = model.generate(**inputs, max_new_tokens=4)
-    assert cut == [{"translation_text": tokenizer.decode(ids[0], skip_special_tokens=True)}]
-    whole = model.generate(**tokenizer(long, return_tensors="pt"), max_new_tokens=4)
-    assert translator(long, max_new_tokens=4) == [
-        {"translation_text": tokenizer.decode(whole[0], skip_special_tokens=True)}
-    ]
+@pytest.mark.parametrize(
+    ("arguments", "length"),
+    [
+        ({"truncation": True}, 512),
+        ({"truncation": True, "tokenizer_kwargs": {"max_length": 9}}, 9),
+        ({"tokenizer_kwargs": {"truncation": True, "max_length": 5}}, 5),
+    ],
+)
+def test_truncation_cuts_instead(translator, model, tokenizer, caplog, arguments, length):
+    inputs = tokenizer(LONG, truncation=True, max_length=length, return_tensors="pt")
+    assert inputs.input_ids.shape == (1, length)
+    (text,) = tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=4), skip_special_tokens=True)
+    assert translator(LONG, max_new_tokens=4, **arguments) == [{"translation_text": text}]
+    assert "pieces" not in caplog.text
+
+
+def test_clean_up_reaches_the_tokenizer(translator, expected, monkeypatch):
+    monkeypatch.setattr(
+        translator.tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", True
+    )
+    monkeypatch.setattr(translator.tokenizer, "clean_up_tokenization", lambda text: f"clean {text}")
+    cleaned = [f"clean {text}" for text in texts_of(expected)]
+    assert texts_of(translator(SENTENCES, clean_up_tokenization_spaces=True)) == cleaned
+    assert translator(SENTENCES, clean_up_tokenization_spaces=False) == expected
+
+
+def test_languages(translator, expected):
+    """They choose the first token of a model of many languages, and mean nothing to a model of one pair."""
+    assert translator(SENTENCES, src_lang="en", tgt_lang="de") == expected
+    tokenizer = NllbTokenizer()
+    many = pipeline("translation", model=marian(len(tokenizer)), tokenizer=tokenizer, max_new_tokens=3)
+    languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
+    for batch_size in (1, 2):
+        for result in many(SENTENCES, **languages, batch_size=batch_size, return_tensors=True):
+            assert result["translation_token_ids"][1] == tokenizer.convert_tokens_to_ids("deu_Latn")
+    with pytest.raises(ValueError, match=r"requires a `src_lang` and a `tgt_lang`"):
+        many(SENTENCES)
 
 
 # Other models
@@ -282,15 +231,10 @@ def test_truncation_only_on_demand(translator, model, tokenizer):
 def test_any_sequence_to_sequence_model(tokenizer, other):
     torch.manual_seed(0)
     ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
-    if other == "marian":
-        sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        model = MarianMTModel(MarianConfig(**ids, **sizes, **heads, init_std=0.5, forced_eos_token_id=None))
-    else:
-        model = T5ForConditionalGeneration(T5Config(**ids, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2))
-    translator = pipeline("translation", model=model.eval(), tokenizer=tokenizer)
+    t5 = T5ForConditionalGeneration(T5Config(**ids, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2))
+    model = marian(len(tokenizer)) if other == "marian" else t5.eval()
+    translator = pipeline("translation", model=model, tokenizer=tokenizer)
     assert type(translator) is TranslationPipeline
     expected = by_hand(model, tokenizer, SENTENCES, max_new_tokens=5)
     for batch_size in (1, 8):
-        results = translator(SENTENCES, max_new_tokens=5, batch_size=batch_size)
-        assert [result["translation_text"] for result in results] == expected
+        assert texts_of(translator(SENTENCES, max_new_tokens=5, batch_size=batch_size)) == expected

@@ -12,9 +12,15 @@ import torch
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli import translate as script
 from modeling_vanilla.generation_vanilla import check_generation_inputs
-from modeling_vanilla.inference.alignment import pharaoh, word_alignments
-from modeling_vanilla.inference.ensemble import Ensemble
-from modeling_vanilla.inference.translation import load_translator, score_pairs, translate, translate_nbest
+from modeling_vanilla.inference import (
+    Ensemble,
+    load_translator,
+    pharaoh,
+    score_pairs,
+    translate,
+    translate_nbest,
+    word_alignments,
+)
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SENTENCES = [
@@ -91,7 +97,7 @@ def test_one_line_in_one_line_out(make_folder, run, tmp_path):
 
 
 def test_line_ends_of_a_model_become_blanks(make_folder, run, monkeypatch):
-    monkeypatch.setattr(script, "translate", lambda model, tokenizer, sentences, **_: ["a\nb\r\nc\u2028d"] * 2)
+    monkeypatch.setattr(script, "translate_pieces", lambda *_, **__: [["a\nb\r\nc\u2028d"]] * 2)
     assert run(make_folder(), stdin=b"x\ny\n")[1] == "a b c\u2028d\n" * 2
 
 
@@ -242,7 +248,7 @@ def test_ctrl_c(make_folder, run, monkeypatch, tmp_path):
     def interrupt(*arguments, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(script, "translate", interrupt)
+    monkeypatch.setattr(script, "translate_pieces", interrupt)
     code, output, errors = run(make_folder(), "--output", tmp_path / "out", stdin=b"a\n")
     assert (code, output, errors) == (130, "", "error: interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,4 +1,4 @@
-"""translate(): order, empty lines, batch sizes, and what it refuses; n best, scores of pairs, long sources."""
+"""translate(): order, blank lines, batch sizes, and what it refuses; n best, scores of pairs, long sources, loading."""
 
 import itertools
 import math
@@ -7,26 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import BertConfig
 
-from modeling_vanilla.inference.translation import (
-    Hypothesis,
-    join_nbest,
-    score_pairs,
-    split_long,
-    translate,
-    translate_nbest,
-)
+from modeling_vanilla.inference import load_translator, score_pairs, split_long, word_alignments
+from modeling_vanilla.inference.translation import Hypothesis, join_nbest, translate, translate_nbest
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
-SENTENCES = [
-    "a dog sees a cat",
-    "a cat",
-    "the old man gives the small child a red apple",
-    "a dog",
-    "Grüße, 안녕, 🙂!",
-    "the man sees",
-    "a",
-]
+LONGEST = "the old man gives the small child a red apple"
+SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +41,11 @@ def one_by_one(model, tokenizer, sentences, **generate_kwargs):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 40, 4096])
-@pytest.mark.parametrize("beams", [1, 4])
-def test_every_sentence_in_its_place_whatever_the_batch(model, tokenizer, tokens_per_batch, beams):
-    expected = one_by_one(model, tokenizer, SENTENCES, num_beams=beams)
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {}])  # the model's own search has 4
+def test_every_sentence_in_its_place_whatever_the_batch(model, tokenizer, tokens_per_batch, settings):
+    expected = one_by_one(model, tokenizer, SENTENCES, **{"num_beams": 4, **settings})
     assert len(set(expected)) > 1  # or no order could be told
-    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, num_beams=beams) == expected
-
-
-def test_the_search_is_by_default_the_models(model, tokenizer):
-    assert model.generation_config.num_beams == 4
-    assert translate(model, tokenizer, SENTENCES) == one_by_one(model, tokenizer, SENTENCES, num_beams=4)
+    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, **settings) == expected
 
 
 def test_empty_and_blank_lines_stay_empty(model, tokenizer):
@@ -87,10 +70,34 @@ def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
     assert [length for _, length in sizes] == sorted((length for _, length in sizes), reverse=True)
 
 
-@pytest.mark.parametrize("tokens_per_batch", [0, -5])
-def test_refuses_a_batch_of_nothing(model, tokenizer, tokens_per_batch):
-    with pytest.raises(ValueError, match=rf"^tokens_per_batch must be at least 1, not {tokens_per_batch}$"):
-        translate(model, tokenizer, ["a dog"], tokens_per_batch=tokens_per_batch)
+@pytest.mark.parametrize(
+    ("translate_with", "message"),
+    [
+        ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1, not 0"),
+        ({"max_source_tokens": 7}, "max_source_tokens must be at least 8, not 7"),
+        ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
+        ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
+        ({"nbest": 5}, "nbest must be from 1 to the number of beams, 4, not 5"),
+    ],
+)
+def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, message):
+    function = translate_nbest if "nbest" in translate_with else translate
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        function(model, tokenizer, **{"sentences": ["a dog"], **translate_with})
+
+
+@pytest.mark.parametrize("function", [score_pairs, word_alignments])
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ((["a", "b"], ["c"]), "there are 2 sources but 1 targets"),
+        (("ab", ["c", "d"]), "sources must be a list of texts, not one text: 'ab'"),
+        ((["c", "d"], "ab"), "targets must be a list of texts, not one text: 'ab'"),
+    ],
+)
+def test_refuses_what_are_no_pairs(model, tokenizer, function, pairs, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        function(model, tokenizer, *pairs)
 
 
 # n best, scores
@@ -120,15 +127,11 @@ def test_the_best_of_n_is_the_translation(model, tokenizer):
     assert translate_nbest(model, tokenizer, [], 2) == []
 
 
-@pytest.mark.parametrize("nbest", [0, 5])
-def test_nbest_needs_as_many_beams(model, tokenizer, nbest):
-    with pytest.raises(ValueError, match=rf"^nbest must be from 1 to the number of beams, 4, not {nbest}$"):
-        translate_nbest(model, tokenizer, SENTENCES, nbest)
-
-
 def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
     targets = [*reversed(SENTENCES)]
     found = score_pairs(model, tokenizer, SENTENCES, targets, tokens_per_batch=40)
+    assert score_pairs(model, tokenizer, [], []) == []
+    assert model.config.label_smoothing > 0  # of which the scores know nothing
     for source, target, pair in zip(SENTENCES, targets, found, strict=True):
         # By the plain product rule, a prefix at a time.
         ids, total = tokenizer(target).input_ids, 0.0
@@ -141,18 +144,6 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert pair.tokens == len(ids)
         assert pair.log_prob == pytest.approx(total, abs=1e-3)
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
-
-
-def test_scores_know_no_label_smoothing(make_model, tokenizer):
-    plain, smoothed = (make_model(vocab_size=len(tokenizer), label_smoothing=epsilon) for epsilon in (0.0, 0.3))
-    pairs = (SENTENCES, SENTENCES)
-    assert score_pairs(plain, tokenizer, *pairs) == score_pairs(smoothed, tokenizer, *pairs)
-
-
-def test_pairs_must_be_pairs(model, tokenizer):
-    with pytest.raises(ValueError, match=r"^there are 2 sources but 1 targets$"):
-        score_pairs(model, tokenizer, ["a", "b"], ["c"])
-    assert score_pairs(model, tokenizer, [], []) == []
 
 
 def test_joined_hypotheses_are_the_best_combinations():
@@ -176,6 +167,21 @@ def lengths(tokenizer, texts):
     return [len(ids) for ids in tokenizer(texts).input_ids]
 
 
+def test_long_sentences_are_translated_in_pieces_with_a_warning(model, tokenizer, caplog):
+    pieces = ["the man sees a dog.", "the old man sees a cat and a small child.", "a cat."]
+    limit = max(lengths(tokenizer, pieces))
+    short, *parts = one_by_one(model, tokenizer, ["a dog", *pieces])
+    expected = [short, "", " ".join(filter(None, parts))]
+    texts = ["a dog", " ", " ".join(pieces)]
+    assert split_long(model, tokenizer, texts, limit) == [["a dog"], [" "], pieces]
+    assert translate(model, tokenizer, texts, max_source_tokens=limit) == expected
+    assert caplog.messages == [f"a text is too long and translated in 3 pieces: {texts[2][:60]!r}..."]
+    found = translate_nbest(model, tokenizer, texts, 2, max_source_tokens=limit)
+    assert [hypotheses[0].text for hypotheses in found] == expected
+    alone = translate_nbest(model, tokenizer, pieces, 2)
+    assert found[2] == join_nbest(alone, 2)
+
+
 class OneTokenAWord:
     """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
 
@@ -184,39 +190,32 @@ class OneTokenAWord:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "expected"),
+    ("limit", "pieces"),
     [
-        ("a b c d. e f g h! i j?", 15, ["a b c d. e f g h! i j?"]),
-        ("a b c d. e f g h! i j?", 13, ["a b c d. e f g h! ", "i j?"]),
-        ("a b c d. e f g h! i j?", 8, ["a b c d. ", "e f g h! ", "i j?"]),
-        ('a b c d." E f g h. (I j k.) l m', 9, ['a b c d." ', "E f g h. ", "(I j k.) l m"]),
-        ("a b c d . e f g h i . j k", 8, ["a b c d . ", "e f g h i . ", "j k"]),
-        ("a b 3.5 c d. e f g", 9, ["a b 3.5 c d. ", "e f g"]),
-        ("a b c, d e f, g h. i", 8, ["a b c, ", "d e f, g h. ", "i"]),
-        ("a b c d e f g h i j. k", 8, ["a b c d e f g ", "h i j. k"]),
-        ("a b c d e f。g h i j！k", 8, ["a b c d e f。", "g h i j！k"]),
+        (15, "a b c d. e f g h! i j?"),
+        (13, "a b c d. e f g h!| i j?"),
+        (8, "a b c d.| e f g h!| i j?"),
+        (9, 'a b c d."| E f g h.| (I j k.) l m'),
+        (8, "a b c d .| e f g h i .| j k"),
+        (9, "a b 3.5 c d.| e f g"),
+        (8, "a b c,| d e f, g h.| i"),
+        (8, "a b c d e f g| h i j. k"),
+        (8, "a b c d e f。|g h i j！k"),
     ],
 )
-def test_long_texts_are_cut_where_it_hurts_least(model, text, limit, expected):
-    assert split_long(model, OneTokenAWord(), [text], limit) == [expected]
+def test_long_texts_are_cut_where_it_hurts_least(model, limit, pieces):
+    expected = [piece.strip() for piece in pieces.split("|")]
+    assert split_long(model, OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
 
 
 def test_no_piece_is_too_long_and_nothing_is_lost(model, tokenizer):
-    texts = [
-        "The dog sees a cat. " * 40,
-        "a dog sees, a cat sees " * 40,
-        "日本語の文です。次の文です。" * 20,
-        "안녕" * 200,
-        "Grüße🙂" * 100,
-        "a\u2028dog \t " * 60,
-        "short",
-        "",
-    ]
+    parts = ("The dog sees a cat. ", "a dog sees, a cat sees ", "日本語の文です。次の文です。", "안녕", "Grüße🙂")
+    texts = [*(part * 60 for part in parts), "a\u2028dog \t " * 60, "short", ""]
     for limit in (8, 20, 64):
         for text, pieces in zip(texts, split_long(model, tokenizer, texts, limit), strict=True):
-            assert "".join(pieces) == text
+            assert "".join("".join(pieces).split()) == "".join(text.split())
             assert (len(pieces) > 1) == (lengths(tokenizer, [text])[0] > limit)
-            assert max(lengths(tokenizer, [piece.strip() for piece in pieces])) <= limit
+            assert max(lengths(tokenizer, pieces)) <= limit
 
 
 def test_learned_positions_bound_the_pieces(make_model, tokenizer):
@@ -225,6 +224,15 @@ def test_learned_positions_bound_the_pieces(make_model, tokenizer):
     assert max(lengths(tokenizer, pieces)) <= 30
 
 
-def test_refuses_pieces_too_short_for_a_character(model, tokenizer):
-    with pytest.raises(ValueError, match=r"^max_source_tokens must be at least 8, not 7$"):
-        split_long(model, tokenizer, ["a dog"], 7)
+# Loading
+
+
+def test_no_code_of_a_folder_is_run(tokenizer, tmp_path, monkeypatch):
+    """Not even if the user would say yes: transformers asks where it is not told."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    tokenizer.save_pretrained(tmp_path)
+    BertConfig(auto_map={"AutoModelForSeq2SeqLM": "own.Model"}).save_pretrained(tmp_path)
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Model: ...\n")
+    with pytest.raises(ValueError, match=r"(?s)^model: .*trust_remote_code"):
+        load_translator([tmp_path])
+    assert not (tmp_path / "ran").exists()

@@ -47,7 +47,7 @@ from trees import (
 )
 
 from modeling_vanilla.configuration_vanilla import PRESETS
-from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, train_tokenizer

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ..inference.translation import load_translator, translate
+from ..inference import load_translator, translate
 from ..io import one_line_errors
 from ..visualization.attention import KINDS, AttentionMaps, attention_maps, draw_heat_map, draw_lines, save_figure
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from ..inference.translation import load_translator
+from ..inference import load_translator
 from ..io import check_unused, one_line_errors, whole_folder
 from ..training.checkpoints import average_checkpoints, list_checkpoints, save_model
 

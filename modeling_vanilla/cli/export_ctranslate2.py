@@ -18,7 +18,7 @@ CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its 
 import argparse
 from pathlib import Path
 
-from ..inference.translation import load_translator
+from ..inference import load_translator
 from ..io import check_unused, one_line_errors, whole_folder
 
 

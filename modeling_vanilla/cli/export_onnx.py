@@ -9,7 +9,7 @@ encoder.onnx, decoder.onnx and the tokenizer. modeling_vanilla/interop/onnx.py s
 import argparse
 from pathlib import Path
 
-from ..inference.translation import load_translator
+from ..inference import load_translator
 from ..io import check_unused, one_line_errors, whole_folder
 
 

@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from ..hub.model_card import write_model_card
-from ..inference.translation import load_translator
+from ..inference import load_translator
 from ..io import one_line_errors
 
 REASONS = {

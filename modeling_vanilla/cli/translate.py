@@ -38,19 +38,12 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from ..inference.alignment import join_links, pharaoh, word_alignments
-from ..inference.translation import (
-    MAX_SOURCE_TOKENS,
-    Hypothesis,
-    PairScore,
-    join_nbest,
-    load_translator,
-    score_pairs,
-    split_long,
-    translate,
-    translate_nbest,
-)
+from ..inference import load_translator, score_pairs, split_long, word_alignments
+from ..inference.alignment import align_pieces, pharaoh
+from ..inference.scoring import PairScore
+from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
 from ..io import one_line_errors, read_lines
+from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,12 +114,13 @@ def translate_all(options: argparse.Namespace) -> None:
         found = search(model, tokenizer, pieces, options, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
         if options.alignments:
-            align(model, tokenizer, pieces, best, alignments, options)
+            settings = (options.alignment_layer, options.tokens_per_batch)
+            write_links(align_pieces(model, tokenizer, sources, pieces, best, *settings), alignments)
         for number, line in enumerate(found):
             output.write(answer(number, line, options.nbest))
         output.flush()
     if references is not None:
-        report_bleu([join(line) for line in best], references, options.bleu_tokenize)
+        report_bleu([join_pieces(line) for line in best], references, options.bleu_tokenize)
 
 
 def interact(options: argparse.Namespace) -> None:
@@ -145,8 +139,8 @@ def score(options: argparse.Namespace) -> None:
     with whole_file(options.output) as output, whole_file(options.alignments) as alignments:
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if options.alignments:
-            alone = [[source] for source in sources], [[target] for target in targets]
-            align(model, tokenizer, *alone, alignments, options)
+            settings = (options.alignment_layer, options.tokens_per_batch)
+            write_links(word_alignments(model, tokenizer, sources, targets, *settings), alignments)
         for pair in scores:
             output.write(f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode())
         output.flush()
@@ -176,40 +170,23 @@ def search(model, tokenizer, lines: list[list[str]], options, show_progress: boo
         for name in ("num_beams", "length_penalty", "max_extra_tokens")
         if (value := getattr(options, name)) is not None
     }
-    pieces = [piece if len(line) == 1 else piece.strip() for line in lines for piece in line]
     shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
     if options.nbest is None:
-        found = [[Hypothesis(text, 0.0)] for text in translate(model, tokenizer, pieces, **shared)]
-    else:
-        found = translate_nbest(model, tokenizer, pieces, options.nbest, **shared)
-    return by_line(found, lines)
+        found = translate_pieces(model, tokenizer, lines, **shared)
+        return [[[Hypothesis(text, 0.0)] for text in line] for line in found]
+    return translate_pieces_nbest(model, tokenizer, lines, options.nbest, **shared)
 
 
-def align(model, tokenizer, sources: list[list[str]], targets: list[list[str]], stream, options) -> None:
-    """Write the links of each line, from the pieces of it and of its translation."""
-    flat = [[piece for line in side for piece in line] for side in (sources, targets)]
-    found = word_alignments(model, tokenizer, *flat, options.alignment_layer, options.tokens_per_batch)
-    links = by_line(found, sources)
-    for line in zip(sources, targets, links, strict=True):
-        stream.write(f"{pharaoh(join_links(*line))}\n".encode())
-
-
-def by_line(values: list, lines: list[list[str]]) -> list[list]:
-    """What there is of each piece, grouped as the pieces are."""
-    values = iter(values)
-    return [[next(values) for _ in line] for line in lines]
+def write_links(links: Iterable, stream) -> None:
+    stream.writelines(f"{pharaoh(line)}\n".encode() for line in links)
 
 
 def answer(number: int, pieces: list[list[Hypothesis]], nbest: int | None) -> bytes:
     """What is written for a line of input. A line end that a model has written becomes a blank."""
     if nbest is None:
-        return f"{one_line(join(piece[0].text for piece in pieces))}\n".encode()
+        return f"{one_line(join_pieces(piece[0].text for piece in pieces))}\n".encode()
     found = join_nbest(pieces, nbest)
     return "".join(f"{number} ||| {one_line(text)} ||| {score:.6f}\n" for text, score in found).encode()
-
-
-def join(pieces: Iterable[str]) -> str:
-    return " ".join(filter(None, pieces))
 
 
 def one_line(text: str) -> str:

@@ -1,8 +1,11 @@
 """Translate, score and align text with trained models."""
 
+from ..splitting_vanilla import split_long
 from .alignment import pharaoh, word_alignments
 from .ensemble import Ensemble
-from .translation import load_translator, score_pairs, split_long, translate, translate_nbest
+from .loading import load_translator
+from .scoring import score_pairs
+from .translation import translate, translate_nbest
 
 __all__ = [
     "Ensemble",

@@ -1,6 +1,7 @@
 """Which source word each word of a translation comes from, read off the cross attention."""
 
 import bisect
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .translation import pad_targets, token_batches
+from .batching import batches_by_length, check_pairs, pad_targets, regroup
 
 Links = list[tuple[int, int]]
 
@@ -42,8 +43,7 @@ def word_alignments(
         ValueError: if the numbers differ, there is no such layer, or the tokenizer does not tell where in the text a
             token stands (a slow one).
     """
-    if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets")
+    check_pairs(sources, targets)
     members = list(getattr(model, "members", [model]))
     for member in members:
         _check_layer(member, layer)
@@ -51,8 +51,8 @@ def word_alignments(
     target_ids, target_words = _encode(tokenizer, text_target=targets)
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     links: list[Links] = [[] for _ in sources]
-    with eager_attention(members), tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
-        for rows in token_batches(lengths, tokens_per_batch):
+    with use_eager_attention(members), tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
+        for rows in batches_by_length(lengths, tokens_per_batch):
             inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
             labels = pad_targets([target_ids[row] for row in rows], tokenizer.pad_token_id)
             inputs, labels = inputs.to(model.device), labels.to(model.device)
@@ -91,21 +91,36 @@ def align(attention: torch.Tensor, source_words: Sequence[int | None], target_wo
     return sorted({pair for pair in pairs if None not in pair})
 
 
-def join_links(sources: Sequence[str], targets: Sequence[str], links: Sequence[Links]) -> Links:
-    """The links of a text from those of its pieces.
+def align_pieces(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    pieces: Sequence[Sequence[str]],
+    targets: Sequence[Sequence[str]],
+    layer: int = 0,
+    tokens_per_batch: int = 4096,
+) -> list[Links]:
+    """As `word_alignments`, of texts that were translated in pieces.
 
     Args:
-        sources: the pieces, which one behind the other are the source, as `split_long` gives them.
-        targets: their translations, which joined by blanks are the target.
-        links: of each piece, its words counted from 0.
+        pieces: of each source, as `split_long` gives them.
+        targets: the translation of each piece; joined by blanks they are the text's.
     """
-    joined, source, target_words = set(), "", 0
-    for piece, target, found in zip(sources, targets, links, strict=True):
+    flat = (list(itertools.chain.from_iterable(side)) for side in (pieces, targets))
+    links = regroup(word_alignments(model, tokenizer, *flat, layer, tokens_per_batch), pieces)
+    return [join_links(*text) for text in zip(sources, pieces, targets, links, strict=True)]
+
+
+def join_links(source: str, pieces: Sequence[str], targets: Sequence[str], links: Sequence[Links]) -> Links:
+    """The links of a text from those of its pieces, in each of which words are counted from 0."""
+    joined, end, target_words = set(), 0, 0
+    for piece, target, found in zip(pieces, targets, links, strict=True):
+        start = source.index(piece, end)
+        end = start + len(piece)
         # A cut inside a word leaves its halves one word of the whole.
-        halved = source and piece and not (source[-1].isspace() or piece[0].isspace())
-        source_words = len(source.split()) - bool(halved)
+        halved = start > 0 and not source[start - 1].isspace()
+        source_words = len(source[:start].split()) - halved
         joined |= {(left + source_words, right + target_words) for left, right in found}
-        source += piece
         target_words += len(target.split())
     return sorted(joined)
 
@@ -116,8 +131,8 @@ def pharaoh(links: Links) -> str:
 
 
 @contextmanager
-def eager_attention(models: Sequence[PreTrainedModel]) -> Iterator[None]:
-    """Within it the models attend by Eq. 1 written out, the only back end that keeps the weights."""
+def use_eager_attention(models: Sequence[PreTrainedModel]) -> Iterator[None]:
+    """Within the block the models compute Eq. 1 written out, the only back end that returns attention weights."""
     before = [model.config._attn_implementation for model in models]
     try:
         for model in models:

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
-from ..inference.translation import translate
+from ..inference import translate
 from ..io import check_unused, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run

@@ -8,7 +8,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.translation import translate
+from ..inference import translate
 from .checkpoints import whole_model
 from .data import collate, pair_lengths, token_batches
 from .metrics import translation_scores

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.alignment import eager_attention
+from ..inference.alignment import use_eager_attention
 from ..io import whole_file
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
@@ -108,7 +108,7 @@ def attention_maps(
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
     training = model.training
     try:
-        with eager_attention([model]), torch.inference_mode():
+        with use_eager_attention([model]), torch.inference_mode():
             outputs = model.eval()(**batch, output_attentions=True)
     finally:
         model.train(training)

@@ -1,0 +1,78 @@
+"""Score given translations: log P(target | source)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .batching import batches_by_length, check_pairs, pad_targets
+
+
+class PairScore(NamedTuple):
+    """log P(target | source), natural logarithm, and the number of target tokens, EOS counted in both."""
+
+    log_prob: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """Per token: exp(-log_prob / tokens)."""
+        mean = -self.log_prob / self.tokens
+        return math.exp(mean) if mean < 709 else math.inf  # exp overflows beyond
+
+
+def score_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    tokens_per_batch: int = 4096,
+    show_progress: bool = False,
+) -> list[PairScore]:
+    """log P(target | source) of given pairs, without label smoothing. An empty text is scored as EOS alone.
+
+    Args:
+        tokens_per_batch: the most tokens of a batch on either side, padding included.
+
+    Raises:
+        ValueError: if the numbers differ, one is a string, or tokens_per_batch is below 1.
+    """
+    check_pairs(sources, targets)
+    if not sources:
+        return []
+    source_ids = tokenizer(list(sources), verbose=False).input_ids
+    target_ids = tokenizer(text_target=list(targets), verbose=False).input_ids
+    return score_token_ids(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
+
+
+def score_token_ids(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    tokens_per_batch: int,
+    show_progress: bool,
+) -> list[PairScore]:
+    """As `score_pairs`, of pairs that are token ids already, the final EOS among them."""
+    scores: list[PairScore | None] = [None] * len(sources)
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    with tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
+        for rows in batches_by_length(lengths, tokens_per_batch):
+            inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
+            labels = pad_targets([targets[row] for row in rows], tokenizer.pad_token_id).to(model.device)
+            with torch.inference_mode():
+                logits = model(
+                    input_ids=inputs.input_ids,
+                    attention_mask=inputs.attention_mask,
+                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
+                    use_cache=False,
+                ).logits.float()
+                # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
+                log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
+            for row, values in zip(rows, log_probs.double().cpu(), strict=True):
+                scores[row] = PairScore(values[: len(targets[row])].sum().item(), len(targets[row]))
+            bar.update(len(rows))
+    return scores
