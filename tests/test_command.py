@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 
 import pytest
@@ -78,16 +77,16 @@ def test_python_runs_the_package(tmp_path):
 
 @pytest.mark.slow
 def test_accelerate_launches_the_training(tmp_path):
-    """Two processes on CPUs; the checkpoint is averaged and the model translates by the same command."""
+    """Two processes on CPUs; the checkpoint becomes a model, which translates."""
     pairs = [{"translation": {"en": f"a dog sees {n} cats", "de": f"ein Hund sieht {n} Katzen"}} for n in range(60)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     (tmp_path / "in").write_text("a dog sees 7 cats\n", encoding="utf-8")
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no -m"
+    flags = "--multi_gpu --main_process_port 0 --num_processes 2 --num_machines 1 --mixed_precision no"
     sizes = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2 --warmup_steps 2"
     batches = "--tokens_per_update 400 --tokens_per_batch 200 --average_checkpoints 1 --output_dir run"
-    train = f"{launch} modeling_vanilla train --train_file train.jsonl --preset tiny {sizes} {batches}"
-    port = str(20000 + os.getpid() % 20000)
-    done = run_python(*train.split(), cwd=tmp_path, MASTER_PORT=port)
+    launch = f"-m accelerate.commands.launch {flags} -m modeling_vanilla"
+    train = f"train --train_file train.jsonl --preset tiny {sizes} {batches}"
+    done = run_python(*launch.split(), *train.split(), cwd=tmp_path, ACCELERATE_USE_CPU="true")
     assert done.code == 0, done.errors
     assert json.loads(done.output[done.output.index("{\n") :])["processes"] == 2
     for arguments in ("average run averaged --last 1", "translate averaged --input in --output out"):
