@@ -3,14 +3,14 @@
     python examples/finetune_seq2seq_trainer.py --model runs/mine/model --train_file train.jsonl \\
         --validation_file validation.jsonl --test_file test.jsonl --output_dir runs/tuned --max_steps 500
 
-The files hold JSON lines {"translation": {"en": "...", "de": "..."}}; text files and data sets of the Hub go as with
-train_translation.py. Every option of Seq2SeqTrainingArguments is one here; those whose default differs are the
-optimizer's (of the paper's section 5.3) and those that keep the checkpoint of the best validation BLEU. Batches are of
---tokens_per_batch tokens a side and of similar length; --gradient_accumulation_steps of them make an update.
+The files hold JSON lines {"translation": {"en": "...", "de": "..."}}; text files and data sets of the Hub are given as
+to `vanilla train`. Every option of Seq2SeqTrainingArguments is an option here; other defaults have those of the
+optimizer (section 5.3 of the paper) and those that keep the checkpoint of the best validation BLEU. Batches hold
+--tokens_per_batch tokens a side, of pairs of similar length; --gradient_accumulation_steps of them make an update.
 
 The loss is the model's own, smoothed by the label_smoothing of its configuration (--label_smoothing replaces it).
-Leaves in --output_dir: model/ (the best checkpoint), results.json (BLEU of the test data before and after) and the
-Trainer's checkpoints. --resume goes on from the last of these.
+--output_dir then holds model/ (the best checkpoint), results.json (BLEU of the test data before and after) and the
+Trainer's checkpoints. --resume continues from the last of these.
 """
 
 import copy
@@ -22,8 +22,9 @@ from pathlib import Path
 
 import numpy as np
 from torch.utils.data import DataLoader
-from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json
 from modeling_vanilla.training import DataOptions
@@ -198,9 +199,10 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
 
 
 def main() -> None:
-    parser = HfArgumentParser((DataOptions, FinetuningOptions, FinetuningArguments), description=__doc__)
-    with one_line_errors():
-        results = finetune(*parser.parse_args_into_dataclasses())
+    parser = CommandParser(__doc__, (DataOptions, FinetuningOptions, FinetuningArguments))
+    options = vars(parser.parse_args())
+    with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
+        results = finetune(*parser.parse_dict(options))
         print(json.dumps(results, indent=1, ensure_ascii=False))
 
 

@@ -1,29 +1,26 @@
 """Train a small Transformer on the embedded synthetic corpus, save it, load it back, and translate what it never saw.
 
-Takes a few minutes on two cores and no network. Leaves in the output folder: model/ (what from_pretrained loads),
-results.json, loss.png, attention.png and the last checkpoints; the corpus itself goes to the folder beside it. A
-grammar makes the corpus up: the scores show that model, training and search work, and nothing about real text.
+It takes a few minutes on two cores and no network. The output folder then holds model/ (what from_pretrained loads),
+results.json, loss.png, attention.png and the last checkpoints; the corpus is in the folder beside it. A grammar
+generates the corpus: the scores show that model, training and search work, and nothing about real text.
 """
 
-import argparse
 import json
 from pathlib import Path
 
 from toy_corpus import toy_corpus, write_corpus
 from transformers import pipeline
 
-from modeling_vanilla.io import one_line_errors
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="default: %(default)s")
-    parser.add_argument("--max_steps", type=int, default=1300, help="updates to train for (default: %(default)s)")
-    arguments = parser.parse_args()
-    with one_line_errors():
-        quickstart(arguments.output_dir, arguments.max_steps)
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the run")
+    parser.add_argument("--max_steps", type=int, default=1300, help="updates to train for")
+    run_command(parser, lambda options: quickstart(options.output_dir, options.max_steps))
 
 
 def quickstart(run: Path, max_steps: int) -> dict:

@@ -9,19 +9,17 @@ COMMANDS = {
     "average": "average checkpoints into a model",
     "convert": "convert a MarianMT, FSMT or fairseq model",
     "export": "export a model to CTranslate2 or ONNX",
-    "attention": "draw what a model attends to",
+    "attention": "draw the attention of a model",
     "push": "publish a model on the Hugging Face Hub",
 }
 
 
 def main() -> None:
-    """Run the command that the first argument names, with the others."""
+    """Run the command that the first argument names with the arguments behind it."""
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         wanted = sys.argv[1:2] in ([], ["--help"], ["-h"])
         lines = [f"  {name:10} {what}" for name, what in COMMANDS.items()]
-        usage = "\n".join(
-            ["usage: vanilla COMMAND ...", "", *lines, "", "vanilla COMMAND --help has the options of each."]
-        )
+        usage = "\n".join(["usage: vanilla COMMAND ...", "", *lines, "", "vanilla COMMAND --help shows its options."])
         if wanted:
             print(usage)
             return

@@ -55,20 +55,27 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
 # Writing
 
 
+class _NotWritten(OSError):
+    """An error of the disk that names the file or folder which could not be written."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to, which becomes the file `path` when the block ends without an error.
 
+    A symbolic link stays: the file that it points to is replaced.
+
     Raises:
         OSError: what the disk refuses, with the file's name. After any error nothing half-written stays.
     """
-    part = path.with_name(path.name + ".part")
+    target = path.resolve()
+    part = _beside(target, ".part")
     try:
         with _disk_errors(path):
             yield part
             _sync(part)
-            os.replace(part, path)
-            _sync(path.parent)
+            os.replace(part, target)
+            _sync(target.parent)
     except BaseException:
         with suppress(OSError):
             part.unlink()
@@ -79,11 +86,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder to write to, which becomes `folder`, in place of what was there, when the block ends well.
 
+    A symbolic link stays: the folder that it points to is replaced.
+
     Raises:
         OSError: what the disk refuses, with the folder's name. After any error nothing half-written stays.
     """
-    part, old = (folder.with_name(folder.name + ending) for ending in (".part", ".old"))
-    new_parents = [parent for parent in folder.parents if not parent.exists()]
+    target = folder.resolve()
+    part, old = _beside(target, ".part"), _beside(target, ".old.part")
+    new_parents = [parent for parent in target.parents if not parent.exists()]
     try:
         with _disk_errors(folder):
             if part.exists():
@@ -92,12 +102,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             yield part
             for path in [*part.rglob("*"), part]:
                 _sync(path)
-            if folder.is_dir():
-                # Moved away first: a process that is killed while it deletes a folder leaves half of it.
-                shutil.rmtree(old, ignore_errors=True)
-                folder.rename(old)
-            part.rename(folder)
-            _sync(folder.parent)
+            _replace_folder(part, target, old)
+            _sync(target.parent)
         shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -105,6 +111,24 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             with suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _replace_folder(part: Path, folder: Path, old: Path) -> None:
+    """Rename `part` to `folder`; what was there becomes `old`, or stays if the disk refuses."""
+    if folder.is_dir():
+        # Moved away before it is deleted: a process that is killed while it deletes a folder leaves half of it.
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    try:
+        part.rename(folder)
+    except OSError:
+        if old.is_dir():
+            old.rename(folder)
+        raise
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -129,10 +153,12 @@ def _disk_errors(path: Path) -> Iterator[None]:
     """Name the file or folder in an error of the disk; let every other error pass as it is."""
     try:
         yield
+    except (_NotWritten, BrokenPipeError):
+        raise  # of another file, written in the same block, or of no file at all
     except Exception as error:
         # safetensors and tokenizers, written in Rust, raise classes of their own and end the message in the errno.
         if isinstance(error, OSError) or "(os error " in str(error):
-            raise OSError(f"{path}: cannot be written: {error}") from error
+            raise _NotWritten(f"{path}: cannot be written: {error}") from error
         raise
 
 
@@ -150,17 +176,18 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def one_line_errors(debug: bool = False) -> Iterator[None]:
-    """Turns a ValueError or OSError into a line on stderr and exit code 2, and Ctrl-C into exit code 130.
+    """Turn a ValueError or OSError into a line on stderr and exit code 2, and Ctrl-C into exit code 130.
 
     Args:
-        debug: show the traceback before the line. The environment variable VANILLA_DEBUG does the same.
+        debug: print the traceback, with the causes, before the line. The environment variable VANILLA_DEBUG=1 does
+            the same.
     """
     try:
         yield
     except (ValueError, OSError) as error:
-        if debug or os.environ.get("VANILLA_DEBUG"):
+        if debug or os.environ.get("VANILLA_DEBUG") == "1":
             traceback.print_exc()
-        sys.exit(_fail(str(error), 2))
+        sys.exit(_fail(str(error) or type(error).__name__, 2))
     except KeyboardInterrupt:
         sys.exit(_fail("interrupted", 130))
 

@@ -1,4 +1,4 @@
-"""Model folders that are none, or broken: from_pretrained and translate.py say in one line which, and what is wrong."""
+"""Model folders that are none, or broken: from_pretrained and load_translator say in one line which, and why."""
 
 import json
 import pickle
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import call, make_tokenizer, save_folder
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.cli import translate as script
-from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.cli import average, push, translate
+from modeling_vanilla.inference import load_translator
 
 WEIGHTS = "model.safetensors"
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
@@ -22,11 +23,9 @@ SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_d
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("good") / "model"
-    tokenizer = train_tokenizer(["a small house"] * 3, vocab_size=270)
-    VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    tokenizer = make_tokenizer(["a small house"], vocab_size=270)
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **SIZES))
+    return save_folder(tmp_path_factory.mktemp("good") / "model", model, tokenizer)
 
 
 @pytest.fixture
@@ -35,30 +34,19 @@ def folder(good, tmp_path):
     return Path(shutil.copytree(good, tmp_path / "model"))
 
 
-def cut(folder):
-    path = folder / WEIGHTS
-    path.write_bytes(path.read_bytes()[:-100])
+def weights(change):
+    """A fault in the bytes of the weights."""
+
+    def spoil(folder):
+        (folder / WEIGHTS).write_bytes(change((folder / WEIGHTS).read_bytes()))
+
+    return spoil
 
 
-def cut_in_the_header(folder):
-    path = folder / WEIGHTS
-    path.write_bytes(path.read_bytes()[:50])
-
-
-def emptied(folder):
-    (folder / WEIGHTS).write_bytes(b"")
-
-
-def tampered(folder):
+def moved(content):
     """The header says that a tensor ends elsewhere."""
-    path = folder / WEIGHTS
-    content = path.read_bytes()
     (end,) = set(re.findall(rb'"data_offsets":\[0,(\d+)\]', content))
-    path.write_bytes(content.replace(b"[0," + end + b"]", b"[4," + end + b"]"))
-
-
-def pickled_under_the_name(folder):
-    (folder / WEIGHTS).write_bytes(pickle.dumps({"weights": [0.0] * 100}))
+    return content.replace(b"[0," + end + b"]", b"[4," + end + b"]")
 
 
 def pickled(folder):
@@ -86,82 +74,121 @@ def changed(**fields):
         config = {**json.loads(path.read_text()), **fields}
         path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
 
-    change.__name__ = ",".join(fields)
     return change
 
 
-def not_json(folder):
-    (folder / "config.json").write_text("{not json")
-
-
-def a_list(folder):
-    (folder / "config.json").write_text("[1]")
+def configuration(text):
+    return lambda folder: (folder / "config.json").write_text(text)
 
 
 CANNOT = "the weights of {folder} cannot be loaded: "
 BAD = "the configuration of {folder} is bad: "
-FAULTS = [
-    (cut, CANNOT + ".*incomplete metadata"),
-    (cut_in_the_header, CANNOT + ".*header"),
-    (emptied, CANNOT + ".*header too small"),
-    (tampered, CANNOT + ".*(offset|metadata)"),
-    (pickled_under_the_name, CANNOT + ".*header"),
-    (pickled, "no file named model.safetensors.* {folder}"),
-    (without_weights, "no file named model.safetensors.* {folder}"),
-    (of_marian, CANNOT + "they are another architecture's, with final_logits_bias"),
-    (changed(d_model=32), CANNOT + "their shapes, reported above, are not the configuration's"),
-    (changed(d_model=None), CANNOT + "their shapes, reported above, are not the configuration's"),
-    (changed(d_model=15), BAD + "d_model 15 is not divisible by encoder_attention_heads 8"),
-    (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
-    (changed(dropuot=0.1), BAD + "'dropuot' is unknown: is 'dropout' meant"),
-    (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
-    (a_list, BAD + "(it is .1., not a JSON object of fields|list indices)"),
-    (not_json, "{folder}/config.json' is not a valid JSON file"),
-]
+FAULTS = {
+    "cut": (weights(lambda content: content[:-100]), CANNOT + ".*incomplete metadata"),
+    "cut in the header": (weights(lambda content: content[:50]), CANNOT + ".*header"),
+    "empty": (weights(lambda content: b""), CANNOT + ".*header too small"),
+    "moved": (weights(moved), CANNOT + ".*(offset|metadata)"),
+    "pickled under the name": (weights(lambda content: pickle.dumps([0.0] * 100)), CANNOT + ".*header"),
+    "pickled": (pickled, "no file named model.safetensors.* {folder}"),
+    "no weights": (without_weights, "no file named model.safetensors.* {folder}"),
+    "of Marian": (of_marian, CANNOT + "they are another architecture's, with final_logits_bias"),
+    "other size": (changed(d_model=32), CANNOT + "their shapes, reported above, are not the configuration's"),
+    "no size": (changed(d_model=None), CANNOT + "their shapes, reported above, are not the configuration's"),
+    "odd size": (changed(d_model=15), BAD + "d_model 15 is not divisible by encoder_attention_heads 8"),
+    "size a word": (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
+    "typing error": (changed(dropuot=0.1), BAD + "'dropuot' is unknown: is 'dropout' meant"),
+    "other type": (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
+    "a list": (configuration("[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
+    "no JSON": (configuration("{not json"), "{folder}/config.json' is not a valid JSON file"),
+}
 
 
-@pytest.mark.parametrize(("fault", "message"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
-@pytest.mark.parametrize("cls", (VanillaModel, VanillaForConditionalGeneration))
-def test_from_pretrained_names_the_folder_and_the_fault(folder, fault, message, cls):
-    fault(folder)
-    with pytest.raises((ValueError, OSError), match=message.format(folder=re.escape(str(folder)))) as raised:
-        cls.from_pretrained(folder)
-    assert len(str(raised.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(("fault", "message"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
-def test_the_script_names_the_folder_and_the_fault(folder, fault, message, monkeypatch, capsys, tmp_path):
-    """In one line, without a question on the terminal, and with nothing written."""
+@pytest.mark.parametrize(("fault", "message"), FAULTS.values(), ids=FAULTS)
+def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch):
+    """In one line, and by load_translator without a question on the terminal."""
     fault(folder)
     monkeypatch.setattr(sys, "stdin", None)
-    source = tmp_path / "source"
-    source.write_text("a house\n")
-    with pytest.raises(SystemExit) as exit:
-        script.main([str(folder), "--input", str(source), "--output", str(tmp_path / "out")])
-    assert exit.value.code == 2
-    last = capsys.readouterr().err.rsplit("\r", 1)[-1].strip().splitlines()[-1]
-    assert last.startswith("error: ")
-    assert str(folder) in last
-    assert not list(tmp_path.glob("out*"))
+    for load in (VanillaModel.from_pretrained, VanillaForConditionalGeneration.from_pretrained):
+        with pytest.raises((ValueError, OSError), match=message.format(folder=re.escape(str(folder)))) as raised:
+            load(folder)
+        assert len(str(raised.value).splitlines()) == 1
+    with pytest.raises((ValueError, OSError), match=re.escape(str(folder))):
+        load_translator([folder])
 
 
-def test_a_configuration_without_its_kind_is_refused_by_the_script(folder, monkeypatch, capsys, tmp_path):
-    """It names code of the folder: transformers would ask on the terminal whether to run it."""
+CODE = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast
+Path(__file__).with_name("executed").touch()
+class Own(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.mark.parametrize("command", ["translate", "average", "push"])
+def test_code_of_a_folder_is_never_run(folder, command, tmp_path, monkeypatch):
+    """Nor does transformers ask on the terminal whether to run it, and read the answer off the input."""
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    (folder / "own.py").write_text(CODE)
+    path = folder / "tokenizer_config.json"
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "own.Own"]}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    (folder.parent / "results.json").write_text("{}")
+    arguments = {
+        "translate": (translate.main, folder),
+        "average": (average.main, folder, tmp_path / "new"),
+        "push": (push.main, folder, "somebody/a-model"),
+    }
+    done = call(*arguments[command], stdin=b"y\ny\n")
+    assert re.match(f"model: the tokenizer of {folder} cannot be loaded: .*trust_remote_code", done.error)
+    assert done.errors.count("\n") == 1
+    assert not list(tmp_path.rglob("executed")) and not (tmp_path / "new").exists()
+
+
+def test_a_configuration_without_its_type_is_refused(folder):
+    """It names code of the folder, too."""
     changed(model_type=None)(folder)
-    (tmp_path / "source").write_text("a house\n")
-    with pytest.raises(SystemExit):
-        script.main([str(folder), "--input", str(tmp_path / "source")])
-    assert f"error: model: {folder}/config.json is bad: " in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"^model: {folder}/config.json is bad: "):
+        load_translator([folder])
 
 
-@pytest.mark.parametrize("file", ("tokenizer.json", "tokenizer_config.json"))
-def test_a_tokenizer_that_is_cut_off(folder, capsys, tmp_path, file):
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_is_cut_off(folder, file):
     path = folder / file
     path.write_bytes(path.read_bytes()[:30])
-    (tmp_path / "source").write_text("a house\n")
-    with pytest.raises(SystemExit):
-        script.main([str(folder), "--input", str(tmp_path / "source")])
-    assert f"error: model: the tokenizer of {folder} cannot be loaded: " in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"^model: the tokenizer of {folder} cannot be loaded: "):
+        load_translator([folder])
+
+
+@pytest.mark.parametrize(
+    ("file", "lacking"), [("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")]
+)
+def test_a_folder_that_lacks_a_file(folder, file, lacking):
+    (folder / file).unlink()
+    with pytest.raises(ValueError, match=rf"^model: {folder} is {lacking}, as it has no {file}$"):
+        load_translator([folder])
+
+
+def test_weights_that_are_missing_are_not_made_up(folder):
+    tensors = load_file(folder / WEIGHTS)
+    tensors.popitem()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"^model: the weights of .* lack "):
+        load_translator([folder])
+
+
+def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
+    make_tokenizer(["xyz"]).save_pretrained(folder)
+    with pytest.raises(ValueError, match=rf"^vocabulary: {good} and {folder} have different ones, of "):
+        load_translator([good, folder])
+    make_tokenizer(["a small house over there"]).save_pretrained(folder)
+    with pytest.raises(ValueError, match=rf"^vocabulary: the tokenizer of {folder} has \d+ tokens, the model 272$"):
+        load_translator([folder])
+
+
+def test_a_device_that_is_not_there(good):
+    with pytest.raises(ValueError, match=r"^device: nowhere cannot be used: .+"):
+        load_translator([good], device="nowhere")
 
 
 def test_a_pickle_is_read_where_it_is_asked_for(folder, good):

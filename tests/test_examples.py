@@ -1,46 +1,24 @@
 """Every example says what it does, and the quickstart goes all its way."""
 
 import json
-import os
 import runpy
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from helpers import ROOT, call, run_python
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 
 
-def run(script, *arguments, cwd):
-    environment = {
-        **os.environ,
-        "HF_HOME": str(cwd / "hf"),
-        "HF_DATASETS_CACHE": str(cwd / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "examples"))),
-    }
-    return subprocess.run(
-        [sys.executable, script, *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_help(script, tmp_path, monkeypatch, capsys):
+def test_help(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
-    with pytest.raises(SystemExit) as end:
+
+    def main():
+        monkeypatch.setattr("sys.argv", [str(script), "--help"])
         runpy.run_path(str(script), run_name="__main__")
-    output, errors = capsys.readouterr()
-    assert end.value.code == 0 and errors == ""
+
+    code, output, errors = call(main)
+    assert (code, errors) == (0, "")
     assert output.startswith(f"usage: {script.name}")
     assert list(tmp_path.iterdir()) == []
 
@@ -59,10 +37,10 @@ quickstart.quickstart(Path(sys.argv[1]), max_steps=2)
 @pytest.mark.slow
 def test_quickstart_goes_all_its_way(tmp_path):
     """Corpus, training, saving, loading, translating, pictures, on a corpus of 600 pairs. Quality is not asked here."""
-    done = run("-c", SMALL_QUICKSTART, tmp_path / "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", SMALL_QUICKSTART, tmp_path / "run", cwd=tmp_path)
+    assert done.code == 0, done.errors
     for name in ("source", "output", "reference"):
-        assert sum(line.startswith(f"  {name} ") for line in done.stdout.splitlines()) == 5
+        assert sum(line.startswith(f"  {name} ") for line in done.output.splitlines()) == 5
     results = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
     assert results["test_sentences"] == 8
     assert {"bleu", "chrf", "train_seconds", "tokens_per_second", "parameters"} <= results.keys()
@@ -72,11 +50,11 @@ def test_quickstart_goes_all_its_way(tmp_path):
     assert (tmp_path / "run-corpus" / "test.jsonl").is_file()
 
 
-def test_quickstart_says_what_is_wrong_in_one_line(tmp_path):
+@pytest.mark.parametrize("arguments", [["quickstart.py"], ["finetune_seq2seq_trainer.py", "--model", "none"]])
+def test_what_is_wrong_in_one_line(tmp_path, arguments):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").touch()
-    done = run(ROOT / "examples" / "quickstart.py", "--output_dir", tmp_path / "run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: output_dir: ")
-    assert "Traceback" not in done.stderr
+    script, *options = arguments
+    done = run_python(ROOT / "examples" / script, *options, "--output_dir", "run", cwd=tmp_path)
+    assert done.error == "output_dir: run holds something already; choose another folder"
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from modeling_vanilla.cli import export_ctranslate2
+from modeling_vanilla.cli import export
 from modeling_vanilla.inference import translate as our_translate
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
@@ -152,7 +152,7 @@ def folder(make_model, tokenizer, tmp_path):
 
 
 def test_the_script_writes_a_folder_that_translates(folder, tmp_path, make_model, tokenizer):
-    export_ctranslate2.main([str(folder), str(tmp_path / "new" / "ct2"), "--quantization", "int8"])
+    export.main(["--to", "ctranslate2", str(folder), str(tmp_path / "new" / "ct2"), "--quantization", "int8"])
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["ct2"]
     translator = ctranslate2.Translator(str(tmp_path / "new" / "ct2"))
     assert translator.compute_type == "int8_float32"
@@ -170,7 +170,7 @@ def test_the_script_writes_a_folder_that_translates(folder, tmp_path, make_model
 def test_the_script_says_what_is_wrong_in_one_line(folder, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        export_ctranslate2.main(arguments)
+        export.main(["--to", "ctranslate2", *arguments])
     assert stopped.value.code == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and error.endswith(message)
@@ -181,6 +181,6 @@ def test_the_script_asks_for_the_library(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "modeling_vanilla.interop.ctranslate2")
     with pytest.raises(SystemExit) as stopped:
-        export_ctranslate2.main([str(folder), str(tmp_path / "out")])
+        export.main(["--to", "ctranslate2", str(folder), str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: ctranslate2 is not installed: pip install ctranslate2"

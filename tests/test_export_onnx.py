@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from modeling_vanilla.cli import export_onnx
+from modeling_vanilla.cli import export
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 np = pytest.importorskip("numpy")
@@ -95,7 +95,7 @@ def test_the_script_writes_a_folder_that_translates_as_generate_does(make_model,
     model = make_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    export_onnx.main([str(tmp_path / "model"), str(tmp_path / "new" / "onnx")])
+    export.main(["--to", "onnx", str(tmp_path / "model"), str(tmp_path / "new" / "onnx")])
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["onnx"]
     inputs = AutoTokenizer.from_pretrained(tmp_path / "new" / "onnx")(texts, padding=True, return_tensors="pt")
     exported = Exported(tmp_path / "new" / "onnx")
@@ -127,7 +127,7 @@ def folder(make_model, tmp_path):
 def test_the_script_says_what_is_wrong_in_one_line(folder, tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        export_onnx.main(arguments)
+        export.main(["--to", "onnx", *arguments])
     assert stopped.value.code == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and error.endswith(message)
@@ -138,6 +138,6 @@ def test_the_script_asks_for_the_library(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "modeling_vanilla.interop.onnx")
     with pytest.raises(SystemExit) as stopped:
-        export_onnx.main([str(folder), str(tmp_path / "out")])
+        export.main(["--to", "onnx", str(folder), str(tmp_path / "out")])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: onnx is not installed: pip install onnx onnxscript"

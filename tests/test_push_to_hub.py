@@ -1,26 +1,23 @@
-"""The real client of the Hub publishes to a small server that speaks its calls, and loads from there."""
+"""`vanilla push`: the real client of the Hub publishes to a small server that speaks its calls, and loads it."""
 
 import base64
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
+from helpers import Done, call, make_tokenizer, run_python, save_folder
 from huggingface_hub import ModelCard, constants
+from test_model_card import RESULTS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.cli import push as push_to_hub
-from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.cli.push import main
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
@@ -149,75 +146,26 @@ class Answers(BaseHTTPRequestHandler):
             self.answer(200, content, ETag=f'"{hashlib.sha256(content).hexdigest()}"', X_Repo_Commit=found[0])
 
 
-@contextmanager
-def running_hub():
-    hub = Hub()
-    thread = threading.Thread(target=hub.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        hub.server_close()
-        thread.join()
-
-
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """An empty server, which this process takes for the Hub, and a token to write there."""
-    with running_hub() as hub:
-        use(hub, monkeypatch, tmp_path)
-        yield hub
-
-
-def use(hub: Hub, monkeypatch, home: Path) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # plain git LFS, which a small server can speak
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    hub = Hub()
+    thread = threading.Thread(target=hub.serve_forever, daemon=True)
+    thread.start()
+    for name, value in {
+        "ENDPOINT": hub.endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,  # plain git LFS, which a small server can speak
+        "HF_TOKEN_PATH": str(tmp_path / "token"),
+    }.items():
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
-
-
-def make_results(parameters: int) -> dict:
-    """What train_translation writes, as far as the card reads it."""
-    return {
-        "settings": {
-            "data": {
-                "source_lang": "en",
-                "target_lang": "de",
-                "train_file": "/home/somebody/secret/train.jsonl",
-                "train_source": None,
-                "train_target": None,
-                "dataset_name": None,
-            },
-            "training": {
-                "tokens_per_update": 4096,
-                "warmup_steps": 400,
-                "learning_rate_scale": 1.0,
-                "seed": 0,
-                "average_checkpoints": 5,
-            },
-        },
-        "example": SENTENCES[0],
-        "training_pairs": 29000,
-        "steps": 1300,
-        "tokens": 3250000,
-        "train_seconds": 240.0,
-        "processes": 1,
-        "device": "cpu",
-        "parameters": parameters,
-        "vocabulary": 280,
-        "test_sentences": 1000,
-        "bleu": 40.934,
-        "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
-        "bleu_compound_split": 40.91,
-        "bleu_compound_split_signature": "tok:13a+split",
-        "chrf": 61.2,
-        "chrf_signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0",
-    }
+    yield hub
+    hub.shutdown()
+    hub.server_close()
+    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -231,50 +179,36 @@ def model():
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory) -> Path:
-    """As train_translation leaves a run."""
+    """As training leaves a run."""
     run = tmp_path_factory.mktemp("run")
-    model.save_pretrained(run / "model")
-    train_tokenizer(texts=SENTENCES * 5, vocab_size=280).save_pretrained(run / "model")
-    (run / "results.json").write_text(json.dumps(make_results(model.num_parameters())))
+    save_folder(run / "model", model, make_tokenizer(SENTENCES))
+    (run / "results.json").write_text(json.dumps({**RESULTS, "parameters": model.num_parameters()}))
     return run
+
+
+def push(run, *options) -> Done:
+    return call(main, run / "model", REPO, *options)
 
 
 # Publishing
 
 
-def test_all_files_arrive_in_one_commit(hub, run, capsys):
-    push_to_hub.main([str(run / "model"), REPO, "--licence", "cc-by-4.0", "--private"])
+def test_all_files_arrive_in_one_commit(hub, run):
+    done = push(run, "--licence", "cc-by-4.0", "--private")
     ((name, files),) = hub.commits[REPO]
     assert hub.private[REPO]
-    assert capsys.readouterr().out.splitlines()[-1] == f'{REPO} is published; pin it with revision="{name}"'
+    assert (done.code, done.output) == (0, f'{REPO} is published; pin it with revision="{name}"\n')
     assert {path.name for path in (run / "model").iterdir()} | {"README.md"} == set(files)
     assert {"modeling_vanilla.py", "tokenizer.json", "generation_config.json", "model.safetensors"} <= set(files)
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
-
-
-def test_the_card_says_what_the_run_was(hub, run):
-    push_to_hub.main([str(run / "model"), REPO, "--licence", "cc-by-4.0"])
-    text = hub.commits[REPO][0][1]["README.md"].decode()
-    card = ModelCard(text)
-    assert card.data.license == "cc-by-4.0" and card.data.language == ["en", "de"]
-    (bleu, _) = card.data.eval_results
-    assert (bleu.metric_type, bleu.metric_value) == ("bleu", 40.93)
-    assert "tok:13a|smooth:exp|version:2.6.0" in bleu.metric_name
-    for said in ("29000 sentence pairs (train.jsonl)", "Intended use and limits", "cc-by-4.0", f'model="{REPO}"'):
-        assert said in text
-    assert "secret" not in text
-
-
-def test_a_second_time_makes_a_second_commit(hub, run):
-    for licence in ("cc-by-4.0", "mit"):
-        push_to_hub.main([str(run / "model"), REPO, "--licence", licence])
-    first, second = hub.commits[REPO]
-    assert first[0] != second[0]
-    assert ModelCard(second[1]["README.md"].decode()).data.license == "mit"
+    card = ModelCard(files["README.md"].decode())
+    assert card.data.license == "cc-by-4.0"
+    assert card.data.eval_results[0].metric_value == 40.93
+    assert f'model="{REPO}"' in card.text
 
 
 def test_what_is_published_loads_by_its_commit(hub, run, model, tmp_path):
-    push_to_hub.main([str(run / "model"), REPO])
+    push(run)
     pinned = {"revision": hub.commits[REPO][0][0], "cache_dir": tmp_path}
     loaded = AutoModelForSeq2SeqLM.from_pretrained(REPO, **pinned).eval()
     inputs = AutoTokenizer.from_pretrained(REPO, **pinned)(SENTENCES, padding=True, return_tensors="pt")
@@ -307,28 +241,15 @@ print(json.dumps({"tokens": tokens, "texts": texts, "module": type(model).__modu
 
 @pytest.mark.slow
 def test_what_is_published_translates_where_the_package_is_not(hub, run, model, tmp_path):
-    push_to_hub.main([str(run / "model"), REPO])
+    push(run)
     revision = hub.commits[REPO][0][0]
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
-        "HF_ENDPOINT": hub.endpoint,
-        "HF_HOME": str(tmp_path / "hf"),
-        "HF_HUB_DISABLE_XET": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    process = subprocess.run(
-        [sys.executable, "-P", "-c", ELSEWHERE, REPO, revision, json.dumps(SENTENCES)],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,  # nobody is there to answer a question
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert process.returncode == 0, process.stderr
-    *_, printed, last = process.stdout.splitlines()
+    variables = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "PYTHONPATH": ""}
+    arguments = ("-P", "-c", ELSEWHERE, REPO, revision, json.dumps(SENTENCES))
+    done = run_python(*arguments, cwd=tmp_path, **variables)
+    assert done.code == 0, done.errors
+    *_, printed, last = done.output.splitlines()
     facts = json.loads(last)
-    tokenizer = train_tokenizer(texts=SENTENCES * 5, vocab_size=280)
+    tokenizer = make_tokenizer(SENTENCES)
     expected = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
     assert facts["tokens"] == expected.tolist()
     assert facts["texts"] == tokenizer.batch_decode(expected, skip_special_tokens=True)
@@ -339,81 +260,53 @@ def test_what_is_published_translates_where_the_package_is_not(hub, run, model, 
 # What goes wrong
 
 
-def fail(arguments: list, capsys) -> str:
-    """The one line that main() leaves on stderr behind what the client shows there."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        push_to_hub.main(list(map(str, arguments)))
-    assert stopped.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err
-    return captured.err.splitlines()[-1]
-
-
-def no_token(hub, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN")
-
-
-def token(name: str):
-    return lambda hub, monkeypatch: monkeypatch.setenv("HF_TOKEN", name)
-
-
-def no_server(hub, monkeypatch):
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-
-
-def broken_at(part: str):
-    return lambda hub, monkeypatch: setattr(hub, "breaks_at", part)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "reason"),
     [
-        (no_token, r"error: no token to publish with: hf auth login, or HF_TOKEN"),
-        (token("hf_forged"), rf"error: {REPO}: not published: the token is not valid: .*"),
-        (token(READER), rf"error: {REPO}: not published: the token has no right to write there"),
-        (no_server, rf"error: {REPO}: not published: http://127.0.0.1:9: .*[Cc]onnect.*"),
-        (broken_at("/repos/create"), rf"error: {REPO}: not published: http://127.0.0.1:\d+: .*disconnected.*"),
-        (broken_at("/large/"), rf"error: {REPO}: not published: http://127.0.0.1:\d+: .*disconnected.*"),
-        (broken_at("/commit/main"), rf"error: {REPO}: not published: http://127.0.0.1:\d+: .*disconnected.*"),
+        ({"token": ""}, "no token to publish with: hf auth login, or HF_TOKEN"),
+        ({"token": "hf_forged"}, f"{REPO}: not published: the token is not valid: .*"),
+        ({"token": READER}, f"{REPO}: not published: the token has no right to write there"),
+        ({"endpoint": "http://127.0.0.1:9"}, rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*"),
+        *(
+            ({"breaks_at": part}, rf"{REPO}: not published: http://127\.0\.0\.1:\d+: .*disconnected.*")
+            for part in ("/repos/create", "/large/", "/commit/main")
+        ),
     ],
-    ids=["no token", "forged", "reader", "no server", "broken at first", "broken in the weights", "broken at the end"],
 )
-def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, capsys, spoil, message):
-    spoil(hub, monkeypatch)
-    assert re.fullmatch(message, fail([run / "model", REPO], capsys))
+def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, spoil, reason):
+    monkeypatch.setenv("HF_TOKEN", spoil.get("token", WRITER))
+    monkeypatch.setattr(constants, "ENDPOINT", spoil.get("endpoint", hub.endpoint))
+    hub.breaks_at = spoil.get("breaks_at")
+    assert re.fullmatch(reason, push(run).error)
     assert not any(hub.commits.values())
 
 
-def test_a_published_model_stays_when_the_next_one_fails(hub, run, capsys):
-    push_to_hub.main([str(run / "model"), REPO])
-    before = list(hub.commits[REPO])
+def test_a_second_time_makes_a_second_commit_or_none(hub, run):
+    for licence in ("cc-by-4.0", "mit"):
+        push(run, "--licence", licence)
+    first, second = before = list(hub.commits[REPO])
+    assert first[0] != second[0]
+    assert ModelCard(second[1]["README.md"].decode()).data.license == "mit"
     hub.breaks_at = "/commit/main"
-    fail([run / "model", REPO, "--licence", "mit"], capsys)
+    assert push(run, "--licence", "cc-by-4.0").code == 2
     assert hub.commits[REPO] == before
 
 
 @pytest.mark.parametrize(
-    ("folder", "repo", "results", "message"),
+    ("repo", "results", "message"),
     [
-        ("model", "a-model", None, "repo: a-model lacks its owner, as in you/a-model"),
-        ("model", "some body/a-model", None, "Repo id must use alphanumeric"),
-        ("nothing", REPO, None, "nothing is no model folder, as it has no config.json"),
-        ("model", REPO, "absent.json", "absent.json: no such file"),
-        ("model", REPO, "[1]", "holds a list, not the results of a run"),
-        ("model", REPO, "{1}", "cannot be read"),
-        ("model", REPO, '{"parameters": 7}', "of a model of 7 parameters"),
-        ("model", REPO, "short", "lacks 'settings'"),
+        ("a-model", None, "repo: a-model lacks its owner, as in you/a-model"),
+        ("some body/a-model", None, "Repo id must use alphanumeric"),
+        (REPO, None, "results.json: no such file"),
+        (REPO, "[1]", "holds a list, not the results of a run"),
+        (REPO, "{1}", "cannot be read"),
+        (REPO, '{"parameters": 7}', "of a model of 7 parameters"),
+        (REPO, '{"parameters": PARAMETERS}', "lacks 'settings'"),
     ],
 )
-def test_bad_input_reaches_no_server(hub, run, tmp_path, capsys, folder, repo, results, message):
-    arguments = [run / folder, repo]
-    if results == "short":
-        results = json.dumps({"parameters": json.loads((run / "results.json").read_text())["parameters"]})
+def test_bad_input_reaches_no_server(hub, run, model, tmp_path, repo, results, message):
+    path = tmp_path / "results.json"
     if results is not None:
-        path = tmp_path / (results if results.endswith(".json") else "results.json")
-        if not results.endswith(".json"):
-            path.write_text(results)
-        arguments += ["--results", path]
-    assert message in fail(arguments, capsys)
+        path.write_text(results.replace("PARAMETERS", str(model.num_parameters())))
+    assert message in call(main, run / "model", repo, "--results", path).error
     assert not hub.commits

@@ -256,7 +256,7 @@ def run(monkeypatch, capsys):
     """Runs the script on some stdin; gives its exit code, stdout and stderr."""
 
     def run(*arguments, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         code = 0
         try:
             script.main([str(argument) for argument in arguments])

@@ -1,53 +1,48 @@
 """Pictures of what a model attends to in a sentence, as in the paper's appendix: heat maps and lines between words.
 
-    python examples/visualize_attention.py runs/mine/model --sentence "A dog runs." --output_dir runs/attention
-    echo "A dog runs." | python examples/visualize_attention.py runs/mine/model --target "Ein Hund rennt." --layer 3
+    vanilla attention runs/mine/model --sentence "A dog runs." --output_dir runs/attention
+    echo "A dog runs." | vanilla attention runs/mine/model --target "Ein Hund rennt." --layer 3
 
 MODEL is a folder with a model and its tokenizer. Without --target the model translates the sentence first. The words
-are the tokenizer's pieces. Leaves in --output_dir: attention.html, one page that needs no network, to choose every kind
-of attention, layer and head on; and of one layer, for each --kind, KIND-heat.png (the mean of the chosen heads) and
+are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of attention, layer and head
+that needs no network; and of one layer, for each --kind, KIND-heat.png (the mean of the chosen heads) and
 KIND-lines.png (a colour for each head, thickness by weight).
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from transformers.utils import logging
 
 from ..inference import load_translator, translate
-from ..io import one_line_errors
-from ..visualization.attention import KINDS, AttentionMaps, attention_maps, draw_heat_map, draw_lines, save_figure
+from ..io import decode_lines, write_text
+from ..visualization.attention import KINDS, attention_maps, draw_heat_map, draw_lines, save_figure
+from .parser import CommandParser, run_command
 
-# Beyond, no picture is of use, and the page grows with the square.
+# Words of more tokens cannot be read in a picture, and the page grows with their square.
 MAX_TOKENS = 128
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
     parser.add_argument("--sentence", metavar="TEXT", help="the source (default: the line on stdin)")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
-    parser.add_argument("--kind", choices=tuple(KINDS), nargs="+", default=list(KINDS), help="default: all three")
+    parser.add_argument("--kind", choices=tuple(KINDS), nargs="+", help="uses of attention (default: all)")
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="default: %(default)s")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
+    run_command(parser, visualize, arguments)
+
+
+def visualize(options: Namespace) -> None:
     logging.disable_progress_bar()
-    with one_line_errors():
-        visualize(options)
-
-
-def visualize(options: argparse.Namespace) -> None:
-    """Write the page and the pictures that the options ask for.
-
-    Raises:
-        ValueError: for a blank or too long sentence or target, a folder without a model, or no such layer or head.
-    """
-    sentence = one_sentence("sentence", sys.stdin.read() if options.sentence is None else options.sentence)
+    lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
+    sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)
     model, tokenizer = load_translator([options.model])
     check_length("sentence", tokenizer(sentence).input_ids)
@@ -56,16 +51,16 @@ def visualize(options: argparse.Namespace) -> None:
         print(f"translation: {target}")
     check_length("target", tokenizer(text_target=target).input_ids)
     maps = attention_maps(model, tokenizer, sentence, target)
-    # Every picture before the first file: a layer that one kind has and another lacks leaves nothing half done.
+    # Every picture is drawn before the first is written: a layer that one kind has and another lacks leaves no file.
     figures = {}
-    for kind in options.kind:
+    for kind in options.kind or KINDS:
         layer = len(maps[kind].weights) - 1 if options.layer is None else options.layer
         figures[f"{kind}-heat.png"] = draw_heat_map(maps[kind], layer, options.head)
         figures[f"{kind}-lines.png"] = draw_lines(maps[kind], layer, options.head)
     options.output_dir.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         save_figure(figure, options.output_dir / name)
-    write_page(maps, sentence, options.output_dir / "attention.html")
+    write_text(options.output_dir / "attention.html", maps.page(sentence))
     print(f"written to {options.output_dir}: attention.html, {', '.join(figures)}")
 
 
@@ -73,7 +68,7 @@ def one_sentence(name: str, text: str) -> str:
     """The text without the white space around it.
 
     Raises:
-        ValueError: if nothing is left, or more than one line.
+        ValueError: if it is blank or has several lines.
     """
     text = text.strip()
     if not text:
@@ -84,15 +79,6 @@ def one_sentence(name: str, text: str) -> str:
 
 
 def check_length(name: str, ids: list[int]) -> None:
+    """Raise ValueError if there are more than MAX_TOKENS."""
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
-
-
-def write_page(maps: AttentionMaps, title: str, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(maps.page(title), encoding="utf-8")
-    part.replace(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,39 +1,40 @@
 """Translate a file or stdin, line by line: one line in, one line out, in the same order.
 
-    python examples/translate.py runs/mine/model --input test.en --output test.out --reference test.de
-    python examples/translate.py runs/mine/model < test.en | head -1
-    python examples/translate.py runs/one/model runs/two/model --interactive
+    vanilla translate runs/mine/model --input test.en --output test.out --reference test.de
+    vanilla translate runs/mine/model < test.en | head -1
+    vanilla translate runs/one/model runs/two/model --interactive
 
-MODEL is a folder with a model and its tokenizer. Several models of one vocabulary translate together: at every step
-the mean of their probabilities decides. A line ends at "\\n" alone, an empty line stays empty, and the whole input is
-read before it is translated, as sentences of like length go together (not with --interactive).
+MODEL is a folder with a model and its tokenizer. Several models of one vocabulary translate as an ensemble, by the
+mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty. The whole input is
+read before it is translated, because sentences of similar length form a batch; --interactive answers each line at once.
 
-By default the model's own search is used: of the paper, beam 4, alpha 0.6 and at most 50 tokens more than the source.
-A source that is longer than --max_source_tokens is cut at sentence ends, if need be at clause marks or blanks, and
-its pieces are translated each by itself; a warning names the line.
+The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
+source longer than --max_source_tokens is split at the ends of sentences, if need be at clause marks or blanks, and
+translated piece by piece; a warning names the line.
 
---nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", lines counted from 0, best first.
-The score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
+--nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", best first, LINE counted from 0. The
+score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
 translation, the empty one, of score 0.
 
---score FILE does not translate. It writes for each pair of an input line and a line of FILE: log P, the perplexity
-per token and the number of tokens, EOS counted, tabs between; the figures of all pairs together go to stderr.
+--score FILE does not translate. It writes for each pair of an input line and a line of FILE, separated by tabs: log P,
+the perplexity per token and the number of tokens, EOS included. The figures of all pairs together go to stderr.
 
---alignments FILE writes for each line its word links in the Pharaoh format, "SOURCE-TARGET ...", words from 0, as
-white space separates them. They are read off the cross attention, mean of all heads of one decoder layer, at the step
-that reads the target token as input (Chen et al. 2020, arXiv:2004.14837); which layer serves best depends on the
-model. With --score they are those of the given pairs, else those of the best translations.
+--alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
+white space and counted from 0: of the best translations, or of the given pairs with --score. It is read from the
+cross-attention, averaged over the heads of one decoder layer, at the step whose input is the target token (Chen et al.
+2020, arXiv:2004.14837); which layer is best depends on the model.
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C; 141 if nobody reads the output.
 """
 
-import argparse
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from transformers.utils import logging
@@ -42,101 +43,83 @@ from ..inference import load_translator, score_pairs, split_long, word_alignment
 from ..inference.alignment import align_pieces, pharaoh
 from ..inference.scoring import PairScore
 from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
-from ..io import one_line_errors, read_lines
+from ..io import decode_lines, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
+from .parser import CommandParser, run_command
+
+# What an option that chooses what to write cannot be combined with.
+EXCLUDED = {"interactive": ("input", "output", "score", "reference", "alignments"), "score": ("nbest", "reference")}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
-    with one_line_errors(), closed_pipe():
-        if options.interactive:
-            interact(options)
-        elif options.score:
-            score(options)
-        else:
-            translate_all(options)
+    parser = CommandParser(__doc__)
+    add = parser.add_argument
+    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add("--input", type=Path, metavar="FILE", help="UTF-8 text, plain or .gz (default: stdin)")
+    add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
+    add("--interactive", action="store_true", help="answer each line of stdin at once")
+    add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
+    add("--score", type=Path, metavar="FILE", help="score the lines of FILE as translations")
+    add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
+    add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
+    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
+    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
+    add("--num_beams", type=int, help="beams of the search (default: the model's)")
+    add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
+    add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
+    add("--max_source_tokens", type=int, default=MAX_SOURCE_TOKENS, help="longer sources are translated in pieces")
+    add("--tokens_per_batch", type=int, default=4096, help="source tokens of a batch with padding, times the beams")
+    add("--device", default="cpu", help='such as "cuda"')
+    add("--bf16", action="store_true", help="compute in bfloat16")
+    run_command(parser, run, arguments)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
-    parser.add_argument("--input", type=Path, metavar="FILE", help="UTF-8 text, plain or .gz (default: stdin)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="written when all is done (default: stdout)")
-    parser.add_argument("--interactive", action="store_true", help="answer each line of stdin at once")
-    parser.add_argument("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
-    parser.add_argument("--score", type=Path, metavar="FILE", help="score the lines of FILE as translations")
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
-    parser.add_argument(
-        "--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text (default: %(default)s)"
-    )
-    parser.add_argument("--alignments", type=Path, metavar="FILE", help="write word links to FILE")
-    parser.add_argument(
-        "--alignment_layer",
-        type=int,
-        default=0,
-        metavar="N",
-        help="decoder layer of --alignments (default: %(default)s)",
-    )
-    parser.add_argument("--num_beams", type=int, help="beams of the search (default: the model's)")
-    parser.add_argument("--length_penalty", type=float, help="alpha of the search (default: the model's)")
-    parser.add_argument("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
-    parser.add_argument(
-        "--max_source_tokens",
-        type=int,
-        default=MAX_SOURCE_TOKENS,
-        help="longer sources are translated in pieces (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--tokens_per_batch",
-        type=int,
-        default=4096,
-        help="source tokens of a batch, padding included, times the beams (default: %(default)s)",
-    )
-    parser.add_argument("--device", default="cpu", help='such as "cuda" (default: %(default)s)')
-    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16")
-    options = parser.parse_args(arguments)
-    for mode, excluded in (
-        ("interactive", ("input", "output", "score", "reference", "alignments")),
-        ("score", ("nbest", "reference")),
-    ):
+def run(options: Namespace) -> None:
+    for mode, excluded in EXCLUDED.items():
         for name in excluded:
             if getattr(options, mode) and getattr(options, name) is not None:
-                parser.error(f"--{name} cannot go with --{mode}")
-    return options
+                raise ValueError(f"--{name} cannot be combined with --{mode}")
+    with closed_pipe():
+        if options.interactive:
+            translate_interactively(options)
+        elif options.score:
+            score_file(options)
+        else:
+            translate_file(options)
 
 
-def translate_all(options: argparse.Namespace) -> None:
-    sources = input_lines(options)
-    references = options.reference and lines_beside(options.reference, sources)
+def translate_file(options: Namespace) -> None:
+    sources = list(input_lines(options))
+    references = options.reference and parallel_lines(options.reference, sources)
     model, tokenizer = load(options)
-    with whole_file(options.output) as output, whole_file(options.alignments) as alignments:
-        pieces = cut(model, tokenizer, sources, str(options.input or "stdin"), options)
+    with output_stream(options.output) as output, output_stream(options.alignments) as alignments:
+        pieces = split(model, tokenizer, sources, options)
         found = search(model, tokenizer, pieces, options, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
             write_links(align_pieces(model, tokenizer, sources, pieces, best, *settings), alignments)
         for number, line in enumerate(found):
-            output.write(answer(number, line, options.nbest))
+            output.write(format_line(number, line, options.nbest))
         output.flush()
     if references is not None:
         report_bleu([join_pieces(line) for line in best], references, options.bleu_tokenize)
 
 
-def interact(options: argparse.Namespace) -> None:
+def translate_interactively(options: Namespace) -> None:
     model, tokenizer = load(options)
-    for number, source in enumerate(stdin_lines()):
-        pieces = cut(model, tokenizer, [source], "stdin", options, first_line=number + 1)
+    for number, source in enumerate(input_lines(options)):
+        pieces = split(model, tokenizer, [source], options, first_line=number + 1)
         (found,) = search(model, tokenizer, pieces, options, show_progress=False)
-        sys.stdout.buffer.write(answer(number, found, options.nbest))
+        sys.stdout.buffer.write(format_line(number, found, options.nbest))
         sys.stdout.buffer.flush()
 
 
-def score(options: argparse.Namespace) -> None:
-    sources = input_lines(options)
-    targets = lines_beside(options.score, sources)
+def score_file(options: Namespace) -> None:
+    sources = list(input_lines(options))
+    targets = parallel_lines(options.score, sources)
     model, tokenizer = load(options)
-    with whole_file(options.output) as output, whole_file(options.alignments) as alignments:
+    with output_stream(options.output) as output, output_stream(options.alignments) as alignments:
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
@@ -149,27 +132,25 @@ def score(options: argparse.Namespace) -> None:
         report(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")
 
 
-def load(options: argparse.Namespace):
-    logging.disable_progress_bar()  # of the weights; the one of the sentences stays
+def load(options: Namespace):
+    logging.disable_progress_bar()  # for the weights, not for the sentences
     return load_translator(options.model, options.device, torch.bfloat16 if options.bf16 else torch.float32)
 
 
-def cut(model, tokenizer, sources: list[str], name: str, options, first_line: int = 1) -> list[list[str]]:
-    """The pieces of each line, with a warning for each that is cut."""
+def split(model, tokenizer, sources: list[str], options: Namespace, first_line: int = 1) -> list[list[str]]:
+    """The pieces of each line, with a warning for each line that is split."""
     pieces = split_long(model, tokenizer, sources, options.max_source_tokens)
     for number, parts in enumerate(pieces, start=first_line):
         if len(parts) > 1:
+            name = options.input or "stdin"
             report(f"warning: {name}, line {number}: too long, translated in {len(parts)} pieces")
     return pieces
 
 
 def search(model, tokenizer, lines: list[list[str]], options, show_progress: bool) -> list[list[list[Hypothesis]]]:
-    """For each piece of each line its n best translations; without --nbest the best alone, whose score is not asked."""
-    settings = {
-        name: value
-        for name in ("num_beams", "length_penalty", "max_extra_tokens")
-        if (value := getattr(options, name)) is not None
-    }
+    """The n best translations of each piece of each line; without --nbest the best alone, its score not computed."""
+    settings = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
+    settings = {name: value for name, value in settings.items() if value is not None}
     shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
     if options.nbest is None:
         found = translate_pieces(model, tokenizer, lines, **shared)
@@ -181,8 +162,8 @@ def write_links(links: Iterable, stream) -> None:
     stream.writelines(f"{pharaoh(line)}\n".encode() for line in links)
 
 
-def answer(number: int, pieces: list[list[Hypothesis]], nbest: int | None) -> bytes:
-    """What is written for a line of input. A line end that a model has written becomes a blank."""
+def format_line(number: int, pieces: list[list[Hypothesis]], nbest: int | None) -> bytes:
+    """What is written for a line of input."""
     if nbest is None:
         return f"{one_line(join_pieces(piece[0].text for piece in pieces))}\n".encode()
     found = join_nbest(pieces, nbest)
@@ -190,11 +171,12 @@ def answer(number: int, pieces: list[list[Hypothesis]], nbest: int | None) -> by
 
 
 def one_line(text: str) -> str:
+    """The text with each line end that the model generated as a blank."""
     return re.sub(r"[\r\n]+", " ", text)
 
 
 def report_bleu(translations: list[str], references: list[str], tokenize: str) -> None:
-    # Only where it is asked for: the metrics' libraries take seconds to load.
+    # Imported only when needed: the libraries of the metrics take seconds to load.
     from ..training.metrics import translation_scores
 
     scores = translation_scores(translations, references, tokenize)
@@ -206,25 +188,16 @@ def report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def input_lines(options: argparse.Namespace) -> list[str]:
-    return list(read_lines(options.input) if options.input else stdin_lines())
+def input_lines(options: Namespace) -> Iterator[str]:
+    return read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "stdin")
 
 
-def stdin_lines() -> Iterator[str]:
-    """The lines of stdin as they come, without their line ends.
+def parallel_lines(path: Path, sources: list[str]) -> list[str]:
+    """The lines of a file.
 
     Raises:
-        ValueError: if one is not UTF-8.
+        ValueError: if there are more or fewer than sources.
     """
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield line.rstrip(b"\r\n").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"stdin, line {number}: not UTF-8, {error.reason} at byte {error.start}") from None
-
-
-def lines_beside(path: Path, sources: list[str]) -> list[str]:
-    """The lines of a file that must have as many as there are sources."""
     lines = list(read_lines(path))
     if len(lines) != len(sources):
         raise ValueError(f"{path} has {len(lines)} lines, the input {len(sources)}")
@@ -232,34 +205,24 @@ def lines_beside(path: Path, sources: list[str]) -> list[str]:
 
 
 @contextmanager
-def whole_file(path: Path | None):
-    """A file to write bytes to that appears under its name when all is written; stdout for None."""
+def output_stream(path: Path | None) -> Iterator[BinaryIO]:
+    """A stream to a file that appears under its name when all is written; stdout for None."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # such as /dev/null or a named pipe
         with path.open("wb") as stream:
             yield stream
     else:
-        path = path.resolve()  # of a link, what it points to
-        part = path.with_name(path.name + ".part")
-        try:
-            with part.open("wb") as stream:
-                yield stream
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(path) as part, part.open("wb") as stream:
+            yield stream
 
 
 @contextmanager
 def closed_pipe() -> Iterator[None]:
-    """Ends the program when nobody reads its output any more, quietly, with the exit code of a SIGPIPE."""
+    """End the process quietly when nobody reads its output any more, with the exit code of a SIGPIPE."""
     try:
         yield
     except BrokenPipeError:
-        # What is still in the buffer goes nowhere, or Python would complain of it when it exits.
+        # The rest of the buffer goes nowhere, or Python would report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-
-
-if __name__ == "__main__":
-    main()

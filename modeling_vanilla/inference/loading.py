@@ -30,7 +30,7 @@ def load_translator(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from None
-    tokenizers = [_load_tokenizer(Path(folder)) for folder in folders]
+    tokenizers = [load_tokenizer(Path(folder)) for folder in folders]
     for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise ValueError(
@@ -44,7 +44,7 @@ def load_translator(
     return model.to(device).eval(), tokenizers[0]
 
 
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     for file, lacking in (("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")):
         if not (folder / file).is_file():
             raise ValueError(f"model: {folder} is {lacking}, as it has no {file}")

@@ -1,0 +1,48 @@
+"""Export a model to CTranslate2 (pip install ctranslate2) or to ONNX (pip install onnx onnxscript).
+
+    vanilla export --to ctranslate2 runs/mine/model runs/mine/ct2 --quantization int8
+    vanilla export --to onnx runs/mine/model runs/mine/onnx
+
+SRC is a model folder with its tokenizer. DST, which must be new or empty, appears only once it is complete; it holds
+the tokenizer too.
+
+CTranslate2 writes weights of 32-bit floats or of 8-bit integers. To translate with its export:
+
+    import ctranslate2
+    from transformers import AutoTokenizer
+    from modeling_vanilla.interop.ctranslate2 import translate
+
+    tokenizer, translator = AutoTokenizer.from_pretrained("runs/mine/ct2"), ctranslate2.Translator("runs/mine/ct2")
+    translate(translator, tokenizer, ["A sentence."])  # beam 4, GNMT's alpha 0.6, input + 50 tokens
+
+CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
+
+ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.onnx
+gives their inputs and outputs.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..interop.folders import FORMATS, export
+from .parser import CommandParser, run_command
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = CommandParser(__doc__)
+    parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
+    parser.add_argument("source", metavar="SRC", type=Path, help="a model folder")
+    parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
+    parser.add_argument("--quantization", help="for ctranslate2: float32 (the default) or int8")
+    parser.add_argument("--positions", type=int, help="for ctranslate2: longest sequence in tokens (default: 1024)")
+    run_command(parser, export_folder, arguments)
+
+
+def export_folder(options: Namespace) -> None:
+    settings = {name: getattr(options, name) for name in ("quantization", "positions")}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if settings and options.to != "ctranslate2":
+        raise ValueError(f"--{next(iter(settings))} is an option of --to ctranslate2")
+    export(options.to, options.source, options.destination, **settings)
+    print(f"{options.destination} is written")

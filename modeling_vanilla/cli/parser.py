@@ -1,0 +1,47 @@
+"""What all commands share: help that keeps the lines of its examples, bad usage in one line, and --debug."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from transformers import HfArgumentParser
+
+from ..io import one_line_errors
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The description line by line, and of each option its default, if it has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        unset = action.default is None or action.default is False
+        return action.help if unset else super()._get_help_string(action)
+
+
+class CommandParser(HfArgumentParser):
+    """A parser of options and of dataclasses of options, which says in one line what is wrong with its arguments.
+
+    Args:
+        description: the docstring of the command's module, whose examples keep their lines.
+        dataclass_types: whose fields become options, as HfArgumentParser has it.
+    """
+
+    def __init__(self, description: str, dataclass_types: Sequence[type] = ()):
+        # The fields of the dataclasses are too many for a line of usage that could be read.
+        usage = "%(prog)s [OPTION ...]" if dataclass_types else None
+        super().__init__(dataclass_types, usage=usage, description=description, formatter_class=_Help)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see --help\n")
+
+
+def run_command(
+    parser: CommandParser, command: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None = None
+) -> None:
+    """Parse the arguments, by default those of the process, and call the command with them.
+
+    Bad usage and what the command raises for bad input end the process with one line on stderr and exit code 2.
+    """
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error, as VANILLA_DEBUG=1 does")
+    options = parser.parse_args(arguments)
+    with one_line_errors(options.debug):
+        command(options)

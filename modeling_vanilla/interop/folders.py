@@ -1,0 +1,63 @@
+"""Whole folders, model and tokenizer: converted from another library, or exported to another format."""
+
+from importlib import import_module
+from pathlib import Path
+
+from ..inference import load_translator
+from ..io import check_unused, whole_folder
+from .fairseq import fairseq_tokenizer, from_fairseq
+from .fsmt import from_fsmt, fsmt_tokenizer
+from .marian import from_marian, marian_tokenizer
+
+LIBRARIES = {
+    "marian": (from_marian, marian_tokenizer),
+    "fsmt": (from_fsmt, fsmt_tokenizer),
+    "fairseq": (from_fairseq, fairseq_tokenizer),
+}
+# Each with the packages that it needs.
+FORMATS = {"ctranslate2": "ctranslate2", "onnx": "onnx onnxscript"}
+
+
+def convert(library: str, source: str, destination: Path) -> None:
+    """Write a model of one of LIBRARIES and its tokenizer as a folder that from_pretrained loads.
+
+    Args:
+        source: a folder, or a name on the Hub.
+
+    Raises:
+        ValueError: if `destination` holds something, `source` cannot be converted, or its tokenizer does not fit it.
+        OSError: if `destination` cannot be written, or the Hub not be reached.
+    """
+    check_unused("destination", destination)
+    load_model, load_tokenizer = LIBRARIES[library]
+    model, tokenizer = load_model(source), load_tokenizer(source)
+    if len(tokenizer) > model.config.vocab_size:
+        raise ValueError(f"{source}: the tokenizer has {len(tokenizer)} tokens, the model {model.config.vocab_size}")
+    with whole_folder(destination) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+
+
+def export(to: str, source: Path, destination: Path, **settings) -> None:
+    """Write the model and the tokenizer of the folder `source` in one of FORMATS.
+
+    Args:
+        settings: of to_ctranslate2.
+
+    Raises:
+        ValueError: if `destination` holds something, `source` cannot be loaded, a library is not installed, or for a
+            setting or a model that the format cannot express.
+        OSError: if `destination` cannot be written.
+    """
+    try:
+        library = import_module(f".{to}", __package__)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
+    check_unused("destination", destination)
+    model, tokenizer = load_translator([source])
+    with whole_folder(destination) as part:
+        if to == "onnx":
+            library.to_onnx(model, part, show_progress=True)
+            tokenizer.save_pretrained(part)
+        else:
+            library.to_ctranslate2(model, tokenizer, part, **settings)

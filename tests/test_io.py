@@ -1,0 +1,252 @@
+"""io.py: lines, files and folders that are whole or not there, and errors in one line."""
+
+import errno
+import gzip
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import call, tree
+from safetensors.torch import save_file
+
+from modeling_vanilla import io as files
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# Lines
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"a dog\na cat\n", ["a dog", "a cat"]),
+        (b"a dog\r\n\r\na cat", ["a dog", "", "a cat"]),
+        ("a\u2028b\x85c\x0bd\re\n".encode(), ["a\u2028b\x85c\x0bd\re"]),
+        (BYTE_ORDER_MARK + b"a dog\n" + BYTE_ORDER_MARK + b"a cat\n", ["a dog", "\ufeffa cat"]),
+    ],
+    ids=["empty", "feeds", "carriage returns", "other ends", "byte order mark"],
+)
+def test_lines(tmp_path, content, lines):
+    (tmp_path / "text").write_bytes(content)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(content))
+    for name in ("text", "text.gz"):
+        assert list(files.read_lines(tmp_path / name)) == lines
+    assert list(files.decode_lines(io.BytesIO(content), "stdin")) == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none", None, "cannot be read: No such file or directory"),
+        (".", None, "cannot be read: Is a directory"),
+        ("plain.gz", b"a dog\n", r"cannot be read: Not a gzipped file .*"),
+        ("cut.gz", gzip.compress(b"a dog\n" * 99)[:-9], r"cannot be read: Compressed file ended .*"),
+        ("damaged.gz", gzip.compress(b"a dog\n")[:10] + b"\xff" * 9, r"cannot be read: .*invalid .*"),
+        ("latin", b"a dog\nGr\xfc\xdfe\n", r"line 2: not UTF-8: byte 0xfc at position 2"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{path}[:,] {message}$"):
+        list(files.read_lines(path))
+
+
+# Files and folders, written whole or not at all
+
+
+def write(whole, path: Path, error: BaseException | None = None) -> None:
+    """Write "new" by whole_file or whole_folder, and fail with the error, if any, when it is half written."""
+    with whole(path) as part:
+        (part / "file" if whole is files.whole_folder else part).write_text("new", encoding="utf-8")
+        if error is not None:
+            raise error
+
+
+@pytest.fixture(params=["whole_file", "whole_folder"])
+def whole(request):
+    return getattr(files, request.param)
+
+
+@pytest.fixture
+def place(whole, tmp_path) -> Path:
+    """The path of something old."""
+    write(whole, tmp_path / "place")
+    for path in (tmp_path / "place", tmp_path / "place" / "file"):
+        if path.is_file():
+            path.write_text("old", encoding="utf-8")
+    return tmp_path / "place"
+
+
+def test_the_old_stays_until_the_new_is_whole(whole, place, tmp_path):
+    before = tree(tmp_path)
+    with whole(place) as part:
+        assert part == tmp_path / "place.part"
+        (part / "file" if whole is files.whole_folder else part).write_text("new", encoding="utf-8")
+        assert {name: content for name, content in tree(tmp_path).items() if not name.startswith(part.name)} == before
+    assert tree(tmp_path) == {name: content and b"new" for name, content in before.items()}
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyError("bad"), BrokenPipeError("bad"), KeyboardInterrupt()])
+def test_what_is_no_error_of_the_disk_passes_as_it_is(whole, place, tmp_path, error):
+    before = tree(tmp_path)
+    for path in (place, tmp_path / "new"):
+        with pytest.raises(type(error)) as raised:
+            write(whole, path, error)
+        assert raised.value is error
+        assert tree(tmp_path) == before
+
+
+def test_an_error_of_the_disk_names_what_was_to_be_written(whole, place, tmp_path):
+    before = tree(tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match=f"^{place}: cannot be written: .*No space left on device$") as raised:
+        write(whole, place, full)
+    assert raised.value.__cause__ is full
+    assert tree(tmp_path) == before
+
+
+def test_an_error_of_a_library_in_rust_names_it_too(tmp_path):
+    with (
+        pytest.raises(OSError, match=f"^{tmp_path}/new: cannot be written: .*os error 2"),
+        files.whole_folder(tmp_path / "new") as part,
+    ):
+        save_file({"a": torch.zeros(1)}, part / "none" / "model.safetensors")
+    assert not tree(tmp_path)
+
+
+def test_of_two_files_the_error_names_the_one_at_fault(tmp_path):
+    with (
+        pytest.raises(OSError, match=f"^{tmp_path}/none/two: cannot be written: "),
+        files.whole_file(tmp_path / "one"),
+        files.whole_file(tmp_path / "none" / "two") as part,
+    ):
+        part.write_text("new", encoding="utf-8")
+    assert not tree(tmp_path)
+
+
+def test_new_parents_go_with_a_folder_that_fails(tmp_path):
+    with pytest.raises(ValueError, match="bad"):
+        write(files.whole_folder, tmp_path / "a" / "b" / "c", ValueError("bad"))
+    assert not tree(tmp_path)
+    write(files.whole_folder, tmp_path / "a" / "b" / "c")
+    assert tree(tmp_path) == {"a": None, "a/b": None, "a/b/c": None, "a/b/c/file": b"new"}
+
+
+def test_a_link_stays_a_link(whole, place, tmp_path):
+    (tmp_path / "link").symlink_to(place)
+    names = {*tree(tmp_path)}
+    write(whole, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert {*tree(tmp_path)} == names
+    assert b"old" not in tree(tmp_path).values()
+
+
+def test_a_folder_that_a_person_has_moved_away_is_not_touched(tmp_path):
+    write(files.whole_folder, tmp_path / "model.old")
+    for _ in range(2):
+        write(files.whole_folder, tmp_path / "model")
+    assert [*tree(tmp_path)].count("model.old/file") == 1
+
+
+def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
+    write(files.whole_folder, tmp_path / "place")
+    (tmp_path / "place" / "file").write_text("old", encoding="utf-8")
+    before, rename = tree(tmp_path), Path.rename
+
+    def refuse(path, target):
+        if path.name == "place.part":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match=r"place: cannot be written: .*Permission denied"):
+        write(files.whole_folder, tmp_path / "place")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (os, "replace"), (Path, "rename"), (shutil, "rmtree")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_process_leaves_nothing_half_written(whole, place, tmp_path, monkeypatch, owner, name, count):
+    """Killed before the count-th call: the old or the new is in its place, or both are whole beside it."""
+    process = os.fork()
+    if not process:
+        calls, real = [], getattr(owner, name)
+
+        def die(*arguments, **keywords):
+            calls.append(name)
+            return os._exit(9) if len(calls) == count else real(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, die)
+        write(whole, place)
+        os._exit(0)
+    os.waitpid(process, 0)
+    found = tree(tmp_path)
+    if "place" in found:
+        assert found.get("place/file", found["place"]) in (b"old", b"new")
+    else:
+        assert (found["place.part/file"], found["place.old.part/file"]) == (b"new", b"old")
+    assert {name.split("/")[0] for name in found} <= {"place", "place.part", "place.old.part"}
+    write(whole, place)
+    assert tree(place) in ({}, {"file": b"new"})
+    assert whole is files.whole_folder or place.read_bytes() == b"new"
+
+
+def test_json_on_a_full_disk_is_as_it_was(tmp_path):
+    files.write_json(tmp_path / "value.json", {"value": "ü"})
+    (tmp_path / "value.json.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"value\.json: cannot be written: .*No space left on device"):
+        files.write_json(tmp_path / "value.json", {"value": 2})
+    assert tree(tmp_path) == {"value.json": '{\n "value": "ü"\n}\n'.encode()}
+
+
+def test_a_place_in_use(tmp_path):
+    for path in (tmp_path / "none", tmp_path):
+        files.check_unused("output_dir", path)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path):
+        with pytest.raises(ValueError, match=f"^output_dir: {path} holds something already; choose another folder$"):
+            files.check_unused("output_dir", path)
+
+
+# Errors in one line
+
+
+def fail(error: BaseException, debug: bool = False) -> None:
+    with files.one_line_errors(debug):
+        try:
+            raise RuntimeError("the cause")
+        except RuntimeError as cause:
+            raise error from cause
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
+        (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: [Errno 28] No space left: 'file'\n"),
+        (ValueError(), 2, "error: ValueError\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+    ],
+)
+def test_errors_in_one_line(error, code, line):
+    assert call(lambda: fail(error)) == (code, "", line)
+
+
+def test_an_error_of_the_program_keeps_its_traceback():
+    with pytest.raises(KeyError):
+        fail(KeyError("name"))
+
+
+@pytest.mark.parametrize(("debug", "variable", "shown"), [(True, "", True), (False, "1", True), (False, "0", False)])
+def test_the_cause_is_shown_on_request(monkeypatch, debug, variable, shown):
+    monkeypatch.setenv("VANILLA_DEBUG", variable)
+    done = call(lambda: fail(ValueError("bad"), debug))
+    assert done.code == 2 and done.errors.endswith("error: bad\n")
+    assert bool(re.search(r"Traceback.*RuntimeError: the cause.*ValueError: bad", done.errors, re.S)) == shown
