@@ -113,7 +113,6 @@ FAULTS = [
     (changed(d_model=None), CANNOT + "their shapes, reported above, are not the configuration's"),
     (changed(d_model=15), BAD + "d_model 15 is not divisible by encoder_attention_heads 8"),
     (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
-    (changed(dropuot=0.1), BAD + "'dropuot' is unknown: is 'dropout' meant"),
     (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
     (a_list, BAD + "(it is .1., not a JSON object of fields|list indices)"),
     (not_json, "{folder}/config.json' is not a valid JSON file"),
