@@ -1,6 +1,4 @@
-"""The settings of the Transformer, named as the paper names them, with a preset for every row of its Table 3."""
-
-from difflib import get_close_matches
+"""The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -34,7 +32,7 @@ def _ffn(d_ff: int) -> dict:
     return {"encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
 
 
-# What each model changes against the base model. The rows of Table 3 carry its letters and the figure they vary.
+# The fields in which each model differs from the base model. The rows of Table 3 are named by its letters.
 PRESETS: dict[str, dict] = {
     "base": {},
     "big": _BIG,
@@ -63,6 +61,10 @@ PRESETS: dict[str, dict] = {
     "E-learned": {"position_embedding_type": "learned"},
 }
 
+# The fields that count something: at least 1, or None.
+_COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k"]
+_COUNTS += ["encoder_attention_heads", "decoder_attention_heads", "d_v", "max_position_embeddings", "attention_window"]
+
 
 @strict
 class VanillaConfig(PreTrainedConfig):
@@ -75,34 +77,36 @@ class VanillaConfig(PreTrainedConfig):
         encoder_attention_heads, decoder_attention_heads: h, the parallel heads of each attention (3.2.2).
         encoder_ffn_dim, decoder_ffn_dim: d_ff, the inner width of the feed-forward networks (3.3).
         d_k, d_v: width of a head's keys and of its values; None means d_model / heads (3.2.2; Table 3 varies them).
-        dropout: P_drop on each sub-layer's output before it is added, and on embedding plus position (5.4).
-        attention_dropout, activation_dropout: dropout on the attention weights and inside the feed-forward network.
-            The paper has neither; later Transformers do.
-        activation_function: of the feed-forward network, a name that transformers knows (3.3: ReLU).
+        dropout: P_drop, applied to the output of each sub-layer before it is added to the sub-layer's input, and to
+            the sums of embeddings and positional encodings (5.4).
+        attention_dropout: dropout on the attention weights. Of the paper's models only the parsers of section 6.3 use
+            it; the paper does not give its rate.
+        activation_dropout: dropout on the inner layer of the feed-forward network. The paper has none; tensor2tensor
+            calls it relu_dropout.
+        activation_function: activation of the feed-forward network, by its name in transformers (3.3: ReLU).
         position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
-        max_position_embeddings: rows of the learned table; sinusoidal positions have no limit.
-        attention_window: r of section 4: self-attention sees r positions only, centred on its own in the encoder,
-            the last r in the decoder. None means all.
+        max_position_embeddings: size of the table of learned positions. Sinusoidal positions have no limit.
+        attention_window: r of section 4, the number of positions that self-attention attends to: centred on the query
+            in the encoder, the last r in the decoder. None means all positions.
         label_smoothing: epsilon_ls of the training loss (5.4).
-        tie_word_embeddings: one matrix for source embedding, target embedding and output projection (3.4).
-        attention_bias: whether W^Q, W^K, W^V and W^O carry a bias. The formulas of 3.2.2 have none; MarianMT's do.
-        output_bias: whether the output projection carries a bias. The paper has none; MarianMT's final_logits_bias.
-        init_std: standard deviation of the normal distribution that the projections are drawn from; None draws them
-            from Xavier's uniform distribution. The paper is silent. Its authors' code used the latter; the smaller
-            start trains post-LN layers several times faster (RESULTS.md). Embeddings, learned positions among them,
-            always have standard deviation d_model^-0.5, which gives tokens unit variance once multiplied by
-            sqrt(d_model).
-        layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is what its authors' code used.
+        tie_word_embeddings: whether source embedding, target embedding and output projection share one matrix (3.4).
+        attention_bias: whether W^Q, W^K, W^V and W^O have a bias. The formulas of 3.2.2 have none; MarianMT does.
+        output_bias: whether the output projection has a bias. The paper has none; MarianMT has final_logits_bias.
+        init_std: standard deviation of the normal distribution from which the projections are initialised. None means
+            Xavier's uniform distribution, as in tensor2tensor. The paper is silent. The default trains post-LN layers
+            several times faster (RESULTS.md). Embeddings, including learned positions, always have the standard
+            deviation d_model^-0.5, so that tokens have unit variance after the multiplication by sqrt(d_model).
+        layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
-            target shifted right behind the decoder start token.
-        use_cache: whether decoding keeps the keys and values of earlier positions.
+            target shifted right by one position, with decoder_start_token_id first.
+        use_cache: whether the decoder caches the keys and values of earlier positions.
 
     Raises:
-        ValueError: for a combination that no model can have; the message names the field and the value.
+        ValueError: if no model can have this configuration; the message names the field and the value.
     """
 
     model_type = "vanilla"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -139,19 +143,30 @@ class VanillaConfig(PreTrainedConfig):
     use_cache: bool = True
     is_encoder_decoder: bool = True
 
+    def __new__(cls, *args, **kwargs):
+        # Here, because __post_init__ cannot tell a field that was given from a default.
+        for alias, field in cls.attribute_map.items():
+            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
+                raise ValueError(f"{alias} {kwargs[alias]} and {field} {kwargs[field]} name the same setting: give one")
+        return super().__new__(cls)
+
     def __post_init__(self, **kwargs):
-        self.check()
         if not __name__.startswith("transformers_modules"):
             # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
+        self.check()
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "VanillaConfig":
-        """The configuration of a model of the paper by its name in PRESETS, with any field overridden.
+        """Return the configuration of a preset, with any fields overridden.
+
+        Args:
+            name: a name in PRESETS.
+            overrides: fields of this class and their values.
 
         Raises:
-            ValueError: if there is no such preset, or a field is not one of this class.
+            ValueError: if the preset or a field is unknown.
         """
         if name not in PRESETS:
             raise ValueError(f"preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
@@ -162,7 +177,11 @@ class VanillaConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "VanillaConfig":
-        """As PreTrainedConfig's; whatever is wrong with the contents of the file is a ValueError that names it."""
+        """Load a configuration, as PreTrainedConfig.from_pretrained does.
+
+        Raises:
+            ValueError: if the content of the file is invalid; the message names the folder or model.
+        """
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         except (TypeError, ValueError, StrictDataclassError) as error:
@@ -171,31 +190,25 @@ class VanillaConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs) -> "VanillaConfig":
-        """As PreTrainedConfig's.
+        """Build a configuration from a dictionary, as PreTrainedConfig.from_dict does; unknown fields are kept.
 
         Raises:
-            ValueError: for a configuration of another kind of model, or a field that is none here but a letter off one.
-                Other unknown fields are kept, as always in transformers: many tools leave a note of theirs.
+            ValueError: if it is no dictionary, or the configuration of another architecture.
         """
         if not isinstance(config_dict, dict):
             raise ValueError(f"it is {config_dict!r:.60}, not a JSON object of fields")
-        kind = config_dict.get("model_type", cls.model_type)
-        if kind != cls.model_type:
-            raise ValueError(f"model_type {kind!r} is of another architecture, not {cls.model_type!r}")
-        for name in config_dict.keys() - cls.__dataclass_fields__.keys() - cls.attribute_map.keys():
-            as_long = [field for field in cls.__annotations__ if abs(len(field) - len(name)) <= 1]
-            meant = get_close_matches(name, as_long, n=1, cutoff=0.85)
-            if meant:
-                raise ValueError(f"{name!r} is unknown: is {meant[0]!r} meant?")
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(f"model_type {model_type!r} is of another architecture, not {cls.model_type!r}")
         return super().from_dict(config_dict, **kwargs)
 
     def head_dims(self, num_heads: int) -> tuple[int, int]:
-        """(d_k, d_v) of one of `num_heads` heads (3.2.2)."""
+        """Return (d_k, d_v), the widths of one of `num_heads` heads (3.2.2)."""
         default = self.d_model // num_heads
         return (default if self.d_k is None else self.d_k), (default if self.d_v is None else self.d_v)
 
     def to_dict(self) -> dict:
-        """As PreTrainedConfig.to_dict, with what loading a folder without this package needs."""
+        """Return the fields, with the entries that let transformers load a saved model without this package."""
         output = super().to_dict()
         output["auto_map"] = {
             "AutoConfig": "configuration_vanilla.VanillaConfig",
@@ -206,49 +219,38 @@ class VanillaConfig(PreTrainedConfig):
         return output
 
     def check(self) -> None:
-        """Raise ValueError, naming the field and the value, if no model can have these settings."""
-        for field in (
-            "vocab_size",
-            "d_model",
-            "encoder_layers",
-            "decoder_layers",
-            "encoder_attention_heads",
-            "decoder_attention_heads",
-            "encoder_ffn_dim",
-            "decoder_ffn_dim",
-            "d_k",
-            "d_v",
-            "max_position_embeddings",
-            "attention_window",
-        ):
+        """Raise a ValueError that names the field and the value if no model can have this configuration."""
+
+        def require(condition: bool, message: str) -> None:
+            if not condition:
+                raise ValueError(message)
+
+        for field in _COUNTS:
             value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field} must be at least 1, not {value}")
+            require(value is None or value >= 1, f"{field} must be at least 1, not {value}")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
-            heads = getattr(self, field)
-            if self.d_model % heads and (self.d_k is None or self.d_v is None):
-                raise ValueError(
-                    f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v"
-                )
+            heads, given = getattr(self, field), None not in (self.d_k, self.d_v)
+            require(
+                given or self.d_model % heads == 0,
+                f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v",
+            )
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             value = getattr(self, field)
-            if not 0 <= value < 1:
-                raise ValueError(f"{field} must be at least 0 and below 1, not {value}")
-        if not self.layer_norm_eps > 0:
-            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps}")
-        if self.init_std is not None and not self.init_std > 0:
-            raise ValueError(f"init_std must be above 0, not {self.init_std}")
-        if self.position_embedding_type not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f"position_embedding_type must be 'sinusoidal' or 'learned', not {self.position_embedding_type!r}"
-            )
-        if self.activation_function not in ACT2FN:
-            raise ValueError(f"activation_function {self.activation_function!r} is not known to transformers")
+            require(0 <= value < 1, f"{field} must be at least 0 and below 1, not {value}")
+        for field in ("layer_norm_eps", "init_std"):
+            value = getattr(self, field)
+            require(value is None or value > 0, f"{field} must be above 0, not {value}")
+        positions, activation = self.position_embedding_type, self.activation_function
+        known = ("sinusoidal", "learned")
+        require(positions in known, f"position_embedding_type must be 'sinusoidal' or 'learned', not {positions!r}")
+        require(activation in ACT2FN, f"activation_function {activation!r} is not known to transformers")
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, field)
             for token_id in value if isinstance(value, list) else [value]:
-                if token_id is not None and not 0 <= token_id < self.vocab_size:
-                    raise ValueError(f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens")
+                require(
+                    token_id is None or 0 <= token_id < self.vocab_size,
+                    f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens",
+                )
 
 
 __all__ = ["PRESETS", "VanillaConfig"]

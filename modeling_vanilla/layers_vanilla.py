@@ -1,4 +1,7 @@
-"""Sections 3.1 and 3.3 to 3.5: the layers of the two stacks, the feed-forward network and the positions."""
+"""Sections 3.1, 3.3 and 3.5: the layers of both stacks, the feed-forward network and the positional encodings.
+
+Inside a layer, x is its input and memory the output of the encoder (elsewhere hidden_states, encoder_hidden_states).
+"""
 
 import math
 
@@ -13,7 +16,7 @@ from .configuration_vanilla import VanillaConfig
 
 
 class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then a feed-forward network, each followed by AddNorm (3.1)."""
+    """One of the encoder's N layers (3.1): x = AddNorm(x, SelfAttention(x)), then AddNorm(x, FFN(x))."""
 
     def __init__(self, config: VanillaConfig, layer_idx: int):
         super().__init__()
@@ -23,13 +26,15 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.ffn_add_norm = AddNorm(config)
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
-        """x (B, S, D) -> (B, S, D)"""
+        """x (B, S, D), attention_mask as in eager_attention -> (B, S, D)"""
         x = self.self_attn_add_norm(x, self.self_attn(x, attention_mask, **kwargs)[0])
         return self.ffn_add_norm(x, self.ffn(x))
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """As the encoder's layer, with attention over the encoder's output between the two (3.1)."""
+    """One of the decoder's N layers (3.1): the encoder's layer with a third sub-layer between its two, attention over
+    the encoder's output: x = AddNorm(x, CrossAttention(x, memory)).
+    """
 
     def __init__(self, config: VanillaConfig, layer_idx: int):
         super().__init__()
@@ -49,25 +54,26 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """x (B, T, D), the encoder's output memory (B, S, D) -> (B, T, D)"""
+        """x (B, T, D), memory (B, S, D), masks as in eager_attention -> (B, T, D)"""
         x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, past_key_values, **kwargs)[0])
         x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, past_key_values, **kwargs)[0])
         return self.ffn_add_norm(x, self.ffn(x))
 
 
 class AddNorm(nn.LayerNorm):
-    """LayerNorm(x + Dropout(Sublayer(x))): residual connection, dropout and post-layer normalisation (3.1, 5.4)."""
+    """LayerNorm(x + Dropout(Sublayer(x))): residual connection, layer normalisation (3.1), dropout (5.4)."""
 
     def __init__(self, config: VanillaConfig):
         super().__init__(config.d_model, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+        """x, the sub-layer's input, and its output, both (B, T, D) -> (B, T, D)"""
         return super().forward(x + self.dropout(sublayer_output))
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (3.3, Eq. 2), the same at every position."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (3.3, Eq. 2), applied to each position separately and identically."""
 
     def __init__(self, config: VanillaConfig, d_ff: int):
         super().__init__()
@@ -124,27 +130,22 @@ def _keep_mask(count: int, level: int) -> torch.Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(the same) (3.5). No parameters, no limit."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model)) (3.5)."""
 
     def __init__(self, d_model: int):
         super().__init__()
         self.d_model = d_model
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        """position_ids (..., T), counted from 0 -> (..., T, D) in 32-bit floats"""
+        """position_ids (..., T), counted from 0, of any size -> (..., T, D) in 32-bit floats"""
         pair = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
         angle = position_ids.unsqueeze(-1) * torch.exp(pair * (-math.log(10000.0) / self.d_model))
-        # An odd d_model leaves the last sine without its cosine.
+        # With an odd d_model, the last sine has no cosine.
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.d_model]
 
 
 class LearnedPositions(nn.Embedding):
-    """A vector learned for each of the first max_position_embeddings positions (3.5; Table 3, row E)."""
+    """PE(pos) = a learned vector, for each of max_position_embeddings positions (3.5; Table 3, row E)."""
 
     def __init__(self, config: VanillaConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
-
-
-def count_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions from 0, counted over real tokens only, so that padding on the left moves nothing. (B, T) -> (B, T)"""
-    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)

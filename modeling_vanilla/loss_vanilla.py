@@ -1,7 +1,7 @@
-"""Section 5.4: cross-entropy against smoothed labels, fused with the output projection.
+"""Section 5.4: cross-entropy with label smoothing, also fused with the output projection.
 
-With a vocabulary of 37000 the logits of one batch outweigh the rest of the training step. The fused form computes
-them a few rows at a time, takes loss and gradient from them on the spot and drops them, so that the full matrix
+With a vocabulary of 37000, the logits of a batch take more memory than the rest of the training step. The fused form
+computes a few rows of logits at a time, and from them the loss and the gradients at once, so that the whole matrix
 (tokens x vocabulary) never exists.
 """
 
@@ -9,25 +9,26 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-IGNORED = -100  # the label of a position that does not count, as everywhere in transformers
+IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
-# Rows of logits that exist at a time: few enough to stay in cache, enough to keep the products large.
+# Rows of logits computed at a time: few enough for a processor's cache, enough for large matrix products.
 CHUNK_ROWS = 256
 
 
 def smoothed_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, epsilon: float, num_items: torch.Tensor | int | None = None
 ) -> torch.Tensor:
-    """Cross-entropy against (1 - epsilon) * one-hot + epsilon / V, the mean over the labels that count.
+    """Mean over the labels y of -sum_v q_v log p_v with q = (1 - epsilon) onehot(y) + epsilon / V, p = softmax(logits).
 
     Args:
-        logits: (..., V). labels: (...), unshifted: the token each position shall give, IGNORED where none counts.
-        epsilon: epsilon_ls, the probability spread evenly over the whole vocabulary.
-        num_items: divide the sum by this instead of the number of labels that count here (the tokens of a whole
-            update, if this is one of its batches).
+        logits: (..., V).
+        labels: (...), the token to predict at each position, not shifted, or IGNORED.
+        epsilon: epsilon_ls, the probability that is spread evenly over the vocabulary.
+        num_items: divisor of the sum in place of the number of labels that are not IGNORED: the tokens of a whole
+            update, if this batch is a part of it.
 
     Returns:
-        A scalar in nats per token.
+        A scalar in nats per token; 0 if every label is IGNORED.
     """
     total = nn.functional.cross_entropy(
         logits.flatten(0, -2).float(),
@@ -36,10 +37,10 @@ def smoothed_cross_entropy(
         label_smoothing=epsilon,
         reduction="sum",
     )
-    return total / _count(labels, num_items)
+    return total / _divisor(labels, num_items)
 
 
-# Its loop over chunks would be compiled anew for every number of rows; what it calls is compiled already.
+# torch.compile would compile the loop over chunks anew for every number of rows, and gain nothing.
 @torch.compiler.disable
 def fused_smoothed_cross_entropy(
     hidden: torch.Tensor,
@@ -48,30 +49,33 @@ def fused_smoothed_cross_entropy(
     epsilon: float,
     num_items: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """smoothed_cross_entropy(hidden @ weight.T, labels, ...) without ever holding those logits.
+    """smoothed_cross_entropy(hidden @ weight.T, labels, ...), with only CHUNK_ROWS rows of the logits in memory.
 
     Args:
-        hidden: (..., D), the decoder's output. weight: (V, D), the output projection. The rest as above.
+        hidden: (..., D), the decoder's output.
+        weight: (V, D), the output projection.
+        The other arguments are those of smoothed_cross_entropy.
     """
     device_type = hidden.device.type
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else weight.dtype
-    counts = labels.flatten() != IGNORED
-    rows = hidden.flatten(0, -2)[counts]
-    return _FusedLoss.apply(rows, weight, labels.flatten()[counts], epsilon, dtype) / _count(labels, num_items)
+    labelled = labels.flatten() != IGNORED
+    rows = hidden.flatten(0, -2)[labelled]
+    return _FusedLoss.apply(rows, weight, labels.flatten()[labelled], epsilon, dtype) / _divisor(labels, num_items)
 
 
-def _count(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
-    # A batch without a single label that counts has loss 0, not 0 / 0.
-    return (labels != IGNORED).sum().clamp(min=1) if num_items is None else num_items
+def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
+    """The number of labels, or num_items if given; 1 instead of 0, for then the sum is 0, too."""
+    count = (labels != IGNORED).sum() if num_items is None else num_items
+    return count + (count == 0)
 
 
 class _FusedLoss(torch.autograd.Function):
     """Sum over rows of -sum_v q_v log p_v with p = softmax(z), z = h W^T, q = (1 - epsilon) onehot(y) + epsilon / V.
 
-    As q sums to 1, a row's loss is logsumexp(z) - (1 - epsilon) z_y - epsilon mean(z), and its gradient in z is
-    p - q. Both are there once p is, so the forward pass computes the gradients as well. The even part of q needs no
-    pass over the vocabulary: with w the sum of W's rows, it adds epsilon / V w to q W.
+    As q sums to 1, the loss of a row is logsumexp(z) - (1 - epsilon) z_y - epsilon mean(z), and its gradient with
+    respect to z is p - q. Both follow from p, so the forward pass computes the gradients as well. The uniform part of q
+    needs no pass over the vocabulary: with w the sum of the rows of W, its share of q W is epsilon / V w.
     """
 
     @staticmethod
@@ -84,7 +88,7 @@ class _FusedLoss(torch.autograd.Function):
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
-        # Written over and over: fresh memory of this size costs a CPU more than the arithmetic in it.
+        # Reused by every chunk: on a CPU, allocating memory of this size costs more than the arithmetic in it.
         logits = w.new_empty(min(CHUNK_ROWS, hidden.shape[0]), w.shape[0])
         product, product_32 = torch.empty_like(w), torch.empty_like(weight_grad)
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
@@ -95,7 +99,7 @@ class _FusedLoss(torch.autograd.Function):
             total += log_normaliser.sum() - (1 - epsilon) * z_y.sum()
             p_y = p.gather(1, y).float()
             rest = p.scatter_(1, y, 0).sum(dim=-1, keepdim=True).float()
-            # p_y - q_y cancels where the model is sure, and there what the rest leaves of 1 is the more exact p_y.
+            # Where p_y is near 1, p_y - q_y loses digits to cancellation: 1 - sum of the others is more exact.
             p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
             p = p.scatter_(1, y, (p_y - (1 - epsilon)).to(p.dtype)).to(dtype)
             hidden_grad[start : start + CHUNK_ROWS] = p @ w - spread * weight_sum

@@ -1,4 +1,8 @@
-"""Section 3: the Transformer. Encoder and decoder, the model of both, and the model with its output projection."""
+"""Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and the model with its output projection.
+
+The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, the loss (5.4) in loss_vanilla.py. Axes: B
+batch, S source length, T target length, H heads, D d_model, V vocabulary.
+"""
 
 import math
 
@@ -21,20 +25,13 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
-from .layers_vanilla import (
-    DecoderLayer,
-    Dropout,
-    EncoderLayer,
-    LearnedPositions,
-    SinusoidalPositions,
-    count_positions,
-)
+from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
-    """What every model here shares: its configuration, its initialisation, and what transformers may do with it."""
+    """The base class of every model here: initialisation, loading, and the features that transformers may use."""
 
     config: VanillaConfig
     config_class = VanillaConfig
@@ -42,14 +39,13 @@ class VanillaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
     _supports_sdpa = True
-    # transformers' unpadding for flash attention takes the keys' padding for the queries', which is wrong in
-    # cross-attention: refused rather than wrong.
+    # transformers' flash attention would apply the padding of the keys to the queries, wrong in cross-attention.
     _supports_flash_attn = False
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: VanillaConfig):
-        config.check()  # from_pretrained(..., dropout=1.5) sets attributes behind the constructor's back
+        config.check()  # from_pretrained(..., dropout=1.5) changes fields after the configuration was checked
         super().__init__(config)
 
     @classmethod
@@ -61,11 +57,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
         output_loading_info: bool = False,
         **kwargs,
     ):
-        """As PreTrainedModel's, but a pickle is read only if use_safetensors=False says so.
+        """Load a model, as PreTrainedModel.from_pretrained does, but read a pickle only with use_safetensors=False.
 
         Raises:
-            ValueError: for a configuration that is bad, or weights that cannot be read or are not of such a model.
-            OSError: where there is no model.
+            ValueError: if the configuration is invalid, or the weights are unreadable or of another architecture.
+            OSError: if there is no model.
         """
         bad = f"the weights of {pretrained_model_name_or_path} cannot be loaded"
         try:
@@ -82,7 +78,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
             if "ignore_mismatched_sizes" not in str(error):
                 raise
             raise ValueError(f"{bad}: their shapes, reported above, are not the configuration's") from error
-        # One that is missing is drawn, as always in transformers; so would be all of a file of another architecture.
+        # transformers initialises missing weights at random; with another architecture's file, that is all of them.
         missing, unknown = found["missing_keys"], found["unexpected_keys"]
         if 2 * min(len(missing), len(unknown)) > len(model.state_dict()):
             raise ValueError(f"{bad}: they are another architecture's, with {min(unknown)}")
@@ -90,7 +86,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """The paper is silent: see VanillaConfig.init_std."""
+        """Initialise the parameters of one module. The paper is silent: see VanillaConfig.init_std."""
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.LayerNorm):
@@ -99,8 +95,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             if module.bias is not None:
                 init.zeros_(module.bias)
-            # The parts of a fused projection are W^Q, W^K and W^V: each is drawn as the matrix that it is. A part does
-            # not carry from_pretrained's mark of a weight that came from a file.
+            # Each of W^Q, W^K and W^V in a fused projection is initialised as a matrix of its own. transformers marks
+            # the weights that it has loaded, but a slice does not carry the mark.
             if not getattr(module.weight, "_is_hf_initialized", False):
                 for part in module.weight.split(getattr(module, "parts", module.out_features)):
                     self._init_projection(part)
@@ -111,9 +107,18 @@ class VanillaPreTrainedModel(PreTrainedModel):
         else:
             init.normal_(weight, std=self.config.init_std)
 
+    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
+        """Resize the vocabulary, as PreTrainedModel does, and with it the embedding of an untied decoder."""
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if not self.config.tie_word_embeddings:
+            decoder, size = self.get_decoder(), embeddings.num_embeddings
+            resized = self._get_resized_embeddings(decoder.embed_tokens, size, mean_resizing=mean_resizing)
+            decoder.embed_tokens = resized
+        return embeddings
+
 
 class VanillaStack(VanillaPreTrainedModel):
-    """What encoder and decoder share: the input layer (3.4, 3.5, 5.4) and N layers of their kind (3.1)."""
+    """A stack of N identical layers (3.1) over embeddings (3.4) and positional encodings (3.5)."""
 
     def __init__(self, config: VanillaConfig, layers: list[nn.Module]):
         super().__init__(config)
@@ -125,36 +130,54 @@ class VanillaStack(VanillaPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def look_up(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """Rows of the embedding matrix, not yet scaled: (B, T) or, as given, (B, T, D) -> (B, T, D)"""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "give exactly one of input_ids and inputs_embeds (for the decoder: of their decoder_ twins)"
-            )
-        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    def embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        past_length: int = 0,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4).
 
-    def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int = 0) -> torch.Tensor:
-        """Of the tokens x (B, T, D) behind so many others; attention_mask (B, past + T). -> (B, T) or (1, T)"""
+        Args:
+            input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
+            attention_mask: (B, past_length + T), 0 for padding, which does not count as a position.
+            past_length: number of earlier positions in the cache.
+            position_ids: (B, T) or (1, T), in place of those that follow from attention_mask and past_length.
+
+        Returns:
+            (B, T, D)
+
+        Raises:
+            ValueError: unless exactly one of input_ids and inputs_embeds is given, or if the sequence is longer than
+                the table of learned positions.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            position_ids = self.positions(x, attention_mask, past_length)
+        x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
+        if torch.is_autocast_enabled(x.device.type):
+            # The residual stream, too. On a CPU, autocast would otherwise leave it in 32 bits; on a GPU it changes to
+            # 16 bits after the first LayerNorm.
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)
+
+    def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+        """Positions of the tokens x (B, T, D), from 0, without padding. attention_mask as for embed. -> (B or 1, T)"""
         length = x.shape[1]
         limit = self.config.max_position_embeddings
         if self.config.position_embedding_type == "learned" and past_length + length > limit:
             raise ValueError(f"a sequence of {past_length + length} tokens is beyond max_position_embeddings {limit}")
         if attention_mask is not None and attention_mask.dim() == 2:
-            return count_positions(attention_mask)[:, -length:]
+            return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
         return torch.arange(length, device=x.device).unsqueeze(0) + past_length
-
-    def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Dropout(x * sqrt(d_model) + PE): what enters the first layer (3.4, 3.5, 5.4). (B, T, D) -> (B, T, D)"""
-        x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
-        if torch.is_autocast_enabled(x.device.type):
-            # The residual stream, too. On a CPU, autocast would otherwise keep it in 32 bits from here on; on a GPU it
-            # does so after the first LayerNorm.
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        return self.dropout(x)
 
 
 class VanillaEncoder(VanillaStack):
-    """Maps the source (x_1, ..., x_n) to continuous representations z = (z_1, ..., z_n) (3.1)."""
+    """The encoder (3.1): z = (z_1, ..., z_n) = Encoder(x_1, ..., x_n), N layers of self-attention and feed-forward."""
 
     _can_record_outputs = {"hidden_states": EncoderLayer, "attentions": OutputRecorder(SelfAttention, index=1)}
 
@@ -170,25 +193,24 @@ class VanillaEncoder(VanillaStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
-        """Encode.
+        """Encode the source.
 
         Args:
-            input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D) rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 1 for a token, 0 for padding, on either side.
+            input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D), rows of the embedding matrix, not scaled.
+            attention_mask: (B, S), 1 for a token, 0 for padding, which may be on either side.
 
         Returns:
-            last_hidden_state (B, S, D); hidden_states and attentions if asked for.
+            last_hidden_state (B, S, D); hidden_states and attentions if requested.
         """
-        x = self.look_up(input_ids, inputs_embeds)
+        x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = encoder_mask(self.config, x, attention_mask)
-        x = self.embed(x, self.positions(x, attention_mask))
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
 
 
 class VanillaDecoder(VanillaStack):
-    """Given z, generates the target one symbol at a time, each from z and the symbols before it (3.1)."""
+    """The decoder (3.1): it predicts each target token y_t from the encoder's output z and y_1, ..., y_{t-1}."""
 
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
@@ -213,40 +235,37 @@ class VanillaDecoder(VanillaStack):
         position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode.
+        """Decode the target.
 
         Args:
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
-                With a cache, those tokens that it does not hold yet.
-            attention_mask: (B * beams, past + T), 0 where the target is padding. Or (B * beams, 1, T, past + T), what
-                each token sees, itself and whatever came before it, as `eager_attention` takes it.
-            position_ids: (B * beams, T) or (1, T), where they are not what attention_mask and past_key_values tell.
+                With a cache, only the tokens that are not in it yet.
+            attention_mask: (B * beams, past + T), 0 where the target is padding; or (B * beams, 1, T, past + T), the
+                complete mask of the self-attention, as `eager_attention` takes it.
+            position_ids: (B * beams, T) or (1, T), if they do not follow from attention_mask and past_key_values.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: (B, S).
-            past_key_values: the keys and values of earlier positions. use_cache: whether to keep them.
+            past_key_values: cache of the keys and values of earlier positions. use_cache: whether to return one.
 
         Returns:
-            last_hidden_state (B * beams, T, D), past_key_values; hidden_states and attentions if asked for.
+            last_hidden_state (B * beams, T, D), past_key_values; hidden_states and attentions if requested.
         """
-        x = self.look_up(input_ids, inputs_embeds)
+        if encoder_hidden_states is None:
+            raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        x = self.embed(input_ids, inputs_embeds, attention_mask, past_length, position_ids)
         self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
-        if encoder_hidden_states is None:
-            raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
-        memory_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
-        if position_ids is None:
-            position_ids = self.positions(x, attention_mask, past_length)
-        x = self.embed(x, position_ids)
+        padding_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
-            # Positional, so that gradient checkpointing sees what needs a gradient.
-            x = layer(x, encoder_hidden_states, self_mask, memory_mask, past_key_values, **kwargs)
+            # By position: gradient checkpointing tracks no keyword arguments.
+            x = layer(x, encoder_hidden_states, self_mask, padding_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
 
 
 class VanillaModel(VanillaPreTrainedModel):
-    """Encoder and decoder over one embedding matrix (3.4), without the output projection."""
+    """Encoder and decoder with a shared embedding matrix (3.1, 3.4), without the output projection."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
@@ -263,12 +282,6 @@ class VanillaModel(VanillaPreTrainedModel):
         self.encoder.embed_tokens = value
         if self.config.tie_word_embeddings:
             self.decoder.embed_tokens = value
-
-    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """As PreTrainedModel's; an untied decoder's embedding follows."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        _resize_untied_decoder(self, self.decoder, embeddings, mean_resizing)
-        return embeddings
 
     @can_return_tuple
     def forward(
@@ -288,14 +301,15 @@ class VanillaModel(VanillaPreTrainedModel):
         """Encode the source, decode the target.
 
         Args:
-            input_ids, attention_mask, inputs_embeds: the source, as VanillaEncoder takes it.
-            encoder_outputs: what the encoder has given, in place of the source.
+            input_ids, attention_mask, inputs_embeds: the source, as in VanillaEncoder.forward.
+            encoder_outputs: output of the encoder, in place of the source.
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, decoder_position_ids: the target, shifted
-                right, as VanillaDecoder takes it.
-            past_key_values, use_cache: keys and values of earlier target positions, and whether to keep them.
+                right, as in VanillaDecoder.forward.
+            past_key_values, use_cache: as in VanillaDecoder.forward.
 
         Returns:
-            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), and what was asked for.
+            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), past_key_values; hidden
+            states and attentions of both if requested.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -327,7 +341,7 @@ class VanillaModel(VanillaPreTrainedModel):
 
 
 class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixin):
-    """The whole Transformer: the decoder's output, projected by the embedding matrix, gives the next token (3.4)."""
+    """The Transformer: P(next token) = softmax(E DecoderOutput), with the embedding matrix E as projection (3.4)."""
 
     _tied_weights_keys = {
         "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
@@ -339,25 +353,13 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.generation_config = default_generation_config(config)
-        # By this class's name, Trainer of transformers 5.10 takes its loss for one that shifts the labels, and would
-        # leave the first of each row out of num_items_in_batch.
+        # transformers 5.10 infers from the class name that the loss shifts the labels, and Trainer then leaves the
+        # first label of each row out of num_items_in_batch.
         self.loss_type = None
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.model.set_input_embeddings(value)
-
-    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """As PreTrainedModel's; an untied decoder's embedding follows."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        _resize_untied_decoder(self, self.model.decoder, embeddings, mean_resizing)
-        return embeddings
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The target shifted right behind the decoder start token (3.1). (B, T) -> (B, T)"""
+        """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         for field in ("decoder_start_token_id", "pad_token_id"):
             if getattr(self.config, field) is None:
                 raise ValueError(f"labels need a {field} in the configuration, which is None")
@@ -381,19 +383,19 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
-        """Score the target, or the next token.
+        """Compute the logits of the target, and the loss if there are labels.
 
         Args:
-            labels: (B, T) the target, not shifted, IGNORED (-100) where there is none; the decoder's input is made
-                from it if not given.
-            num_items_in_batch: the loss is the sum over this batch divided by it (default: the labels that count).
-            The rest as VanillaModel takes it.
+            labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
+                input is made from them if it is not given.
+            num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
+            The other arguments are those of VanillaModel.forward.
 
         Returns:
-            loss: scalar, label-smoothed (5.4), if there are labels.
-            logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the step then never
-                holds that matrix.
-            The rest as VanillaModel gives it.
+            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
+            logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the fused loss never
+                holds the whole matrix.
+            The other fields are those of VanillaModel.forward.
         """
         if labels is not None:
             use_cache = False
@@ -411,38 +413,19 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             use_cache=use_cache,
             **kwargs,
         )
-        loss, logits = self.project(outputs.last_hidden_state, labels, num_items_in_batch)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        fields = dict(outputs)
+        loss, logits = self.project(fields.pop("last_hidden_state"), labels, num_items_in_batch)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
     def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):
         """The output projection (3.4) and the loss (5.4). x (B, T, D) -> loss or None, logits (B, T, V) or None"""
         epsilon = self.config.label_smoothing
-        # The fused loss knows a matrix alone. An output layer that somebody has replaced (an adapter, a quantised one)
-        # must be called, not bypassed.
+        # The fused loss takes the weight matrix. An output layer that is not plain (adapted, quantised) is called.
         plain = type(self.lm_head) is nn.Linear and self.lm_head.bias is None
         if labels is not None and self.training and plain:
             return fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items), None
         logits = self.lm_head(x)
         return None if labels is None else smoothed_cross_entropy(logits, labels, epsilon, num_items), logits
-
-
-def _resize_untied_decoder(
-    model: PreTrainedModel, decoder: VanillaDecoder, embeddings: nn.Embedding, mean_resizing: bool
-) -> None:
-    if not model.config.tie_word_embeddings:
-        decoder.embed_tokens = model._get_resized_embeddings(
-            decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
-        )
 
 
 __all__ = [

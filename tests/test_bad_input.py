@@ -96,7 +96,6 @@ FAULTS = {
     "no size": (changed(d_model=None), CANNOT + "their shapes, reported above, are not the configuration's"),
     "odd size": (changed(d_model=15), BAD + "d_model 15 is not divisible by encoder_attention_heads 8"),
     "size a word": (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
-    "typing error": (changed(dropuot=0.1), BAD + "'dropuot' is unknown: is 'dropout' meant"),
     "other type": (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
     "a list": (configuration("[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
     "no JSON": (configuration("{not json"), "{folder}/config.json' is not a valid JSON file"),

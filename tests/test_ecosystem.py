@@ -1,16 +1,17 @@
-"""The tools that people of transformers have already, each with the real library: what it makes of our model."""
+"""The tools that users of transformers have already, each as the real library, with our model."""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
-from transformers import StaticCache
+from transformers import Seq2SeqTrainer, StaticCache, TorchAoConfig, Trainer
+from transformers import Seq2SeqTrainingArguments as TrainingArguments
 
 from modeling_vanilla import VanillaForConditionalGeneration
 
 GREEDY = {"num_beams": 1, "length_penalty": 1.0}
-VARIED = {"max_new_tokens": 20, "no_repeat_ngram_size": 2}  # of itself, a model of random weights repeats one token
+VARIED = {"max_new_tokens": 20, "no_repeat_ngram_size": 2}  # without it, a model of random weights repeats one token
 
 
 @pytest.fixture
@@ -41,36 +42,54 @@ def translations_of(model, batch, **settings) -> list[list[int]]:
     return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings).tolist()
 
 
+# Trainer
+
+
+@pytest.mark.parametrize("cls", (Trainer, Seq2SeqTrainer))
+def test_trainer_evaluates_without_generation(model, batch, tmp_path, cls):
+    """And predicts: what it gathers of each batch are the logits, not the cache."""
+    rows = [
+        {"input_ids": source, "labels": target}
+        for source, target in zip(batch["input_ids"], batch["decoder_input_ids"], strict=True)
+    ]
+    settings = TrainingArguments(tmp_path, per_device_eval_batch_size=3, report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = cls(model, settings, eval_dataset=rows)
+    with torch.no_grad():
+        expected = model(batch["input_ids"], labels=batch["decoder_input_ids"])
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.loss.item(), rel=1e-5)
+    logits, hidden = trainer.predict(rows).predictions
+    torch.testing.assert_close(torch.tensor(logits), expected.logits)
+    torch.testing.assert_close(torch.tensor(hidden), expected.encoder_last_hidden_state)
+
+
 # accelerate: a model larger than the memory of a device
 
 
+def assert_same(loaded, model, batch) -> None:
+    torch.testing.assert_close(logits_of(loaded, batch), logits_of(model, batch))
+    assert translations_of(loaded, batch) == translations_of(model, batch)
+
+
 def test_device_map_auto(folder, model, batch):
-    loaded = VanillaForConditionalGeneration.from_pretrained(folder, device_map="auto")
-    assert torch.equal(logits_of(loaded, batch), logits_of(model, batch))
+    assert_same(VanillaForConditionalGeneration.from_pretrained(folder, device_map="auto"), model, batch)
 
 
 def test_what_does_not_fit_in_memory_is_read_from_disk(folder, model, batch, tmp_path):
-    loaded = VanillaForConditionalGeneration.from_pretrained(
-        folder, device_map="auto", max_memory={"cpu": 30_000}, offload_folder=tmp_path / "offloaded"
-    )
+    limits = {"max_memory": {"cpu": 30_000}, "offload_folder": tmp_path / "offloaded"}
+    loaded = VanillaForConditionalGeneration.from_pretrained(folder, device_map="auto", **limits)
     assert set(loaded.hf_device_map.values()) == {"cpu", "disk"}
     assert any(parameter.device.type == "meta" for parameter in loaded.parameters())
-    torch.testing.assert_close(logits_of(loaded, batch), logits_of(model, batch))
-    assert translations_of(loaded, batch) == translations_of(model, batch)
+    assert_same(loaded, model, batch)
 
 
-@pytest.mark.parametrize("where", ("cpu", "disk"))
-def test_all_weights_offloaded(folder, model, batch, tmp_path, where):
+@pytest.mark.parametrize("place", ("cpu", "disk"))
+def test_all_weights_offloaded(folder, model, batch, tmp_path, place):
     accelerate = pytest.importorskip("accelerate")
+    to = {"offload_dir": tmp_path / "offloaded"} if place == "disk" else {}
     loaded = VanillaForConditionalGeneration.from_pretrained(folder)
-    device = torch.device("cpu")
-    if where == "cpu":
-        loaded = accelerate.cpu_offload(loaded, execution_device=device)
-    else:
-        loaded = accelerate.disk_offload(loaded, tmp_path / "offloaded", execution_device=device)
+    loaded = getattr(accelerate, f"{place}_offload")(loaded, execution_device=torch.device("cpu"), **to)
     assert all(parameter.device.type == "meta" for parameter in loaded.parameters())
-    torch.testing.assert_close(logits_of(loaded, batch), logits_of(model, batch))
-    assert translations_of(loaded, batch) == translations_of(model, batch)
+    assert_same(loaded, model, batch)
 
 
 # PEFT
@@ -87,7 +106,7 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
     assert len(trained) == 2 * (2 * 2 + 3 * 5)
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
     labels = batch["decoder_input_ids"].roll(1, dims=1)
-    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     losses = []
     for _ in range(15):
         loss = adapted.train()(**source, labels=labels).loss
@@ -98,9 +117,8 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
     assert losses[-1] < 0.8 * losses[0]
     expected = logits_of(adapted, batch)
     assert (expected - logits_of(model, batch)).abs().max() > 0.1
-    for name, weight in model.named_parameters():  # what was frozen is as it was
-        base = adapted.base_model.model.get_parameter(name.replace("_proj.", "_proj.base_layer."))
-        assert torch.equal(base, weight), name
+    for name, weight in model.named_parameters():  # the frozen weights are unchanged
+        assert torch.equal(adapted.base_model.model.get_parameter(name.replace("_proj.", "_proj.base_layer.")), weight)
 
     adapted.save_pretrained(tmp_path / "adapter")
     base = VanillaForConditionalGeneration.from_pretrained(folder)
@@ -110,13 +128,12 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
     merged = reloaded.merge_and_unload()
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
     merged.save_pretrained(tmp_path / "merged")
-    again = VanillaForConditionalGeneration.from_pretrained(tmp_path / "merged")
-    torch.testing.assert_close(logits_of(again, batch), logits_of(merged, batch))
+    assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "merged"), merged, batch)
 
 
 @pytest.mark.parametrize("training", (True, False))
 def test_an_adapted_output_projection_is_not_bypassed(model, batch, training):
-    """The loss of training takes the projection's matrix alone where it can; under an adapter it must not."""
+    """The fused loss takes the weight of a plain projection; with an adapter it must call the module instead."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["lm_head"], init_lora_weights=False)
     adapted = peft.get_peft_model(copy.deepcopy(model), config)
@@ -136,8 +153,10 @@ def test_an_adapted_output_projection_is_not_bypassed(model, batch, training):
 # int8
 
 
-def relative_error(values: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((values - expected).norm() / expected.norm())
+def assert_near(quantized, model, batch) -> None:
+    values, expected = logits_of(quantized, batch), logits_of(model, batch)
+    assert 0 < (values - expected).norm() < 0.05 * expected.norm()
+    assert len(translations_of(quantized, batch)) == 3
 
 
 @pytest.mark.parametrize("kind", ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"))
@@ -145,55 +164,42 @@ def test_int8_of_torchao(model, batch, kind):
     torchao = pytest.importorskip("torchao.quantization")
     quantized = copy.deepcopy(model)
     torchao.quantize_(quantized, getattr(torchao, kind)())
-    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
-    assert len(translations_of(quantized, batch)) == 3
+    assert_near(quantized, model, batch)
 
 
 def test_int8_of_torchao_by_from_pretrained_is_saved_and_loaded(folder, model, batch, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
-    from transformers import TorchAoConfig
-
-    quantized = VanillaForConditionalGeneration.from_pretrained(
-        folder, quantization_config=TorchAoConfig(torchao.Int8WeightOnlyConfig())
-    )
-    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
+    config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
+    quantized = VanillaForConditionalGeneration.from_pretrained(folder, quantization_config=config)
+    assert_near(quantized, model, batch)
     quantized.save_pretrained(tmp_path / "int8")
-    reloaded = VanillaForConditionalGeneration.from_pretrained(tmp_path / "int8")
-    torch.testing.assert_close(logits_of(reloaded, batch), logits_of(quantized, batch))
+    assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "int8"), quantized, batch)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_dynamic_quantisation_of_torch(model, batch):
     quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
     assert not [module for module in quantized.modules() if type(module) is nn.Linear]
-    assert 0 < relative_error(logits_of(quantized, batch), logits_of(model, batch)) < 0.05
-    assert len(translations_of(quantized, batch)) == 3
+    assert_near(quantized, model, batch)
 
 
-# Decoding with a draft: of greedy search, and for one sentence at a time, as in GenerationMixin
-
-
-@pytest.fixture
-def one_of(make_model):
-    """A model, and sources of one sentence each."""
-    generator = torch.Generator().manual_seed(1)
-    sources = [torch.randint(4, 41, (1, length), generator=generator) for length in (5, 8, 11)]
-    return make_model(seed=5), sources
+# Assisted decoding: of greedy search, and of one sentence at a time, as in GenerationMixin
 
 
 @pytest.mark.parametrize("draft", ("a smaller model", "prompt lookup"))
-def test_assisted_decoding_is_greedy_search(one_of, make_model, draft):
-    model, sources = one_of
+def test_assisted_decoding_is_greedy_search(make_model, draft):
+    model, generator = make_model(seed=5), torch.Generator().manual_seed(1)
     if draft == "prompt lookup":
         given = {"prompt_lookup_num_tokens": 3}
     else:
         given = {"assistant_model": make_model(seed=5, decoder_layers=1)}
-    kinds = set()
-    for source in sources:
+    tokens = set()
+    for length in (5, 8, 11):
+        source = torch.randint(4, 41, (1, length), generator=generator)
         expected = model.generate(source, **GREEDY, **VARIED)
         assert model.generate(source, **GREEDY, **VARIED, **given).tolist() == expected.tolist()
-        kinds |= set(expected.flatten().tolist())
-    assert len(kinds) > 5
+        tokens |= set(expected.flatten().tolist())
+    assert len(tokens) > 5
 
 
 def test_assisted_decoding_of_a_batch_is_refused(model, batch):
@@ -212,7 +218,7 @@ def test_compiled_forward_without_a_graph_break(model, batch):
 
 @pytest.mark.slow
 def test_compiled_generation_with_a_static_cache(model, batch):
-    """What generate does by itself on a GPU: every step the same graph, compiled once."""
+    """What generate does on a GPU by default: every step runs the same graph, compiled once."""
     settings = {**GREEDY, "max_new_tokens": 12, "cache_implementation": "static"}
     expected = translations_of(model, batch, **GREEDY, max_new_tokens=12)
     shapes, forward = [], model.forward
