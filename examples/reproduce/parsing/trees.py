@@ -44,11 +44,10 @@ def _cleaned_trees(path: str | PathLike) -> Iterator[tuple[int, Tree]]:
         where = f"{path}, line {line}"
         tree = Tree.fromstring(text)
         for part in tree.subtrees():
-            has_label = part.label() or part is tree
-            if not has_label or not part or not (is_preterminal(part) or all(isinstance(one, Tree) for one in part)):
-                raise ValueError(
-                    f"{where}: a bracket needs a label and one word or brackets, not {bracketed(part)[:60]}"
-                )
+            label = part.label() or part is tree
+            if not part or not label or not (is_preterminal(part) or all(isinstance(one, Tree) for one in part)):
+                found = bracketed(part)[:60]
+                raise ValueError(f"{where}: a bracket needs a label and one word or brackets, not {found}")
         tree = clean(tree)
         if tree is None:
             raise ValueError(f"{where}: the tree has no words")
