@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shlex
 
 import common
 import pytest
@@ -98,7 +99,6 @@ def test_only_the_recurrent_layer_waits_for_every_position():
 def test_gradients_arrive_where_the_layer_looks():
     x = torch.randn(1, 12, 8, dtype=torch.double, requires_grad=True)
     sixth = torch.arange(12) == 5
-
     layers = {name: row.layer(SMALL) for name, row in ROWS.items()}
     layers |= {"step": RecurrentStep(SMALL), "dilated": PATHS["convolutional, dilated"].step(SMALL, 1)}
     assert {name: arrivals(layer.double(), x, sixth).nonzero()[:, 0].tolist() for name, layer in layers.items()} == {
@@ -136,10 +136,7 @@ def test_a_time_step_reads_the_state_of_the_previous_position():
     torch.testing.assert_close(step(x)[0], cell(x[0], (states, states))[0])
 
 
-ARGUMENTS = [
-    *("--lengths", 8, 16, "--widths", 4, 8, "--kernels", 2, 3, "--windows", 2, 4),
-    *("--d_k", 4, "--path_lengths", 4, 8, "--rounds", 1),
-]
+SIZES = shlex.split("--lengths 8 16 --widths 4 8 --kernels 2 3 --windows 2 4 --d_k 4 --path_lengths 4 8 --rounds 1")
 
 
 @pytest.fixture
@@ -149,16 +146,15 @@ def run(monkeypatch, run_main):
 
 
 def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
-    assert run("--output_dir", tmp_path / "out", *ARGUMENTS)[0] == 0
+    assert run("--output_dir", tmp_path / "out", *SIZES)[0] == 0
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = json.loads((tmp_path / "out" / "table1.json").read_text())
-    # Two points for each variable of each formula.
-    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)
+    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula
     assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
-    point = results["costs"][:2]
-    assert [cost["n"] for cost in point] == [8, 16]
-    slope = math.log(point[1]["bytes"] / point[0]["bytes"]) / math.log(2)
+    first, second = results["costs"][:2]
+    assert (first["n"], second["n"]) == (8, 16)
+    slope = math.log(second["bytes"] / first["bytes"]) / math.log(2)
     assert results["exponents"]["self-attention"]["bytes"]["n"] == pytest.approx(slope)
     assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
     text = (tmp_path / "out" / "table1.md").read_text()
@@ -171,11 +167,12 @@ def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
     [
         (("--kernels", 1, 3), "kernels must be at least 2, not 1"),
         (("--d_k", 0), "d_k must be at least 1, not 0"),
+        (("--lengths", 8, 8), "lengths: an exponent needs two different sizes, not [8, 8]"),
         (("--widths", 4, 6), "widths: 6 is no multiple of d_k 4"),
         (("--windows", 2, 32), "windows: 32 is wider than the 16 positions it meets"),
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, message):
-    code, errors = run("--output_dir", tmp_path / "out", *ARGUMENTS, *arguments)
+    code, errors = run("--output_dir", tmp_path / "out", *SIZES, *arguments)
     assert (code, errors) == (2, f"error: {message}\n")
     assert not (tmp_path / "out").exists()
