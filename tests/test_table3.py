@@ -117,8 +117,8 @@ def test_rows_are_trained_once(arguments, run_main, own_cache, tmp_path):
         validated = json.loads((output / row["row"] / "results.json").read_text())["validation"]
         assert (row["PPL"], row["BLEU"]) == (validated["perplexity"], validated["bleu"])
     line = (output / "table3.md").read_text().splitlines()[4]
-    assert line.startswith("| base | 3 | 32 | 128 | 8 | 4 | 4 | 0.1 | 0.1 | 2 |") and line.endswith(
-        "| 4.92 | 25.8 | 65 |"
+    assert re.fullmatch(
+        r"\| base \| 3 \| 32 \| 128 \| 8 \| 4 \| 4 \| 0.1 \| 0.1 \| 2 \|.+\| 4.92 \| 25.8 \| 65 \|", line
     )
     assert (output / "table3.png").read_bytes()[:4] == PNG
     write_corpus(toy_corpus(300, 10, 10, seed=1), tmp_path / "corpus")

@@ -62,14 +62,8 @@ def schedule() -> tuple[Figure, dict]:
         rates = [learning_rate(step, d_model, warmup_steps) for step in steps]
         axes.plot(steps[::20], rates[::20], label=f"d_model {d_model}, warmup_steps {warmup_steps}")
         peak = max(rates)
-        curves.append(
-            {
-                "d_model": d_model,
-                "warmup_steps": warmup_steps,
-                "peak_step": steps[rates.index(peak)],
-                "peak_rate": peak,
-            }
-        )
+        curve = {"d_model": d_model, "warmup_steps": warmup_steps}
+        curves.append({**curve, "peak_step": steps[rates.index(peak)], "peak_rate": peak})
     axes.set(xlabel="step", ylabel="learning rate", title="Learning rate (5.3)")
     axes.legend()
     return figure, {"curves": curves}
