@@ -18,8 +18,9 @@ train = [
 ]
 export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
+reproduce = [*train, "nltk>=3.9"]
 test = [
-    *train,
+    *reproduce,
     *export,
     *convert,
     "hypothesis>=6.100",
@@ -60,5 +61,5 @@ setup(
         "tokenizers>=0.22",
         "safetensors>=0.5",
     ],
-    extras_require={"train": train, "export": export, "convert": convert, "test": test},
+    extras_require={"train": train, "export": export, "convert": convert, "reproduce": reproduce, "test": test},
 )

@@ -6,54 +6,33 @@ import re
 import pytest
 from baseline import right_branching, right_branching_labels
 from evalb import Scores, constituents, score
+from nltk import Tree
 from toy_trees import toy_treebank
-from trees import Node, Word, bracketed, words
-
-
-def parse(text):
-    """A tree by its text, as nested lists are built: innermost brackets first."""
-    made = []
-    while text.startswith("("):
-        text = re.sub(
-            r"\(([^\s()]+) ([^()]+)\)",
-            lambda found: f"#{made.append(build(found.group(1), found.group(2).split(), made)) or len(made) - 1}",
-            text,
-        )
-    return made[int(text[1:])]
-
-
-def build(label, items, made):
-    if len(items) == 1 and not items[0].startswith("#"):
-        return Word(label, items[0])
-    return Node(label, tuple(made[int(item[1:])] for item in items))
-
-
-# A second implementation
-
+from trees import bracketed, is_preterminal, with_tags_of
 
 DELETED = ["TOP", "-NONE-", ",", ":", "``", "''", "."]
+GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"
+
+
+def toy(files):
+    return [tree for trees in toy_treebank(files=files) for tree in trees]
 
 
 def brackets(text):
-    """Words and brackets of a tree's text, by going over its characters once, as EVALB does."""
+    """Words and brackets of a tree's text, in one pass over its characters, as EVALB does."""
     sentence, found, opened = [], [], []
     for token in re.findall(r"\([^\s()]+ [^\s()]+\)|\([^\s()]+|\)", text):
         if token == ")":
             start, label = opened.pop()
-            found.append([label, start, len(sentence)])
+            label = label.partition("-")[0].partition("=")[0]
+            if start != len(sentence) and label not in DELETED:
+                found.append(("ADVP" if label == "PRT" else label, start, len(sentence)))
         elif token.endswith(")"):
             tag, word = token[1:-1].split(" ")
-            if tag not in DELETED:
-                sentence.append(word)
+            sentence += [word] if tag not in DELETED else []
         else:
             opened.append((len(sentence), token[1:]))
-    kept = []
-    for label, start, end in found:
-        for mark in "-=":
-            label = label.partition(mark)[0]
-        if start != end and label not in DELETED:
-            kept.append(("ADVP" if label == "PRT" else label, start, end))
-    return sentence, kept
+    return sentence, found
 
 
 def second_score(gold, tested):
@@ -77,43 +56,28 @@ def second_score(gold, tested):
 
 
 def mangled(part, rng):
-    """The tree with some constituents renamed, doubled or dissolved, some tags exchanged and some words lost."""
-    if isinstance(part, Word):
-        chance = rng.random()
-        if chance < 0.01:
-            return []
-        return [Word(rng.choice([".", ",", "NN", ":"]), part.text) if chance < 0.03 else part]
-    children = tuple(one for child in part.children for one in mangled(child, rng))
+    """The tree with some constituents renamed, doubled or dissolved, some tags changed and some words lost."""
     chance = rng.random()
+    if is_preterminal(part):
+        return [] if chance < 0.01 else [Tree(rng.choice([".", ",", "NN", ":"]), [*part]) if chance < 0.03 else part]
+    children = [one for child in part for one in mangled(child, rng)]
     if chance < 0.1 or not children:
-        return list(children)
-    label = rng.choice(["NP", "PRT", "ADVP", "TOP", "VP-2", "S=1"]) if chance < 0.3 else part.label
-    node = Node(label, children)
-    return [Node(label, (node,)) if chance > 0.9 else node]
+        return children
+    label = rng.choice(["NP", "PRT", "ADVP", "TOP", "VP-2", "S=1"]) if chance < 0.3 else part.label()
+    node = Tree(label, children)
+    return [Tree(label, [node]) if chance > 0.9 else node]
 
 
 def test_scores_are_those_of_a_second_implementation():
     rng = random.Random(1)
-    gold = [one for trees in toy_treebank(files=40) for one in trees]
-    tested = [Node("TOP", tuple(mangled(one, rng)) or (Word("NN", "none"),)) for one in gold]
+    gold = toy(40)
+    tested = [Tree("TOP", mangled(one, rng) or [Tree("NN", ["none"])]) for one in gold]
     scores = score(gold, tested)
     assert scores == second_score(gold, tested)
-    assert scores.errors > 50 and scores.complete > 20 and scores.matched < scores.gold - 500  # all cases are there
+    assert scores.errors > 50 and scores.complete > 20 and scores.matched < scores.gold - 500  # all cases occur
     for one, other in zip(gold, tested, strict=True):
         assert score([one], [other]) == second_score([one], [other])
         assert score([other], [one]) == second_score([other], [one])
-
-
-def test_a_tree_agrees_with_itself():
-    gold = [one for trees in toy_treebank(files=4) for one in trees]
-    scores = score(gold, gold)
-    assert (scores.precision, scores.recall, scores.f1, scores.complete_match, scores.errors) == (100, 100, 100, 100, 0)
-
-
-# By hand
-
-
-GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"
 
 
 @pytest.mark.parametrize(
@@ -124,9 +88,9 @@ GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) 
         (GOLD.replace("(PRT", "(ADVP"), 5, 5),
         (GOLD.replace("(PRT", "(PP"), 4, 5),
         (GOLD.replace("(NP (NNP", "(NP-SBJ-1 (NNP").replace("(VP", "(VP=2"), 5, 5),
-        # A unary copy is one too many, and its span counts once only.
+        # A unary copy is one too many, and its span counts only once.
         ("(S (NP (NP (NNP John))) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))", 5, 6),
-        # Punctuation may hang anywhere, and a bracket around it alone is none.
+        # Punctuation may hang anywhere, and a bracket around it alone does not count.
         ("(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job) (. .))))", 5, 5),
         ("(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (X (. .)))", 5, 5),
         # Tags are not scored.
@@ -136,7 +100,7 @@ GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) 
     ],
 )
 def test_brackets_by_hand(tested, matched, of):
-    scores = score([parse(GOLD)], [parse(tested)])
+    scores = score([Tree.fromstring(GOLD)], [Tree.fromstring(tested)])
     assert (scores.matched, scores.gold, scores.tested, scores.errors) == (matched, 5, of, 0)
     assert scores.complete == (matched == 5 == of)
 
@@ -153,17 +117,18 @@ def test_percentages_by_hand():
     [
         "(S (NP (NNP John)) (VP (VBD gave)))",
         GOLD.replace("job", "Job"),
-        GOLD.replace("(RP up)", "(. up)"),  # taken out as punctuation here, a word there
+        GOLD.replace("(RP up)", "(. up)"),  # removed as punctuation here, a word there
     ],
 )
 def test_other_words_are_an_error_and_in_no_score(tested):
-    scores = score([parse(GOLD), parse(GOLD)], [parse(GOLD), parse(tested)])
+    gold = Tree.fromstring(GOLD)
+    scores = score([gold, gold], [gold, Tree.fromstring(tested)])
     assert scores == Scores(matched=5, gold=5, tested=5, sentences=1, complete=1, errors=1)
 
 
 def test_as_many_trees_on_either_side():
     with pytest.raises(ValueError, match="there are 1 gold trees but 0 to score"):
-        score([parse(GOLD)], [])
+        score([Tree.fromstring(GOLD)], [])
 
 
 # The baseline
@@ -180,33 +145,26 @@ def test_right_branching_by_hand():
 
 
 def test_right_branching_has_every_end_of_the_sentence_once():
-    for one in (one for trees in toy_treebank(files=4) for one in trees):
-        tags = {",": ",", ".": ".", "?": ".", "``": "``", "''": "''"}
-        leaves = [Word(tags.get(word, "XX"), word) for word in words(one)]
-        branching = right_branching([leaf.text for leaf in leaves], "S", "VP")
-        text = bracketed(branching)
-        for leaf in leaves:
-            text = text.replace(f"(XX {leaf.text})", f"({leaf.tag} {leaf.text})")
-        sentence, spans = constituents(parse(text))
+    for one in toy(4):
+        sentence, spans = constituents(with_tags_of(right_branching(one.leaves(), "S", "VP"), one))
         n = len(sentence)
-        expected = {("S", 0, n): 1} | {("VP", start, n): 1 for start in range(1, n - 1)}
-        assert spans == expected
+        assert spans == {("S", 0, n): 1} | {("VP", start, n): 1 for start in range(1, n - 1)}
 
 
 def test_no_other_labels_score_higher_on_the_training_trees():
-    training = [one for trees in toy_treebank(files=4) for one in trees]
-    spans = [(constituents(one)[1], len(constituents(one)[0])) for one in training]
+    training = toy(4)
 
     def found(root, inner):
-        return sum(
-            min(count, 1)
-            for counts, n in spans
-            for (label, start, end), count in counts.items()
-            if n > 1 and end == n and end - start > 1 and label == (inner if start else root)
-        )
+        total = 0
+        for sentence, spans in map(constituents, training):
+            n = len(sentence)
+            ends = {span for span in spans if span[2] == n and n - span[1] > 1}
+            total += sum(label == (inner if start else root) for label, start, _ in ends)
+        return total
 
     labels = ["S", "SQ", "NP", "VP", "PP", "SBAR", "ADVP"]
     assert found(*right_branching_labels(training)) == max(found(root, inner) for root in labels for inner in labels)
     assert right_branching_labels([]) == ("S", "S")
     # A last word alone is no right branch, however many brackets there are around it.
-    assert right_branching_labels([parse("(S (NP (NN a)) (VP (VB b) (NP (NP (NN c)))))")]) == ("S", "VP")
+    tree = Tree.fromstring("(S (NP (NN a)) (VP (VB b) (NP (NP (NN c)))))")
+    assert right_branching_labels([tree]) == ("S", "VP")

@@ -20,53 +20,46 @@ FAILS = "print('nearly'); raise SystemExit('the disk is full')"
 
 
 @pytest.fixture
-def pieces(tmp_path, monkeypatch):
-    """Set the pieces: name, and the script that is run for it."""
+def make_report(tmp_path, monkeypatch):
+    """Write the report of these pieces, script by name, to tmp_path / "out". Returns its text."""
 
-    def set_pieces(**scripts: str) -> None:
-        chosen = []
+    def make_report(**scripts: str) -> str:
+        commands = []
         for name, script in scripts.items():
             (tmp_path / f"{name}.py").write_text(script)
-            chosen.append((name, [tmp_path / f"{name}.py"]))
-        monkeypatch.setattr(report, "pieces", lambda output: chosen)
+            commands.append((name, [tmp_path / f"{name}.py"]))
+        monkeypatch.setattr(report, "pieces", lambda output: commands)
+        return report.report(tmp_path / "out").read_text(encoding="utf-8")
 
-    return set_pieces
+    return make_report
 
 
-def test_a_report_holds_tables_pictures_and_pages_and_goes_on_where_it_stopped(pieces, tmp_path):
-    output = tmp_path / "out"
-    pieces(first=PIECE, second=FAILS)
-    with pytest.raises(ValueError, match=r"second.py ended with exit code 1: the disk is full \(see .+second.log\)"):
-        report.report(output)
-    assert not (output / "report.md").exists()
-    pieces(first=PIECE, second=PIECE, silent="")
-    text = report.report(output).read_text(encoding="utf-8")
-    assert (output / "calls").read_text().split() == ["first", "second"]
+def test_a_report_holds_tables_pictures_and_pages_and_continues_where_it_stopped(make_report, tmp_path):
+    with pytest.raises(ValueError, match=r"second ended with exit code 1: the disk is full \(see .+second.log\)"):
+        make_report(first=PIECE, second=FAILS)
+    assert not (tmp_path / "out" / "report.md").exists()
+    text = make_report(first=PIECE, second=PIECE, silent="")
+    assert (tmp_path / "out" / "calls").read_text().split() == ["first", "second"]
     for name in ("first", "second"):
         assert f"# {name}\n\n## A table\n\n| a |" in text
         assert f"![curve]({name}/curve.png)" in text and f"[page.html]({name}/page.html)" in text
     assert "silent" not in text
 
 
-def test_an_interrupted_piece_is_begun_anew(pieces, tmp_path):
-    output = tmp_path / "out"
-    (output / "first").mkdir(parents=True)
-    (output / "first" / "half.md").write_text("half")
-    (output / "first.log").touch()
-    pieces(first=PIECE)
-    assert "half" not in report.report(output).read_text(encoding="utf-8")
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_only_an_interrupted_piece_is_replaced(interrupted, make_report, tmp_path):
+    folder = tmp_path / "out" / "first"
+    folder.mkdir(parents=True)
+    (folder / "half.md").write_text("half")
+    if interrupted:
+        folder.with_name("first.log").touch()
+        assert "half" not in make_report(first=PIECE)
+    else:
+        with pytest.raises(ValueError, match="first holds something"):
+            make_report(first=PIECE)
+        assert (folder / "half.md").exists()
 
 
-def test_what_is_no_piece_is_left_alone(pieces, tmp_path):
-    output = tmp_path / "out"
-    (output / "first").mkdir(parents=True)
-    (output / "first" / "thesis.tex").touch()
-    pieces(first=PIECE)
-    with pytest.raises(ValueError, match="first holds something else"):
-        report.report(output)
-    assert (output / "first" / "thesis.tex").exists()
-
-
-def test_every_piece_is_a_script_that_is_there(tmp_path):
-    for _, (script, *_) in report.pieces(tmp_path):
-        assert Path(script).is_file()
+def test_every_piece_is_a_script_or_command_that_exists(tmp_path):
+    for _, (script, *arguments) in report.pieces(tmp_path):
+        assert arguments[:2] == ["modeling_vanilla", "attention"] if script == "-m" else Path(script).is_file()

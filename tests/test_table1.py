@@ -3,13 +3,15 @@
 import functools
 import json
 import math
+import shlex
 
+import common
 import pytest
 import table1
 import torch
 from measure import best_seconds, fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
-from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length, reach
+from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla.attention_vanilla import SelfAttention, decoder_mask, encoder_mask
@@ -47,17 +49,13 @@ def test_restricted_attention_multiplies_in_proportion_to_r_n_d():
     assert flops(64, 8, 16) == 2 * 2 * 64 * 15 * 16
     assert flops(512, 8, 16) == 8 * flops(64, 8, 16)
     assert flops(64, 8, 32) == 2 * flops(64, 8, 16)
-    # And nothing of the size n x n is held: with it, eight times the length would take 64 times the memory.
+    with pytest.raises(ValueError, match=r"^r must be at least 1, not 0$"):
+        flops(4, 0, 2)
+    # With a tensor of size n x n, eight times the length would take 64 times the memory.
     long, short = (
         peak_bytes(lambda n=n: restricted_attention(*[torch.randn(1, 1, n, 16)] * 3, 8)) for n in (8192, 1024)
     )
     assert long < 8.5 * short
-
-
-def test_restricted_attention_needs_a_window():
-    x = torch.randn(1, 1, 4, 2)
-    with pytest.raises(ValueError, match=r"^r must be at least 1, not 0$"):
-        restricted_attention(x, x, x, 0)
 
 
 def test_peak_is_what_is_held_at_once():
@@ -71,13 +69,10 @@ def test_peak_is_what_is_held_at_once():
     assert peak_bytes(lambda: None) == 0
 
 
-def test_time_is_of_one_call():
+def test_time_is_of_one_call_and_exponents_of_a_power():
     calls = []
     assert 0 <= best_seconds(lambda: calls.append(1), rounds=3) < 0.1
     assert len(calls) == 4
-
-
-def test_exponent_of_a_power():
     assert fitted_exponent([2, 4, 32], [5 * size**1.5 for size in (2, 4, 32)]) == pytest.approx(1.5)
 
 
@@ -104,17 +99,17 @@ def test_only_the_recurrent_layer_waits_for_every_position():
 def test_gradients_arrive_where_the_layer_looks():
     x = torch.randn(1, 12, 8, dtype=torch.double, requires_grad=True)
     sixth = torch.arange(12) == 5
-
-    def seen(layer) -> list[int]:
-        return arrivals(layer.double(), x, sixth).nonzero()[:, 0].tolist()
-
-    assert seen(ROWS["self-attention"].layer(SMALL)) == list(range(12))
-    assert seen(ROWS["self-attention, fused kernel"].layer(SMALL)) == list(range(12))
-    assert seen(ROWS["recurrent (LSTM)"].layer(SMALL)) == [0, 1, 2, 3, 4, 5]
-    assert seen(ROWS["convolutional"].layer(SMALL)) == [3, 4, 5]
-    assert seen(ROWS["self-attention, restricted"].layer(SMALL)) == [3, 4, 5, 6]
-    assert seen(RecurrentStep(SMALL)) == [4, 5]
-    assert seen(PATHS["convolutional, dilated"].step(SMALL, 1)) == [2, 5]
+    layers = {name: row.layer(SMALL) for name, row in ROWS.items()}
+    layers |= {"step": RecurrentStep(SMALL), "dilated": PATHS["convolutional, dilated"].step(SMALL, 1)}
+    assert {name: arrivals(layer.double(), x, sixth).nonzero()[:, 0].tolist() for name, layer in layers.items()} == {
+        "self-attention": list(range(12)),
+        "self-attention, fused kernel": list(range(12)),
+        "recurrent (LSTM)": [0, 1, 2, 3, 4, 5],
+        "convolutional": [3, 4, 5],
+        "self-attention, restricted": [3, 4, 5, 6],
+        "step": [4, 5],
+        "dilated": [2, 5],
+    }
 
 
 @pytest.mark.parametrize("n", [2, 9, 10, 27, 28])
@@ -131,13 +126,7 @@ def test_paths_are_as_long_as_arithmetic_says(n):
     }
 
 
-def test_reach_of_one_layer():
-    torch.manual_seed(0)
-    found = {name: reach(row.layer(SMALL), SMALL) for name, row in ROWS.items()}
-    assert list(found.values()) == [11, 11, 11, 2, 2]
-
-
-def test_a_time_step_reads_the_state_of_the_position_before():
+def test_a_time_step_reads_the_state_of_the_previous_position():
     torch.manual_seed(0)
     step = RecurrentStep(SMALL)
     x = torch.randn(1, 5, SMALL.d)
@@ -147,30 +136,25 @@ def test_a_time_step_reads_the_state_of_the_position_before():
     torch.testing.assert_close(step(x)[0], cell(x[0], (states, states))[0])
 
 
-ARGUMENTS = [
-    *("--lengths", 8, 16, "--widths", 4, 8, "--kernels", 2, 3, "--windows", 2, 4),
-    *("--d_k", 4, "--path_lengths", 4, 8, "--rounds", 1),
-]
+SIZES = shlex.split("--lengths 8 16 --widths 4 8 --kernels 2 3 --windows 2 4 --d_k 4 --path_lengths 4 8 --rounds 1")
 
 
 @pytest.fixture
 def run(monkeypatch, run_main):
-    monkeypatch.setattr(table1, "keep_freed_memory", lambda: None)  # it would stay for the tests that follow
+    monkeypatch.setattr(common, "keep_freed_memory", lambda: None)  # it would change the tests that follow
     return functools.partial(run_main, table1)
 
 
 def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
-    assert run("--output_dir", tmp_path / "out", *ARGUMENTS)[0] == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *("costs.png", "paths.png", "table1.json", "table1.md")
-    ]
+    assert run("--output_dir", tmp_path / "out", *SIZES)[0] == 0
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = json.loads((tmp_path / "out" / "table1.json").read_text())
-    # Two points for each variable of each formula.
-    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)
+    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula
     assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
-    point = results["costs"][:2]
-    assert [cost["n"] for cost in point] == [8, 16]
-    slope = math.log(point[1]["bytes"] / point[0]["bytes"]) / math.log(2)
+    first, second = results["costs"][:2]
+    assert (first["n"], second["n"]) == (8, 16)
+    slope = math.log(second["bytes"] / first["bytes"]) / math.log(2)
     assert results["exponents"]["self-attention"]["bytes"]["n"] == pytest.approx(slope)
     assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
     text = (tmp_path / "out" / "table1.md").read_text()
@@ -181,12 +165,7 @@ def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--lengths", 0, 8), "lengths must be at least 1, not 0"),
-        (("--widths", -4, 8), "widths must be at least 1, not -4"),
         (("--kernels", 1, 3), "kernels must be at least 2, not 1"),
-        (("--windows", 1, 3), "windows must be at least 2, not 1"),
-        (("--scale", 0), "scale must be at least 1, not 0"),
-        (("--rounds", 0), "rounds must be at least 1, not 0"),
         (("--d_k", 0), "d_k must be at least 1, not 0"),
         (("--lengths", 8, 8), "lengths: an exponent needs two different sizes, not [8, 8]"),
         (("--widths", 4, 6), "widths: 6 is no multiple of d_k 4"),
@@ -194,6 +173,6 @@ def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
     ],
 )
 def test_bad_input_is_one_line(run, tmp_path, arguments, message):
-    code, errors = run("--output_dir", tmp_path / "out", *ARGUMENTS, *arguments)
+    code, errors = run("--output_dir", tmp_path / "out", *SIZES, *arguments)
     assert (code, errors) == (2, f"error: {message}\n")
     assert not (tmp_path / "out").exists()

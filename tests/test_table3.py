@@ -5,18 +5,17 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import table2
 import table3
-from table3 import PAPER, SCALES, check_rows, check_same_table, describe, judge, read_scale, scaled, steps_of
+from table3 import PAPER, SCALES, Scale, check_rows, check_same_table, describe, judge, read_scale, scaled, steps_of
 from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.configuration_vanilla import PRESETS
 
-REPRODUCE = Path(table3.__file__).parent
+PNG = b"\x89PNG"
 
 
 def test_every_row_of_the_table_is_a_preset():
@@ -34,7 +33,7 @@ def test_the_papers_scale_changes_nothing_but_the_vocabulary(row):
 
 
 def test_a_scale_keeps_the_proportions_of_the_rows():
-    scale = {"width": 0.25, "depth": 0.5, "steps": 0.001, "vocab_size": 100, "training": {}}
+    scale = Scale(width=0.25, depth=0.5, steps=0.001, vocab_size=100, training={})
     rows = {row: describe(row, scale) for row in PAPER}
     assert [rows[row]["N"] for row in ("C-N2", "C-N4", "base", "C-N8")] == [1, 2, 3, 4]
     assert [rows[row]["d_model"] for row in ("C-d256", "base", "C-d1024", "big")] == [64, 128, 256, 256]
@@ -57,24 +56,20 @@ def test_orderings_are_judged_by_both_measures():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("changes", "message"),
     [
-        ("{", "scale: .+ is no JSON"),
-        ("[]", "must hold exactly depth, steps, training, vocab_size, width"),
-        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9}', "must hold exactly"),
-        ('{"width": 0, "depth": 1, "steps": 1, "vocab_size": 9, "training": {}}', "width in .+ must be above 0, not 0"),
-        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9.5, "training": {}}', "a whole number, not 9.5"),
-        (
-            '{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9, "training": {"warmup": 3}}',
-            "options of training alone",
-        ),
-        ('{"width": 1, "depth": 1, "steps": 1, "vocab_size": 9, "training": {"seed": 3}}', "options of training alone"),
-        ('{"width": 1, "depth": "2", "steps": 1, "vocab_size": 9, "training": {}}', "depth in .+ above 0, not '2'"),
+        ({"depth": "2"}, r"scale: .+scale.json: depth cannot be '2'$"),
+        ({"vocab_size": 9.5}, "vocab_size cannot be 9.5"),
+        ({"training": {"seed": 3}}, "training cannot set seed"),
+        ({"height": 1}, "unexpected keyword argument 'height'"),
     ],
 )
-def test_a_bad_scale_is_named(tmp_path, text, message):
+def test_a_bad_scale_is_named(tmp_path, changes, message):
     path = tmp_path / "scale.json"
-    path.write_text(text)
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"scale: .+scale.json: Expecting property name"):
+        read_scale(path)
+    path.write_text(json.dumps(json.loads((SCALES / "paper.json").read_text()) | changes))
     with pytest.raises(ValueError, match=message):
         read_scale(path)
 
@@ -85,73 +80,67 @@ def test_a_row_that_does_not_exist_is_named():
     assert check_rows(["big", "A-h1"]) == ["A-h1", "big"]
 
 
-def test_rows_of_another_data_set_are_not_mixed(tmp_path):
-    check_same_table(tmp_path / "out", {"train_file": "a", "seed": 0})
-    check_same_table(tmp_path / "out", {"train_file": "a", "seed": 0})
-    with pytest.raises(ValueError, match=rf"{tmp_path / 'out'} holds rows of train_file a, not b"):
-        check_same_table(tmp_path / "out", {"train_file": "b", "seed": 0})
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes").touch()
-    with pytest.raises(ValueError, match="holds something else"):
-        check_same_table(tmp_path / "full", {"seed": 0})
+def test_a_folder_of_other_files_is_not_touched(tmp_path):
+    (tmp_path / "notes").touch()
+    with pytest.raises(ValueError, match="holds no Table 3"):
+        check_same_table(tmp_path, {"seed": 0})
 
 
-def run(script: str, *arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, REPRODUCE / script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def test_a_dry_run_says_what_each_row_is_at_the_papers_scale(capsys):
+    scale = read_scale(SCALES / "paper.json")
+    table3.dry_run(["base", "big"], scale)
+    base, big = capsys.readouterr().out.splitlines()
+    assert base.startswith("row base  N 6  d_model 512  d_ff 2048  h 8  d_k 64  d_v 64") and "params 63.05" in base
+    assert "steps 300000" in big and "params 214.17" in big
 
 
-def test_rows_are_trained_and_found_again(tmp_path):
+@pytest.fixture
+def arguments(tmp_path):
+    """Options of a table of two updates a row."""
     train, validation, _test = write_corpus(toy_corpus(300, 10, 10), tmp_path / "corpus")
     scale = json.loads((SCALES / "smoke.json").read_text())
     scale |= {"steps": 2e-5, "training": {**scale["training"], "sustained_tflops": 1.0}}
     (tmp_path / "scale.json").write_text(json.dumps(scale))
-    arguments = ["--train_file", train, "--validation_file", validation, "--scale", tmp_path / "scale.json"]
-    arguments += ["--output_dir", tmp_path / "out"]
-    first = run("table3.py", *arguments, "--rows", "base")
-    assert first.returncode == 0, first.stderr
-    when = (tmp_path / "out/base/results.json").stat().st_mtime_ns
-    second = run("table3.py", *arguments, "--rows", "E-learned")
-    assert second.returncode == 0, second.stderr
-    assert (tmp_path / "out/base/results.json").stat().st_mtime_ns == when  # not trained again
-    found = json.loads((tmp_path / "out/table3.json").read_text())
+    data = ["--train_file", train, "--validation_file", validation]
+    return [*map(str, data), "--scale", str(tmp_path / "scale.json"), "--output_dir", str(tmp_path / "out")]
+
+
+def test_rows_are_trained_once(arguments, run_main, own_cache, tmp_path):
+    output = tmp_path / "out"
+    assert run_main(table3, *arguments, "--rows", "base")[0] == 0
+    when = (output / "base/results.json").stat().st_mtime_ns
+    assert run_main(table3, *arguments, "--rows", "base", "E-learned")[0] == 0
+    assert (output / "base/results.json").stat().st_mtime_ns == when
+    found = json.loads((output / "table3.json").read_text())
     assert [row["row"] for row in found["rows"]] == ["base", "E-learned"]
     for row in found["rows"]:
-        validated = json.loads((tmp_path / "out" / row["row"] / "results.json").read_text())["validation"]
+        validated = json.loads((output / row["row"] / "results.json").read_text())["validation"]
         assert (row["PPL"], row["BLEU"]) == (validated["perplexity"], validated["bleu"])
-    lines = (tmp_path / "out/table3.md").read_text().splitlines()
-    assert lines[4].startswith("| base | 3 | 32 | 128 | 8 | 4 | 4 | 0.1 | 0.1 | 2 |")
-    assert lines[4].endswith("| 4.92 | 25.8 | 65 |")
-    assert (tmp_path / "out/table3.png").read_bytes()[:4] == b"\x89PNG"
-    other = run("table3.py", *arguments, "--rows", "base", "--seed", "1")
-    assert (other.returncode, other.stdout) == (2, "")
-    assert re.fullmatch(r"error: output_dir: .+ holds rows of seed 0, not 1\n", other.stderr.splitlines(True)[-1])
+    line = (output / "table3.md").read_text().splitlines()[4]
+    assert re.fullmatch(
+        r"\| base \| 3 \| 32 \| 128 \| 8 \| 4 \| 4 \| 0.1 \| 0.1 \| 2 \|.+\| 4.92 \| 25.8 \| 65 \|", line
+    )
+    assert (output / "table3.png").read_bytes()[:4] == PNG
     write_corpus(toy_corpus(300, 10, 10, seed=1), tmp_path / "corpus")
-    other = run("table3.py", *arguments, "--rows", "base")
-    assert (other.returncode, other.stdout) == (2, "")
-    assert re.fullmatch(r"error: output_dir: .+ holds rows of data \w+, not \w+\n", other.stderr.splitlines(True)[-1])
+    code, errors = run_main(table3, *arguments, "--rows", "base")
+    assert code == 2
+    assert re.fullmatch(r"error: output_dir: .+ holds rows of data \w+, not \w+", errors.splitlines()[-1])
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_rows_of_one_table(tmp_path):
-    train, validation, _test = write_corpus(toy_corpus(300, 10, 10), tmp_path / "corpus")
-    (tmp_path / "scale.json").write_text((SCALES / "smoke.json").read_text().replace("0.0002", "0.00002"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", REPRODUCE / "table3.py"]
-    command += ["--train_file", train, "--validation_file", validation, "--scale", tmp_path / "scale.json"]
-    command += ["--output_dir", tmp_path / "out", "--rows", "base", "A-h1"]
+def test_two_processes_train_the_rows_of_one_table(arguments, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", table3.__file__]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=environment)
+    command = [*launch, *arguments, "--rows", "base", "A-h1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# Table 3") == 1
-    results = json.loads((tmp_path / "out" / "A-h1" / "results.json").read_text())
-    assert results["processes"] == 2
+    assert json.loads((tmp_path / "out" / "A-h1" / "results.json").read_text())["processes"] == 2
     found = json.loads((tmp_path / "out" / "table3.json").read_text())
     assert [row["row"] for row in found["rows"]] == ["base", "A-h1"]
 
 
-def test_table_2_sets_runs_beside_the_paper(tmp_path):
-    run_folder = tmp_path / "mine"
-    run_folder.mkdir()
+def test_table_2_has_runs_below_the_paper(run_main, tmp_path):
     results = {
         "settings": {"data": {"source_lang": "en", "target_lang": "de"}},
         "bleu": 12.345,
@@ -159,13 +148,12 @@ def test_table_2_sets_runs_beside_the_paper(tmp_path):
         "test_sentences": 7,
         "cost": {"analytic_flops": 1.5e15, "table_2_flops": 4e15},
     }
-    (run_folder / "results.json").write_text(json.dumps(results))
-    done = run("table2.py", "--runs", run_folder, "--output_dir", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert run_main(table2, "--runs", tmp_path, "--output_dir", tmp_path / "out")[0] == 0
     text = (tmp_path / "out/table2.md").read_text()
     assert "| Transformer (big) | 28.4 | 41.8 | 2.3e+19 | 2.3e+19 |" in text
-    assert "| mine | en-de | 7 | 12.35 | 13.50 | 1.50e+15 | 4.00e+15 |" in text
-    assert (tmp_path / "out/table2.png").read_bytes()[:4] == b"\x89PNG"
+    assert f"| {tmp_path.name} | en-de | 7 | 12.35 | 13.50 | 1.50e+15 | 4.00e+15 |" in text
+    assert (tmp_path / "out/table2.png").read_bytes()[:4] == PNG
 
 
 def test_table_2_names_a_folder_without_results(tmp_path):

@@ -6,23 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from linear import delinearise, is_well_formed, linearise
+from nltk import Tree
 from toy_trees import toy_treebank
-from trees import (
-    Node,
-    Word,
-    below,
-    bracketed,
-    clean,
-    delinearise,
-    is_well_formed,
-    leaves,
-    linearise,
-    read_treebank,
-    words,
-)
+from trees import bracketed, clean, read_treebank
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "ptb_sample" / "wsj_0001-0179.mrg.gz"
-JOHN = Node("S", (Node("NP", (Word("NNP", "John"),)), Node("VP", (Word("VBZ", "sleeps"),)), Word(".", ".")))
+JOHN = Tree.fromstring("(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))")
 PENN = """
 ( (S
     (NP-SBJ-1 (NNP John) )
@@ -35,10 +25,15 @@ PENN = """
 
 ( (S (S (NP (NNP Mary)) (VP-CLR (VBD 1\\/2))) ))
 """
+BAD = "a bracket needs a label and one word or brackets, not"
 CLEANED = [
     ["(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))", "(NP (-LRB- -LRB-) (NN ice|cream) (-RRB- -RRB-))"],
     ["(S (S (NP (NNP Mary)) (VP (VBD 1\\/2))))"],
 ]
+
+
+def toy(**sizes):
+    return [tree for trees in toy_treebank(**sizes) for tree in trees]
 
 
 @pytest.fixture
@@ -47,21 +42,19 @@ def read(tmp_path):
 
     def read(text, name="x.mrg"):
         path = tmp_path / name
-        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        content = text if isinstance(text, bytes) else text.encode()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         return read_treebank(path)
 
     return read
 
 
-@pytest.mark.parametrize("name", ["x.mrg", "x.mrg.gz"])
-def test_a_treebank_is_read_clean_and_by_file(name, read):
-    assert [[bracketed(tree) for tree in trees] for trees in read(PENN, name)] == CLEANED
-    assert read(PENN)[0][0] == JOHN
-
-
-def test_line_ends_and_layout_do_not_matter(read):
-    assert read(PENN.replace("\n", "\r\n")) == read(PENN)
-    assert read("\n\n".join("\n".join(trees) for trees in CLEANED)) == read(PENN)
+def test_a_treebank_is_read_clean_and_by_file_whatever_its_layout(read):
+    files = read(PENN)
+    assert [[bracketed(tree) for tree in trees] for trees in files] == CLEANED
+    assert files[0][0] == JOHN
+    assert read(PENN, "x.mrg.gz") == read(PENN.replace("\n", "\r\n")) == files
+    assert read("\n\n".join("\n".join(trees) for trees in CLEANED)) == files
 
 
 @pytest.mark.parametrize(
@@ -83,37 +76,23 @@ def test_cleaning(raw, cleaned, read):
     "text, says",
     [
         ("", "x.mrg: there are no trees in it"),
-        ("\n\n", "x.mrg: there are no trees in it"),
         ("(S (NN a))\n( (S (NN b)\n   (NN c) )\n", "x.mrg, line 2: the tree that starts here is not closed"),
-        ("( (S (NN a))\n( (S (NN b)))\n)", "x.mrg, line 2, in the tree from line 1 on: a bracket has no label"),
-        ("(S (NN a)))\n", "x.mrg, line 1: a bracket is closed that was never opened"),
-        ("(S (NN a))\n()\n", "x.mrg, line 2: a bracket has nothing in it: ()"),
-        ("(S\n(NP) (NN a))", "x.mrg, line 2, in the tree from line 1 on: a bracket has nothing in it: (NP)"),
-        ("(S (NN a)\n b)", "x.mrg, line 1: the bracket (S holds words that are in no bracket of their own"),
-        ("(S\n(NP a b c))", "x.mrg, line 2, in the tree from line 1 on: the bracket (NP holds words"),
-        ("1\tJohn\tNNP\t2\tnsubj\n", "x.mrg, line 1: '1' is in no bracket"),
+        ("( (S (NN a))\n( (S (NN b)))\n)", f"x.mrg, line 1: {BAD} ( (S (NN b)))"),
+        ("(S (NN a)))\n", "x.mrg, line 1: ')' is in no bracket"),
+        ("(S (NN a))\n()\n", f"x.mrg, line 2: {BAD} ( )"),
+        ("(S\n(NP) (NN a))", f"x.mrg, line 1: {BAD} (NP )"),
+        ("(S (NN a)\n b)", f"x.mrg, line 1: {BAD} (S (NN a) b)"),
+        ("(S\n(NP a b c))", f"x.mrg, line 1: {BAD} (NP a b c)"),
         ("(S (NN a))\n{'tree': 1}", "x.mrg, line 2: \"{'tree':\" is in no bracket"),
         ("(S (NN a))\n( (S (-NONE- *)))", "x.mrg, line 2: the tree has no words"),
         ("(S" + " (NN a)" * 301 + ")", "x.mrg, line 1: the tree has 301 words, more than 300"),
-        ("(S " * 3000 + ")" * 3000, "x.mrg, line 1: 200 brackets are open"),
+        ("(S " * 3000 + ")" * 3000, "x.mrg, line 1: the tree has more than 200 levels"),
+        (b"(S (NN a))\n(S (NN caf\xe9))\n", "x.mrg, line 2: not UTF-8"),
     ],
 )
 def test_what_is_no_tree_is_named_with_its_line(text, says, read):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=rf"^[^\n]*{re.escape(says)}[^\n]*$"):
         read(text)
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_files_that_cannot_be_read(read, tmp_path):
-    with pytest.raises(ValueError, match=r"gone.mrg: cannot be read, No such file"):
-        read_treebank(tmp_path / "gone.mrg")
-    (tmp_path / "latin.mrg").write_bytes(b"(S (NN a))\n(S (NN caf\xe9))\n")
-    with pytest.raises(ValueError, match=r"latin.mrg, line 2: not UTF-8"):
-        read_treebank(tmp_path / "latin.mrg")
-    (tmp_path / "plain.gz").write_text("(S (NN a))")
-    with pytest.raises(ValueError, match=r"plain.gz: cannot be read"):
-        read_treebank(tmp_path / "plain.gz")
 
 
 # The linear form
@@ -123,32 +102,24 @@ def test_linear_form_by_hand():
     tokens = ["(S", "(NP", "John", "(NNP)", ")NP", "(VP", "sleeps", "(VBZ)", ")VP", ".", "(.)", ")S"]
     assert linearise(JOHN) == tokens
     assert delinearise(tokens, ["John", "sleeps", "."]) == JOHN
-    assert words(JOHN) == ["John", "sleeps", "."]
-
-
-def test_constituents_within_by_hand():
-    noun, verb = JOHN.children[:2]
-    assert below(JOHN) == [noun, verb]
-    assert below(Node("S", (JOHN, noun))) == [JOHN, noun, verb, noun]
 
 
 def test_nothing_is_lost():
-    trees = [tree for trees in toy_treebank(files=20) for tree in trees]
-    trees += [Node("TOP", JOHN.children), Node("S", (JOHN, JOHN)), Node("NP", (Node("NP", (Word("NN", "NN"),)),))]
-    lose_nothing(trees)
+    unusual = [Tree("TOP", [*JOHN]), Tree("S", [JOHN, JOHN]), Tree.fromstring("(NP (NP (NN NN)))")]
+    lose_nothing([*toy(files=20), *unusual])
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the sample of the Penn Treebank is not beside this clone")
 def test_nothing_is_lost_of_the_treebank():
     files = read_treebank(SAMPLE)
-    assert (len(files), sum(map(len, files))) == (179, 3669)  # as its name says; as many as lines begin with a bracket
+    assert (len(files), sum(map(len, files))) == (179, 3669)  # its name's; as many as lines that begin with a bracket
     lose_nothing([tree for trees in files for tree in trees])
 
 
 def lose_nothing(trees):
     for tree in trees:
-        assert delinearise(linearise(tree), words(tree)) == tree
-        assert is_well_formed(linearise(tree), words(tree))
+        assert delinearise(linearise(tree), tree.leaves()) == tree
+        assert is_well_formed(linearise(tree), tree.leaves())
 
 
 @pytest.mark.parametrize(
@@ -191,16 +162,16 @@ def is_linear_form(tokens, length):
 def test_any_tokens_give_a_tree_over_the_words():
     rng = random.Random(0)
     soup = ["(NN)", "(S", ")S", "(NP", ")NP", "the", "(", ")"]
-    trees = [tree for trees in toy_treebank(files=4) for tree in trees]
+    trees = toy(files=4)
     well_formed = 0
     for _ in range(3000):
         tree = rng.choice(trees)
-        sentence, tokens = words(tree), linearise(tree)
+        sentence, tokens = tree.leaves(), linearise(tree)
         for _ in range(rng.choice([0, 1, 1, 2, 40])):
             at = rng.randrange(len(tokens) + 1)
             tokens[at : at + rng.randrange(2)] = rng.sample(soup, rng.randrange(3))
         repaired = delinearise(tokens, sentence)
-        assert words(repaired) == sentence
+        assert repaired.leaves() == sentence
         assert is_linear_form(linearise(repaired), len(sentence))
         assert is_linear_form(tokens, len(sentence)) or not is_well_formed(tokens, sentence)
         well_formed += is_well_formed(tokens, sentence)
@@ -209,34 +180,29 @@ def test_any_tokens_give_a_tree_over_the_words():
 
 def test_other_words_are_in_their_places_when_one_is_left_out_or_doubled():
     rng = random.Random(1)
-    for tree in [tree for trees in toy_treebank(files=20) for tree in trees]:
-        sentence, tokens = words(tree), linearise(tree)
+    for tree in toy(files=20):
+        sentence, tokens = tree.leaves(), linearise(tree)
         if len(set(sentence)) < len(sentence):
             continue  # which of two was left out cannot be told
         changed = rng.randrange(len(sentence))
         at = tokens.index(sentence[changed])
         doubled = delinearise([*tokens[:at], *tokens[at : at + 2], *tokens[at:]], sentence)
         assert doubled == tree
-        without = leaves(delinearise([*tokens[:at], *tokens[at + 2 :]], sentence))
-        tags = [leaf.tag if index != changed else "XX" for index, leaf in enumerate(leaves(tree))]
-        assert [leaf.tag for leaf in without] == tags and [leaf.text for leaf in without] == sentence
+        without = delinearise([*tokens[:at], *tokens[at + 2 :]], sentence)
+        expected = tree.pos()
+        expected[changed] = (sentence[changed], "XX")
+        assert without.pos() == expected
 
 
-def test_empty_tokens_are_passed_over():
-    assert delinearise(["", "(S", "", "a", "(A)", ""], ["a"]) == Node("S", (Word("A", "a"),))
-
-
-def test_an_endless_output_is_no_endless_tree():
-    assert words(delinearise(["(S"] * 5000 + ["(NN)"] * 3, ["a", "b"])) == ["a", "b"]
-
-
-def test_a_sentence_without_words_has_no_tree():
+def test_degenerate_tokens():
+    assert delinearise(["", "(S", "", "a", "(A)", ""], ["a"]) == Tree.fromstring("(S (A a))")
+    assert delinearise(["(S"] * 5000 + ["(NN)"] * 3, ["a", "b"]).leaves() == ["a", "b"]
     with pytest.raises(ValueError, match="without words"):
         delinearise(["(S", ")S"], [])
 
 
 def test_toy_trees_are_clean_and_all_different():
-    trees = [tree for trees in toy_treebank(files=8, sentences=25) for tree in trees]
+    trees = toy(files=8, sentences=25)
     assert len({bracketed(tree) for tree in trees}) == len(trees) == 200
     assert all(clean(tree) == tree for tree in trees)
     assert toy_treebank(files=8) == toy_treebank(files=8) != toy_treebank(files=8, seed=1)

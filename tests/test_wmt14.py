@@ -1,4 +1,4 @@
-"""The commands for WMT14 in examples/reproduce/README.md, run as they stand on a small data set of the same form."""
+"""The commands for WMT14 in examples/reproduce/README.md, run at a small size on a data set of the same form."""
 
 import json
 import os
@@ -13,25 +13,13 @@ from toy_corpus import toy_corpus
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "examples/reproduce/README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    shlex.split(block.replace("\\\n", " "))
-    for block in re.findall(r"```bash\n(.+?)```", TEXT, re.DOTALL)
-    if "wmt14" in block
-]
-# Later options win: only the size is changed. A vocabulary and a model that a second is enough for.
-SHORT = {
-    "--vocab_size": 400,
-    "--d_model": 16,
-    "--encoder_ffn_dim": 32,
-    "--decoder_ffn_dim": 32,
-    "--encoder_layers": 1,
-    "--decoder_layers": 1,
-    "--max_steps": 3,
-    "--tokens_per_update": 600,
-    "--tokens_per_batch": 300,
-    "--checkpoint_steps": 1,
-    "--sustained_tflops": 1,
-}
+BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```bash\n(.+?)```", TEXT, re.DOTALL)]
+COMMANDS = [shlex.split(block) for block in BLOCKS if "wmt14" in block]
+# Later options win. A model and a vocabulary for which a second is enough:
+SHORT = shlex.split(
+    "--vocab_size 400 --d_model 16 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --encoder_layers 1 --decoder_layers 1 "
+    "--max_steps 3 --tokens_per_update 600 --tokens_per_batch 300 --checkpoint_steps 1 --sustained_tflops 1"
+)
 
 
 def write_dataset(folder: Path, source: str, target: str) -> None:
@@ -46,32 +34,27 @@ def write_dataset(folder: Path, source: str, target: str) -> None:
     "command", [COMMANDS[0], *(pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS[1:])]
 )
 def test_the_command_runs(command, tmp_path):
-    options = dict(zip(command[5::2], command[6::2], strict=True))
-    assert command[:5] == [
-        *("accelerate", "launch", "--config_file", "examples/accelerate/8_gpus.yaml"),
-        "examples/train_translation.py",
-    ]
-    big = "big" in options["--output_dir"]
+    launch, script, options = command[:4], command[4], dict(zip(command[5::2], command[6::2], strict=True))
+    assert launch == ["accelerate", "launch", "--config_file", "examples/accelerate/8_gpus.yaml"]
     write_dataset(tmp_path / "data", options["--source_lang"], options["--target_lang"])
-    options |= {"--dataset_name": tmp_path / "data", "--output_dir": tmp_path / "run"} | SHORT
     del options["--dataset_config"]
+    changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
+    arguments = [part for option in changed.items() for part in option]
+    environment = {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, command[4], *(str(part) for option in options.items() for part in option)],
-        cwd=ROOT,
-        env={**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        [sys.executable, script, *arguments, *SHORT],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["test_sentences"] == 8
     assert all(0 <= results[name] <= 100 for name in ("bleu", "bleu_compound_split"))
-    assert results["settings"]["training"]["mixed_precision"] == "bf16"
-    assert results["settings"]["training"]["average_checkpoints"] == (20 if big else 5)
     assert results["averaged_checkpoints"] == [1, 2, 3]
+    big = options["--preset"] == "big"
+    training = results["settings"]["training"]
+    assert (training["mixed_precision"], training["average_checkpoints"]) == ("bf16", 20 if big else 5)
     config = json.loads((tmp_path / "run/model/config.json").read_text())
-    assert config["dropout"] == (0.3 if big and "de" in options["--target_lang"] else 0.1)
+    assert config["dropout"] == (0.3 if big and options["--target_lang"] == "de" else 0.1)
 
 
 def test_there_is_a_command_for_each_model_and_language():

@@ -1,34 +1,34 @@
-"""What the paper says in formulas and footnotes, as pictures and numbers.
+"""Statements of the paper's text, as pictures and numbers.
 
-    python examples/reproduce/figures.py --output_dir runs/reproduce/figures
+    python examples/reproduce/figures.py --output_dir runs/figures
 
-Leaves in --output_dir, and the numbers behind all of them in figures.json:
+Leaves in --output_dir figures.json, with the numbers of all pictures, and:
 
 schedule.png         5.3: the learning rate over the steps, for several d_model and warmup_steps
-label_smoothing.png  5.4: the distribution to be learned, and the loss over the probability of the right token
+label_smoothing.png  5.4: the target distribution, and the loss over the probability of the right token
 positions.png        3.5: the table of sinusoids, and the dot products of PE(pos) with PE(pos + k)
-scaling.png          3.2.1: the variance of q.k over d_k, and how it flattens the softmax's gradient
-additive.png         3.2.1: additive against dot-product attention: time, memory, and what training makes of each
+scaling.png          3.2.1: the variance of q.k and the gradient of the softmax over d_k
+additive.png         3.2.1: additive and dot-product attention: time, memory, and the result of training
 
-The last is measured on the CPU, in processor time; `retrieval` describes the task that is trained.
+Time and memory are measured on the CPU, in processor time; `retrieval` describes the task of the training.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 import torch
+from common import check_least, run_script, sort_sizes, tick_sizes
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measure import best_seconds, fitted_exponent, peak_bytes
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import HfArgumentParser
 
-from modeling_vanilla.io import one_line_errors, write_json
 from modeling_vanilla.layers_vanilla import SinusoidalPositions
 from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
-from modeling_vanilla.training.memory import keep_freed_memory
 from modeling_vanilla.training.optimization import learning_rate
 from modeling_vanilla.visualization.attention import save_figure
 
@@ -37,57 +37,42 @@ from modeling_vanilla.visualization.attention import save_figure
 class Options:
     output_dir: str = field(default="runs/reproduce/figures", metadata={"help": "folder to write to"})
     d_k: list[int] = field(
-        default_factory=lambda: [4, 16, 64, 256], metadata={"help": "widths of a head, of scaling and training"}
+        default_factory=lambda: [4, 16, 64, 256], metadata={"help": "widths of a head, for scaling and training"}
     )
     lengths: list[int] = field(
-        default_factory=lambda: [64, 128, 256, 512], metadata={"help": "n, of the time and memory of attention"}
+        default_factory=lambda: [64, 128, 256, 512], metadata={"help": "n, for time and memory of attention"}
     )
-    train_steps: int = field(default=200, metadata={"help": "updates of the task that is learned"})
-    train_seeds: int = field(default=2, metadata={"help": "runs of each, of which the mean is drawn"})
-    rounds: int = field(default=3, metadata={"help": "of the timing, of which the fastest counts"})
-    seed: int = field(default=0, metadata={"help": "of everything drawn by chance"})
+    train_steps: int = field(default=200, metadata={"help": "updates of each training"})
+    train_seeds: int = field(default=2, metadata={"help": "trainings of each kind and d_k, of which the mean is drawn"})
+    rounds: int = field(default=3, metadata={"help": "measurements of a time, of which the fastest counts"})
+    seed: int = field(default=0, metadata={"help": "of all random numbers"})
 
     def __post_init__(self):
-        for name in ("d_k", "lengths"):
-            values = getattr(self, name)
-            if len(set(values)) < 2:
-                raise ValueError(f"{name}: an exponent needs two different sizes, not {values}")
-            setattr(self, name, sorted(set(values)))
-        for name in ("d_k", "lengths", "train_steps", "train_seeds", "rounds"):
-            value = getattr(self, name)
-            least = min(value) if isinstance(value, list) else value
-            if least < 1:
-                raise ValueError(f"{name} must be at least 1, not {least}")
+        check_least(self, dict.fromkeys(("d_k", "lengths", "train_steps", "train_seeds", "rounds"), 1))
+        sort_sizes(self, "d_k", "lengths")
 
 
 def schedule() -> tuple[Figure, dict]:
-    """Section 5.3, Eq. 3: d_model moves the whole curve, warmup_steps the peak along it."""
-    steps = range(1, 20001, 20)
+    """Section 5.3, Eq. 3: d_model scales the whole curve, warmup_steps moves its peak."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    numbers = []
-    settings = [(512, 4000), (1024, 4000), (256, 4000), (512, 2000), (512, 8000)]
-    for d_model, warmup_steps in settings:
+    steps = range(1, 20001)
+    curves = []
+    for d_model, warmup_steps in [(512, 4000), (1024, 4000), (256, 4000), (512, 2000), (512, 8000)]:
         rates = [learning_rate(step, d_model, warmup_steps) for step in steps]
-        axes.plot(steps, rates, label=f"d_model {d_model}, warmup_steps {warmup_steps}")
-        peak = max(range(1, 20001), key=lambda step: learning_rate(step, d_model, warmup_steps))
-        numbers.append(
-            {
-                "d_model": d_model,
-                "warmup_steps": warmup_steps,
-                "peak_step": peak,
-                "peak_rate": learning_rate(peak, d_model, warmup_steps),
-            }
-        )
+        axes.plot(steps[::20], rates[::20], label=f"d_model {d_model}, warmup_steps {warmup_steps}")
+        peak = max(rates)
+        curve = {"d_model": d_model, "warmup_steps": warmup_steps}
+        curves.append({**curve, "peak_step": steps[rates.index(peak)], "peak_rate": peak})
     axes.set(xlabel="step", ylabel="learning rate", title="Learning rate (5.3)")
     axes.legend()
-    return figure, {"curves": numbers}
+    return figure, {"curves": curves}
 
 
 def target_distribution(vocab_size: int, label: int, epsilon: float) -> torch.Tensor:
-    """What the loss of section 5.4 asks the model to give, (V,): the only one whose loss has no gradient.
+    """The distribution (V,) that minimises the loss of section 5.4.
 
-    Read off the package's loss: its gradient in the logits is softmax(logits) - target.
+    It is computed from the package's loss, whose gradient with respect to the logits is softmax(logits) - target.
     """
     logits = torch.zeros(1, vocab_size, dtype=torch.double, requires_grad=True)
     smoothed_cross_entropy(logits, torch.tensor([label]), epsilon).backward()
@@ -95,7 +80,7 @@ def target_distribution(vocab_size: int, label: int, epsilon: float) -> torch.Te
 
 
 def smoothed_loss(p: torch.Tensor, vocab_size: int, epsilon: float) -> torch.Tensor:
-    """The loss, in nats, of models that give the right token p (N,) and every other one the same share of the rest."""
+    """The loss in nats, (N,), of a model that gives the right token p (N,) and the others equal shares of 1 - p."""
     logits = torch.log((1 - p) / (vocab_size - 1))[:, None].repeat(1, vocab_size)
     logits[:, 0] = p.log()
     label = torch.tensor([0])
@@ -103,11 +88,11 @@ def smoothed_loss(p: torch.Tensor, vocab_size: int, epsilon: float) -> torch.Ten
 
 
 def label_smoothing() -> tuple[Figure, dict]:
-    """Section 5.4: part of the probability goes to all tokens evenly, and certainty costs more than it gains."""
+    """Section 5.4: a share of the target distribution is uniform, so that a certain model has a higher loss."""
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     vocab_size, numbers = 10, []
-    # Closer and closer to 0 and 1, where the loss without smoothing has its end and the others turn up.
+    # Denser towards 0 and 1: the loss without smoothing is lowest at 1, and the others rise there.
     p = torch.sigmoid(torch.linspace(-4, 9, 261, dtype=torch.double))
     for number, epsilon in enumerate((0.0, 0.1, 0.2)):
         target = target_distribution(vocab_size, 3, epsilon)
@@ -120,7 +105,7 @@ def label_smoothing() -> tuple[Figure, dict]:
         numbers.append(
             {"epsilon": epsilon, "target_of_the_label": target[3].item(), "target_of_the_others": target[0].item()}
         )
-        if epsilon:  # without, the loss only falls
+        if epsilon:  # without smoothing, the loss falls everywhere
             right.plot(p.logit()[best], losses[best], "k.", markersize=8)
             numbers[-1] |= {"lowest_loss": losses[best].item(), "at_probability": p[best].item()}
     left.set(title="Target distribution, vocabulary of 10, label 3 (5.4)", xlabel="token", ylabel="probability")
@@ -134,7 +119,7 @@ def label_smoothing() -> tuple[Figure, dict]:
 
 
 def positions() -> tuple[Figure, dict]:
-    """Section 3.5: dot products depend on the distance alone, the same wherever it is measured from."""
+    """Section 3.5: dot products of two positions depend on their distance alone."""
     d_model, length, reach = 512, 400, 100
     table = SinusoidalPositions(d_model)(torch.arange(length)).double()
     products = table @ table.T
@@ -152,10 +137,7 @@ def positions() -> tuple[Figure, dict]:
     right.legend()
     return figure, {
         "d_model": d_model,
-        "dot_product_at_0": products[0, 0].item(),
-        "dot_product_at_1": products[0, 1].item(),
-        "dot_product_at_10": products[0, 10].item(),
-        "dot_product_at_100": products[0, 100].item(),
+        **{f"dot_product_at_{k}": products[0, k].item() for k in (0, 1, 10, 100)},
         "largest_difference_between_positions": (curves - curves[0]).abs().max().item(),
     }
 
@@ -169,7 +151,7 @@ def softmax_gradient(scores: torch.Tensor) -> torch.Tensor:
 
 
 def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
-    """Section 3.2.1: components of mean 0 and variance 1 give a q.k of variance d_k, and a softmax without gradient."""
+    """Section 3.2.1: components of mean 0 and variance 1 give q.k a variance of d_k, and softmax small gradients."""
     rows = []
     for d_k in options.d_k:
         q, k = torch.randn(queries, 1, d_k), torch.randn(queries, keys, d_k)
@@ -191,9 +173,8 @@ def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figu
     for axis, (measure, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
         for name, label in (("unscaled", "q.k"), ("scaled", "q.k / sqrt(d_k)")):
             axis.plot(options.d_k, [row[name][measure] for row in rows], ".-", label=label)
-        axis.set(title=title, xlabel="d_k", xscale="log")
-        axis.set_xticks(options.d_k, options.d_k)
-        axis.set_xticks([], minor=True)
+        axis.set_title(title)
+        tick_sizes(axis, "d_k", options.d_k)
         axis.legend()
         if measure != "largest_weight":
             axis.set_yscale("log")
@@ -202,7 +183,7 @@ def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figu
 
 
 class Head(nn.Module):
-    """The compatibility function of one head: learned projections of width d_k, and how they meet.
+    """The compatibility function of one head on learned projections of width d_k.
 
     kind: "dot-product" q.k, "scaled dot-product" q.k / sqrt(d_k), or "additive" v . tanh(q + k): the feed-forward
     network with one hidden layer that the paper names (Bahdanau et al. 2014), its first matrix in two parts.
@@ -212,7 +193,7 @@ class Head(nn.Module):
         super().__init__()
         self.kind = kind
         self.w_q, self.w_k = (nn.Linear(d_model, d_k, bias=False) for _ in range(2))
-        # Inputs with components of mean 0 and variance 1 give such q and k, as 3.2.1 takes them.
+        # Components of q and k have mean 0 and variance 1 as those of the inputs do, which 3.2.1 assumes.
         for projection in (self.w_q, self.w_k):
             nn.init.normal_(projection.weight, std=d_model**-0.5)
         self.v = nn.Parameter(torch.randn(d_k) * d_k**-0.5) if kind == "additive" else None
@@ -230,7 +211,7 @@ KINDS = ("scaled dot-product", "dot-product", "additive")
 
 
 def attention_costs(options: Options, d_k: int = 64) -> list[dict]:
-    """Seconds and bytes of n queries over n keys and values, forward and backward."""
+    """Seconds and bytes of attention with n queries, keys and values, forward and backward."""
     points = [(kind, n) for kind in ("scaled dot-product", "additive") for n in options.lengths]
     rows = []
     for kind, n in tqdm(points, desc="additive, costs", unit=" points"):
@@ -248,14 +229,14 @@ def attention_costs(options: Options, d_k: int = 64) -> list[dict]:
 
 
 def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
-    """Train one head to give back the value of the key that the query is a noisy copy of.
+    """Train one head to return the value of the key of which the query is a noisy copy.
 
-    16 keys and values of 16 dimensions, whatever d_k is, so that the task stays the same. The loss is the squared error
-    of the value given back, so that every gradient comes through the softmax.
+    There are 16 keys and values of 16 dimensions, whatever d_k is, so the task is the same for every d_k. The loss is
+    the squared error of the returned value, so every gradient passes through the softmax.
 
     Returns:
-        "gradient": norm of the loss's gradient in the scores, before the first update; "accuracy": share of 2000 new
-        queries whose own key has the largest weight; "error": their squared error, about 1 for a guess.
+        "gradient": norm of the loss's gradient with respect to the scores, before the first update; "accuracy": share
+        of 2000 new queries whose own key has the largest weight; "error": their squared error, about 1 for a guess.
     """
     torch.manual_seed(seed)
     keys, width, batch, noise = 16, 16, 64, 0.3
@@ -263,7 +244,7 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-9)
 
     def attempt(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores (count, keys), which key was wanted (count,), and the mean squared error."""
+        """Scores (count, keys), the indices of the keys (count,), and the mean squared error."""
         key, value = (torch.randn(count, keys, width) for _ in range(2))
         wanted, rows = torch.randint(keys, (count,)), torch.arange(count)
         query = key[rows, wanted] + noise * torch.randn(count, width)
@@ -287,89 +268,75 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
 
 
 def additive(options: Options) -> tuple[Figure, dict]:
-    """Section 3.2.1: additive and dot-product attention, and what the latter is without its scaling as d_k grows."""
+    """Section 3.2.1: additive and dot-product attention, and the effect of the scaling as d_k grows."""
     costs = attention_costs(options)
-    runs = [
-        (kind, d_k, options.seed + number)
-        for kind in KINDS
-        for d_k in options.d_k
-        for number in range(options.train_seeds)
-    ]
+    seeds = range(options.seed, options.seed + options.train_seeds)
+    runs = [(kind, d_k, seed) for kind in KINDS for d_k in options.d_k for seed in seeds]
     trained = [
         {"kind": kind, "d_k": d_k, "seed": seed, **retrieval(kind, d_k, options.train_steps, seed)}
         for kind, d_k, seed in tqdm(runs, desc="additive, training", unit=" runs")
     ]
     figure = Figure(figsize=(16, 4), layout="constrained")
-    time_axis, memory_axis, *of_training = figure.subplots(1, 5)
-    exponents = {}
-    for axis, measure, unit, title in (
-        (time_axis, "seconds", 1e-3, "Time (ms)"),
-        (memory_axis, "bytes", 2**20, "Memory (MiB)"),
-    ):
-        for kind in ("scaled dot-product", "additive"):
-            values = [cost[measure] for cost in costs if cost["kind"] == kind]
-            exponent = fitted_exponent(options.lengths, values)
-            exponents[f"{kind}, {measure}"] = exponent
-            axis.loglog(
-                options.lengths,
-                [value / unit for value in values],
-                ".-",
-                label=f"{kind}: n^{exponent:.2f}",
-                color=f"C{KINDS.index(kind)}",
-            )
-        axis.set(title=title, xlabel="n")
-        axis.set_xticks(options.lengths, options.lengths)
-    for axis, measure, title in zip(
-        of_training,
-        ("gradient", "error", "accuracy"),
-        ("Gradient in the scores at the start", "Error after training", "Accuracy after training"),
-        strict=True,
-    ):
-        for number, kind in enumerate(KINDS):
-            of_kind = [run for run in trained if run["kind"] == kind]
-            means = [
-                sum(run[measure] for run in of_kind if run["d_k"] == d_k) / options.train_seeds for d_k in options.d_k
-            ]
-            axis.plot(options.d_k, means, ".-", color=f"C{number}", label=kind)
-            axis.plot(
-                [run["d_k"] for run in of_kind], [run[measure] for run in of_kind], ".", color=f"C{number}", alpha=0.3
-            )
-        axis.set(title=title, xlabel="d_k", xscale="log")
-        axis.set_xticks(options.d_k, options.d_k)
-    for axis in of_training[:2]:
-        axis.set_yscale("log")
-    for axis in figure.axes:
-        axis.set_xticks([], minor=True)
-        axis.legend(fontsize=7)
+    axes = figure.subplots(1, 5)
+    exponents = plot_attention_costs(axes[:2], costs, options.lengths)
+    plot_retrieval(axes[2:], trained, options.d_k)
     return figure, {"costs": costs, "cost_exponents": exponents, "training": trained}
 
 
-def main() -> None:
-    parser = HfArgumentParser(Options, description=__doc__)
-    with one_line_errors():
-        keep_freed_memory()  # or clearing new pages is what the large sizes measure
-        (options,) = parser.parse_args_into_dataclasses()
-        reproduce(options)
+def plot_attention_costs(axes: Sequence[Axes], costs: list[dict], lengths: list[int]) -> dict[str, float]:
+    """Draw time and memory over n. Returns the exponents of n, by kind and measure."""
+    exponents = {}
+    panels = (("seconds", 1e-3, "Time (ms)"), ("bytes", 2**20, "Memory (MiB)"))
+    for axis, (measure, unit, title) in zip(axes, panels, strict=True):
+        for kind in ("scaled dot-product", "additive"):
+            values = [cost[measure] for cost in costs if cost["kind"] == kind]
+            exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(lengths, values)
+            label, colour = f"{kind}: n^{exponent:.2f}", f"C{KINDS.index(kind)}"
+            axis.loglog(lengths, [value / unit for value in values], ".-", label=label, color=colour)
+        axis.set_title(title)
+        tick_sizes(axis, "n", lengths)
+        axis.legend(fontsize=7)
+    return exponents
 
 
-def reproduce(options: Options) -> dict:
-    """Draw all, and write the pictures and their numbers. Returns what figures.json holds."""
-    folder = Path(options.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(options.seed)
-    drawings: dict[str, Callable[[], tuple[Figure, dict]]] = {
+def plot_retrieval(axes: Sequence[Axes], trained: list[dict], widths: list[int]) -> None:
+    """Draw each measure of the runs of `retrieval` over d_k: the mean of the seeds as a line, each run as a dot."""
+    titles = {
+        "gradient": "Gradient in the scores at the start",
+        "error": "Error after training",
+        "accuracy": "Accuracy after training",
+    }
+    for axis, (measure, title) in zip(axes, titles.items(), strict=True):
+        for number, kind in enumerate(KINDS):
+            runs = [(run["d_k"], run[measure]) for run in trained if run["kind"] == kind]
+            means = [fmean(value for d_k, value in runs if d_k == width) for width in widths]
+            axis.plot(widths, means, ".-", color=f"C{number}", label=kind)
+            axis.plot(*zip(*runs, strict=True), ".", color=f"C{number}", alpha=0.3)
+        axis.set_title(title)
+        tick_sizes(axis, "d_k", widths)
+        if measure != "accuracy":
+            axis.set_yscale("log")
+        axis.legend(fontsize=7)
+
+
+def reproduce(options: Options, folder: Path) -> dict:
+    """Draw every picture, and return their numbers."""
+    drawings = {
         "schedule": schedule,
         "label_smoothing": label_smoothing,
         "positions": positions,
         "scaling": lambda: scaling(options),
         "additive": lambda: additive(options),
     }
-    results = {"settings": asdict(options), "torch": torch.__version__}
+    numbers = {}
     for name, draw in drawings.items():
-        figure, results[name] = draw()
+        figure, numbers[name] = draw()
         save_figure(figure, folder / f"{name}.png")
-    write_json(folder / "figures.json", results)
-    return results
+    return numbers
+
+
+def main() -> None:
+    run_script("figures", Options, __doc__, reproduce)
 
 
 if __name__ == "__main__":

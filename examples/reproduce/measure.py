@@ -1,4 +1,4 @@
-"""What the scripts here measure with: the time and the memory of a computation, and exponents fitted to them."""
+"""The time and the memory of a computation, and exponents fitted to them."""
 
 import os
 import time
@@ -10,10 +10,10 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def best_seconds(compute: Callable[[], object], rounds: int) -> float:
-    """Processor time of the shortest of `rounds` calls on one thread, after one that does not count.
+    """Processor time of the fastest of `rounds` calls on one thread, after a first call that does not count.
 
-    Unlike time on the clock it leaves out what other work on the machine takes, which would bend the exponents. Several
-    threads would spin while they wait for each other, which counts as processor time.
+    Processor time excludes other work on the machine, which would change the exponents. With several threads it would
+    include the time in which they wait for each other.
     """
     times, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)
@@ -28,14 +28,14 @@ def best_seconds(compute: Callable[[], object], rounds: int) -> float:
 
 
 def peak_bytes(compute: Callable[[], object]) -> int:
-    """The most bytes of tensors that were held at once during the call, above what was held before.
+    """The most bytes of tensors allocated at once during the call, above those allocated before it.
 
-    Counted from every allocation and release of torch's allocator on the CPU, as torch.profiler records them: the
-    tensors that are saved for the backward pass and the scratch tensors inside a kernel are in it, what a library
-    takes by itself (oneDNN's scratch pad) is not. The size of the process would show neither small layers nor what the
-    allocator keeps for later.
+    Counted from every allocation and release of torch's allocator on the CPU, as torch.profiler records them. This
+    includes tensors saved for the backward pass and temporary tensors of a kernel, but not the memory that a library
+    allocates itself (oneDNN's scratch pad). The size of the process would not show small layers, nor exclude memory
+    that the allocator keeps for reuse.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler talks to stderr at every start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to stderr at every start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         compute()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -2,9 +2,9 @@
 
     python examples/reproduce/report.py --output_dir runs/reproduce
 
-Runs the scripts of this folder one after the other, on an embedded toy corpus and toy trees, and leaves report.md with
-their tables and pictures. The figures show that every piece works; they say nothing of the paper's. A piece that is
-done already is not run again; one that was interrupted is begun anew.
+Runs the scripts of this folder one after the other, on a synthetic corpus and synthetic trees, and leaves report.md
+with their tables and pictures. The figures show that every script works, and say nothing about the paper's. Run again,
+it continues after the last script that was finished.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from modeling_vanilla.io import one_line_errors, write_text
+from modeling_vanilla.io import check_unused, one_line_errors, write_text
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
@@ -38,7 +38,7 @@ TRAINING = {
 
 
 def pieces(output: Path) -> list[tuple[str, list]]:
-    """What is run, in order: (folder, command). A folder is complete when its command has ended well."""
+    """The folders of the report in order, each with the arguments of Python that fill it."""
     train, validation, test = (str(output / "corpus" / f"{split}.jsonl") for split in ("train", "validation", "test"))
     data = ["--train_file", train, "--validation_file", validation]
     training = [part for option in TRAINING.items() for part in option]
@@ -50,48 +50,33 @@ def pieces(output: Path) -> list[tuple[str, list]]:
         ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *training]),
         ("table2", [HERE / "table2.py", "--runs", run]),
         ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
-        ("table4", [HERE / "parsing.py", "--scale", "smoke"]),
+        ("table4", [HERE / "parsing" / "table4.py", "--scale", "smoke"]),
         ("figures", [HERE / "figures.py"]),
-        ("attention", [EXAMPLES / "visualize_attention.py", run / "model", "--sentence", sentence]),
+        ("attention", ["-m", "modeling_vanilla", "attention", run / "model", "--sentence", sentence]),
     ]
 
 
-def make_way(folder: Path) -> None:
-    """Remove what an interrupted piece left.
+def run_piece(folder: Path, command: list) -> None:
+    """Run a command with a new folder as --output_dir, and write its output to FOLDER.log.
 
     Raises:
-        ValueError: if the folder holds something that is no such piece's.
+        ValueError: if it fails, with its last line; or if the folder is not one that an interrupted run has left.
     """
-    if log_of(folder).exists():
+    log = folder.with_name(folder.name + ".log")
+    if log.exists():
         shutil.rmtree(folder, ignore_errors=True)
-    elif folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"output_dir: {folder} holds something else; choose another folder")
-
-
-def log_of(folder: Path) -> Path:
-    """What a piece says goes there, beside its folder."""
-    return folder.with_name(folder.name + ".log")
-
-
-def run_piece(command: list, folder: Path) -> None:
-    """Run a script, and log what it says.
-
-    Raises:
-        ValueError: if it fails, with its last line.
-    """
-    log = log_of(folder)
+    else:
+        check_unused("output_dir", folder)
+    arguments = [sys.executable, *map(str, command), "--output_dir", str(folder)]
     with log.open("w", encoding="utf-8") as file:
-        code = subprocess.run(
-            [sys.executable, *map(str, command), "--output_dir", str(folder)],
-            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        ).returncode  # fmt: skip
-    if code:
+        done = subprocess.run(arguments, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    if done.returncode:
         last = (log.read_text(encoding="utf-8").strip() or "no output").splitlines()[-1]
-        raise ValueError(f"{Path(command[0]).name} ended with exit code {code}: {last} (see {log})")
+        raise ValueError(f"{folder.name} ended with exit code {done.returncode}: {last} (see {log})")
 
 
 def section(folder: Path) -> str:
-    """A piece's tables, with their headings one level down, and its pictures and pages; or nothing."""
+    """The tables of a folder, with their headings one level lower, and its pictures and pages; "" without any."""
     tables = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
     pictures = [f"![{path.stem}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.png"))]
     pages = [f"[{path.name}]({folder.name}/{path.name})" for path in sorted(folder.glob("*.html"))]
@@ -101,14 +86,13 @@ def section(folder: Path) -> str:
 
 
 def report(output: Path) -> Path:
-    """Run what is missing and write report.md. Its path."""
+    """Run what is missing and write report.md. Returns its path."""
     output.mkdir(parents=True, exist_ok=True)
-    parts = ["# The paper's tables and figures, at smoke scale", "", "By `make reproduce`, on a made-up corpus.", ""]
+    parts = ["# The paper's tables and figures, at smoke scale", "", "By `make reproduce`, on a synthetic corpus.", ""]
     for name, command in tqdm(pieces(output), desc="pieces"):
         folder, done = output / name, output / f"{name}.done"
         if not done.exists():
-            make_way(folder)
-            run_piece(command, folder)
+            run_piece(folder, command)
             done.touch()
         if text := section(folder):
             parts += [f"# {name}", "", text, ""]

@@ -1,15 +1,16 @@
-"""Table 2: BLEU and training FLOPs of the paper's systems, and of runs of this package beside them.
+"""Table 2: BLEU and training FLOPs of the paper's systems and of runs of this package.
 
     python examples/reproduce/table2.py --runs runs/mine runs/other --output_dir runs/table2
 
 Each run is an output folder of train_translation.py with a test set. Its cost is given twice: counted by formula, and
-as the paper estimates it, training time x devices x what one sustains. Leaves table2.md, table2.json and table2.png.
+as the paper estimates it, training time x devices x sustained FLOPS. Leaves table2.md, table2.json and table2.png.
 """
 
 import argparse
 import json
 from pathlib import Path
 
+from common import markdown_table
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
@@ -32,7 +33,7 @@ PAPER = {
 
 
 def read_run(folder: Path) -> dict:
-    """What the table says of a run.
+    """The figures of a run.
 
     Raises:
         ValueError: if the folder holds no finished run with scores on a test set; it names the file.
@@ -46,49 +47,45 @@ def read_run(folder: Path) -> dict:
         return {
             "run": folder.name,
             "languages": f"{data['source_lang']}-{data['target_lang']}",
+            "test_sentences": results["test_sentences"],
             "BLEU": results["bleu"],
             "compound_split_BLEU": results["bleu_compound_split"],
-            "test_sentences": results["test_sentences"],
             "counted_flops": results["cost"]["analytic_flops"],
             "table_2_flops": results["cost"]["table_2_flops"],
         }
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"runs: {path} is no result with scores on a test set and a cost ({error!r})") from None
+        raise ValueError(f"runs: {path} is no result with scores on a test set and a cost ({error!r})") from error
 
 
 def as_markdown(runs: list[dict]) -> str:
     def number(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
 
-    lines = [
-        "# Table 2",
-        "",
-        "The paper's systems: tokenised BLEU on newstest2014, FLOPs = training time x devices x sustained rate.",
-        "",
-        "| system | BLEU en-de | en-fr | FLOPs en-de | en-fr |",
-        "|---|---|---|---|---|",
+    paper = [
+        (name, number(de, "g"), number(fr, "g"), number(cost_de, ".1e"), number(cost_fr, ".1e"))
+        for name, (de, fr, cost_de, cost_fr) in PAPER.items()
     ]
-    for name, (de, fr, cost_de, cost_fr) in PAPER.items():
-        cells = (number(de, "g"), number(fr, "g"), number(cost_de, ".1e"), number(cost_fr, ".1e"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "Runs of this package, on their own test sets: not to be compared with the above, nor with each other unless "
-        "the test set is the same.",
-        "",
-        "| run | languages | test sentences | sacreBLEU | compound-split BLEU | FLOPs counted | FLOPs by time x rate |",
-        "|---|---|---|---|---|---|---|",
+    forms = {"BLEU": ".2f", "compound_split_BLEU": ".2f", "counted_flops": ".2e", "table_2_flops": ".2e"}
+    rows = [[format(value, forms.get(name, "")) for name, value in run.items()] for run in runs]
+    parts = [
+        "# Table 2\n",
+        "The paper's systems: tokenised BLEU on newstest2014, FLOPs = training time x devices x sustained FLOPS.\n",
+        markdown_table(("system", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr"), paper),
+        "Runs of this package, on their own test sets: not comparable with the above, nor with each other unless the "
+        "test set is the same.\n",
+        markdown_table(
+            (
+                *("run", "languages", "test sentences", "sacreBLEU", "compound-split BLEU"),
+                *("FLOPs counted", "FLOPs by time x FLOPS"),
+            ),
+            rows,
+        ),
     ]
-    for run in runs:
-        lines.append(
-            f"| {run['run']} | {run['languages']} | {run['test_sentences']} | {run['BLEU']:.2f} "
-            f"| {run['compound_split_BLEU']:.2f} | {run['counted_flops']:.2e} | {run['table_2_flops']:.2e} |"
-        )
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts)
 
 
 def plot(runs: list[dict], path: Path) -> None:
-    """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
+    """Draw BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     pairs = {"en-de": (0, 2, "o"), "en-fr": (1, 3, "s")}
@@ -100,7 +97,7 @@ def plot(runs: list[dict], path: Path) -> None:
             axes.scatter([], [], color=color, label=name)
     for pair, (_, _, marker) in pairs.items():
         axes.scatter([], [], color="lightgrey", marker=marker, label=f"paper, {pair}")
-    for name, label, marker in (("counted_flops", "counted", "x"), ("table_2_flops", "time x rate", "+")):
+    for name, label, marker in (("counted_flops", "counted", "x"), ("table_2_flops", "time x FLOPS", "+")):
         xs, ys = [run[name] for run in runs], [run["BLEU"] for run in runs]
         axes.scatter(xs, ys, color="black", marker=marker, label=f"here, {label}")
     for run in runs:

@@ -1,16 +1,18 @@
-"""Trees from a small grammar, in the form of the Penn Treebank: for a trial run where there is no treebank.
+"""Trees from a small grammar, in the form of the Penn Treebank: for a trial run without a treebank.
 
-The sentences are often silly, and about a hundred words are all there are. That a model parses them shows that
-everything works, and nothing about real text.
+The sentences are often silly and have a vocabulary of about a hundred words. That a model parses them shows that every
+step works, and says nothing about real text.
 """
 
 import random
 
-from trees import Node, Word, clean, linearise
+from linear import linearise
+from nltk import Tree
+from trees import bracketed, clean
 
-_LONGEST = 80  # tokens of the linear form: now and then the grammar goes on and on
+_MAX_TOKENS = 80  # of the linear form: some trees of a recursive grammar are very long
 
-# What each symbol may become, and how often. A symbol in capitals that is not here is a tag, its word in _LEXICON.
+# The right-hand sides of each symbol with their weights. A symbol that is not here is a tag, its words in _LEXICON.
 _GRAMMAR = {
     "ROOT": {"S": 8, "SQ": 1},
     "S": {"NP-SBJ VP .": 6, "PP , NP-SBJ VP .": 2, "CLAUSE CC CLAUSE .": 1, "`` CLAUSE , '' NP-SBJ SAY .": 1},
@@ -31,7 +33,7 @@ _GRAMMAR = {
     "TRACE": {"*T*-1": 1},
     "SBAR-THAT": {"THAT CLAUSE": 1},
 }
-# Symbols that are written otherwise than they are named.
+# Symbols whose label is not their name.
 _LABELS = {
     "ROOT": "",
     "CLAUSE": "S",
@@ -66,22 +68,24 @@ _LEXICON = {
 }
 
 
-def toy_treebank(files: int = 100, sentences: int = 12, seed: int = 0) -> list[list[Node]]:
-    """`files` lists of `sentences` cleaned trees each; no sentence comes twice."""
+def toy_treebank(files: int = 100, sentences: int = 12, seed: int = 0) -> list[list[Tree]]:
+    """`files` lists of `sentences` cleaned trees each, all different."""
     rng = random.Random(seed)
-    seen: dict[Node, None] = {}
-    while len(seen) < files * sentences:
-        tree = clean(_grow("ROOT", rng))
-        if len(linearise(tree)) <= _LONGEST:
-            seen.setdefault(tree)
-    trees = list(seen)
-    return [trees[start : start + sentences] for start in range(0, len(trees), sentences)]
+    trees: dict[str, Tree] = {}
+    while len(trees) < files * sentences:
+        tree = clean(_expand("ROOT", rng))
+        if len(linearise(tree)) <= _MAX_TOKENS:
+            trees.setdefault(bracketed(tree), tree)
+    found = list(trees.values())
+    return [found[start : start + sentences] for start in range(0, len(found), sentences)]
 
 
-def _grow(symbol: str, rng: random.Random) -> Node | Word:
-    kind = symbol if symbol in _GRAMMAR else symbol.split("-")[0]
-    if kind in _GRAMMAR:
-        rules = _GRAMMAR[kind]
+def _expand(symbol: str, rng: random.Random) -> Tree:
+    """A random tree below a symbol; NP-SBJ is expanded as NP is."""
+    name = symbol if symbol in _GRAMMAR else symbol.split("-")[0]
+    label = _LABELS.get(symbol, symbol)
+    if name in _GRAMMAR:
+        rules = _GRAMMAR[name]
         (chosen,) = rng.choices(list(rules), weights=rules.values())
-        return Node(_LABELS.get(symbol, symbol), tuple(_grow(part, rng) for part in chosen.split()))
-    return Word(_LABELS.get(symbol, symbol), rng.choice(_LEXICON.get(symbol, symbol).split()))
+        return Tree(label, [_expand(part, rng) for part in chosen.split()])
+    return Tree(label, [rng.choice(_LEXICON.get(symbol, symbol).split())])

@@ -1,0 +1,98 @@
+"""Labelled bracketing precision, recall and F1, as EVALB computes them with its COLLINS.prm.
+
+- A constituent is a label and the words it spans; those of a sentence are a multiset. Labels are cut at "-" and "=",
+  ADVP and PRT count as one label, and TOP is not scored.
+- Words tagged , : `` '' . or -NONE- are removed before positions are numbered, from either tree by its own tags;
+  constituents in which nothing remains are not scored.
+- A sentence whose trees then differ in their words is counted as an error, and is in no score.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nltk import Tree
+from trees import TOP, TRACE, is_preterminal
+
+_DELETED = {",", ":", "``", "''", ".", TRACE, TOP}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Counts over a set of sentences.
+
+    Constituents in both trees, in the gold tree and in the tested one; sentences scored, those of them in which all
+    constituents agree, and those that could not be scored. The properties are percentages, 0 where nothing is counted.
+    """
+
+    matched: int
+    gold: int
+    tested: int
+    sentences: int
+    complete: int
+    errors: int
+
+    @property
+    def precision(self) -> float:
+        return _percent(self.matched, self.tested)
+
+    @property
+    def recall(self) -> float:
+        return _percent(self.matched, self.gold)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return _percent(2 * self.matched, self.gold + self.tested)
+
+    @property
+    def complete_match(self) -> float:
+        """The share of sentences in which all constituents agree."""
+        return _percent(self.complete, self.sentences)
+
+
+def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> Scores:
+    """Compare trees with the gold trees of the same sentences.
+
+    Raises:
+        ValueError: if there are not as many of one as of the other.
+    """
+    if len(gold) != len(tested):
+        raise ValueError(f"there are {len(gold)} gold trees but {len(tested)} to score")
+    counts = Counter(matched=0, gold=0, tested=0, sentences=0, complete=0, errors=0)
+    for gold_tree, tested_tree in zip(gold, tested, strict=True):
+        (gold_words, gold_spans), (tested_words, tested_spans) = constituents(gold_tree), constituents(tested_tree)
+        if gold_words != tested_words:
+            counts["errors"] += 1
+            continue
+        counts["matched"] += (gold_spans & tested_spans).total()
+        counts["gold"] += gold_spans.total()
+        counts["tested"] += tested_spans.total()
+        counts["sentences"] += 1
+        counts["complete"] += gold_spans == tested_spans
+    return Scores(**counts)
+
+
+def constituents(tree: Tree) -> tuple[list[str], Counter[tuple[str, int, int]]]:
+    """The words that count, and (label, start, end) of each constituent that is scored; end is exclusive."""
+    sentence: list[str] = []
+    spans: Counter[tuple[str, int, int]] = Counter()
+
+    def visit(part: Tree) -> None:
+        if is_preterminal(part):
+            sentence.extend([] if part.label() in _DELETED else part)
+            return
+        start = len(sentence)
+        for child in part:
+            visit(child)
+        label = re.split("[-=]", part.label())[0]
+        if len(sentence) > start and label not in _DELETED:
+            spans["ADVP" if label == "PRT" else label, start, len(sentence)] += 1
+
+    visit(tree)
+    return sentence, spans
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

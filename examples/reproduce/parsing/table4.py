@@ -1,0 +1,265 @@
+"""Table 4: English constituency parsing as translation from words to bracketed trees (section 6.3).
+
+Reads bracketed trees, cleans them, trains the "parsing" preset on their linear form, parses the development and the
+test sentences from their words alone (beam 21, alpha 0.3, input + 300), repairs outputs that are no tree, and scores
+labelled brackets as EVALB does, with a right-branching baseline. On trees of a toy grammar, in about a minute:
+
+    python examples/reproduce/parsing/table4.py --output_dir runs/table4-smoke
+
+On a sample of the Penn Treebank, a tenth of its files each for development and test:
+
+    python examples/reproduce/parsing/table4.py --scale sample --trees wsj.mrg.gz --output_dir runs/table4
+
+At the paper's scale, sections 02-21, 22 and 23 of the Wall Street Journal:
+
+    python examples/reproduce/parsing/table4.py --scale paper \\
+        --train_trees wsj/0[2-9]/*.mrg wsj/1?/*.mrg wsj/2[01]/*.mrg \\
+        --validation_trees wsj/22/*.mrg --test_trees wsj/23/*.mrg --output_dir runs/table4-paper
+
+--scale sets defaults (scales/*.json), which options override. (6.3 says of training only that all but a few settings,
+chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/ (parses
+and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/.
+"""
+
+import hashlib
+import json
+import time
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from baseline import right_branching, right_branching_labels
+from evalb import Scores, score
+from linear import delinearise, is_well_formed
+from nltk import Tree
+from pairs import parsing_tokenizer, source, split_files, training_pairs
+from toy_trees import toy_treebank
+from transformers import HfArgumentParser
+from trees import bracketed, read_treebank, with_tags_of
+
+from modeling_vanilla import VanillaConfig
+from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
+from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+
+SCALES = Path(__file__).resolve().parent / "scales"  # for each scale, its defaults of options and model
+# Table 4 as the paper has it: F1 on section 23 of the Wall Street Journal.
+PAPER = [
+    ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
+    ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),
+    ("Zhu et al. (2013)", "WSJ only, discriminative", 90.4),
+    ("Dyer et al. (2016)", "WSJ only, discriminative", 91.7),
+    ("Transformer (4 layers)", "WSJ only, discriminative", 91.3),
+    ("Zhu et al. (2013)", "semi-supervised", 91.3),
+    ("Huang & Harper (2009)", "semi-supervised", 91.3),
+    ("McClosky et al. (2006)", "semi-supervised", 92.1),
+    ("Vinyals & Kaiser et al. (2014)", "semi-supervised", 92.1),
+    ("Transformer (4 layers)", "semi-supervised", 92.7),
+    ("Luong et al. (2015)", "multi-task", 93.0),
+    ("Dyer et al. (2016)", "generative", 93.3),
+]
+
+
+@dataclass
+class ParsingOptions:
+    """Which trees, and how to search. Without any trees, those of a toy grammar."""
+
+    scale: Literal["smoke", "sample", "paper"] = field(
+        default="smoke",
+        metadata={"help": "Sets the defaults of model and training: for a minute, half an hour, or the paper's."},
+    )
+    trees: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Files of bracketed trees, plain or .gz, to split by file into training and the others."},
+    )
+    train_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to train on."})
+    validation_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to develop on."})
+    test_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to test on."})
+    constituents: bool = field(
+        default=False, metadata={"help": "Train also on every constituent of two words or more, as a sentence."}
+    )
+    num_beams: int = field(default=21, metadata={"help": "Beam size (6.3)."})
+    length_penalty: float = field(default=0.3, metadata={"help": "Alpha (6.3)."})
+    max_extra_tokens: int = field(default=300, metadata={"help": "The longest output, in tokens more than its input."})
+    resume: bool = field(default=False, metadata={"help": "Go on with the run in output_dir."})
+
+    def __post_init__(self):
+        given = [name for name in ("train_trees", "validation_trees", "test_trees") if getattr(self, name)]
+        if given and (self.trees or len(given) < 3):
+            raise ValueError(
+                f"{given[0]} is given {'beside trees' if self.trees else 'without the others'}: give trees, which are "
+                "then split, or all three of train_trees, validation_trees and test_trees"
+            )
+        for name, least in (("num_beams", 1), ("max_extra_tokens", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+
+def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dict | None = None) -> dict:
+    """Train, parse and score, and write all that the docstring of this file names to training.output_dir.
+
+    Args:
+        overrides: fields of VanillaConfig to change from the preset "parsing".
+
+    Returns:
+        What results.json holds.
+
+    Raises:
+        ValueError: for bad trees or settings, before anything is written.
+        OSError: if a file cannot be written.
+    """
+    run = Path(training.output_dir)
+    overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
+    if not options.resume:
+        check_unused("output_dir", run)
+    vocab_size = VanillaConfig.preset("parsing", **overrides).vocab_size
+    splits = read_splits(options)
+    prepare(run, splits, vocab_size, options)
+    overrides.pop("vocab_size", None)  # the tokenizer's length from here on
+    # Pairs longer than a batch are left out of training, and reported.
+    limits = {"max_source_tokens": training.tokens_per_batch, "max_target_tokens": training.tokens_per_batch}
+    resume = (run / "training" / "run.json").is_file()
+    trained = train_translation(
+        DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
+        replace(training, output_dir=str(run / "training")),
+        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=resume),
+        overrides,
+    )
+    search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
+    results = {
+        **evaluate(run, splits, search),
+        "train_sentences": len(splits["train"]),
+        "search": search,
+        "training": trained,
+        "options": asdict(options),
+    }
+    write_json(run / "results.json", results)
+    write_text(run / "table.md", table(results))
+    return results
+
+
+def read_splits(options: ParsingOptions) -> dict[str, list[Tree]]:
+    """The cleaned trees, by "train", "validation" and "test".
+
+    Raises:
+        ValueError: if a file is no file of trees, or there are too few files to split.
+    """
+    if not options.train_trees:
+        return split_files(_read(options.trees) if options.trees else toy_treebank())
+    files = {split: _read(getattr(options, f"{split}_trees")) for split in ("train", "validation", "test")}
+    return {split: [tree for trees in found for tree in trees] for split, found in files.items()}
+
+
+def _read(paths: Sequence[str]) -> list[list[Tree]]:
+    return [trees for path in paths for trees in read_treebank(path)]
+
+
+def prepare(run: Path, splits: dict[str, list[Tree]], vocab_size: int, options: ParsingOptions) -> None:
+    """Write run/data: the training pairs, the tokenizer, and the settings of both with a digest of all trees.
+
+    Raises:
+        ValueError: when resuming, if there is no run or it was started with other trees or settings; or for a
+            vocab_size too small for the labels.
+    """
+    lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    settings = {"trees": digest, "constituents": options.constituents, "vocab_size": vocab_size}
+    known = run / "data" / "settings.json"
+    if options.resume:
+        if not known.is_file():
+            raise ValueError(f"resume: {run} holds no parsing run, as it has no data/settings.json")
+        before = json.loads(known.read_text(encoding="utf-8"))
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise ValueError(f"resume: {run} was started with {name} {before.get(name)}, not {now}")
+        return
+    tokenizer = parsing_tokenizer(splits["train"], vocab_size)
+    run.mkdir(parents=True, exist_ok=True)
+    with whole_folder(run / "data") as part:
+        tokenizer.save_pretrained(part / "tokenizer")
+        pairs = training_pairs(splits["train"], options.constituents)
+        text = "".join(json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
+        (part / "train.jsonl").write_text(text, encoding="utf-8")
+        write_json(part / "settings.json", settings)
+
+
+def evaluate(run: Path, splits: dict[str, list[Tree]], search: dict) -> dict:
+    """Parse the development and the test sentences, and score the parses and the baseline.
+
+    Writes run/parses: gold trees, parses and baseline, one tree a line, and the raw output of the model.
+
+    Returns:
+        For "validation" and "test": the scores, those of the baseline, the share of well-formed outputs in percent,
+        and seconds.
+    """
+    folder = run / "training" / "model"
+    model, tokenizer = load_translator([folder])
+    model.generation_config.update(**search)
+    model.generation_config.save_pretrained(folder)  # so that the saved model searches as here wherever it is loaded
+    labels = right_branching_labels(splits["train"])
+    results: dict[str, dict] = {"baseline_labels": dict(zip(("root", "inner"), labels, strict=True))}
+    written: dict[str, list[str]] = {}
+    for split in ("validation", "test"):
+        gold = splits[split]
+        start = time.monotonic()
+        outputs = translate(model, tokenizer, list(map(source, gold)), show_progress=True)
+        seconds = time.monotonic() - start
+        answers = [(output.split(), tree.leaves()) for output, tree in zip(outputs, gold, strict=True)]
+        # EVALB recognises punctuation by its tags, so parses and baseline get the gold ones; no parser has seen them.
+        parses = [with_tags_of(delinearise(*answer), tree) for answer, tree in zip(answers, gold, strict=True)]
+        baseline = [with_tags_of(right_branching(tree.leaves(), *labels), tree) for tree in gold]
+        results[split] = {
+            **summary(score(gold, parses)),
+            "well_formed": 100 * sum(is_well_formed(*answer) for answer in answers) / len(gold),
+            "baseline": summary(score(gold, baseline)),
+            "seconds": seconds,
+        }
+        for name, trees in (("gold", gold), ("parsed", parses), ("baseline", baseline)):
+            written[f"{split}.{name}"] = list(map(bracketed, trees))
+        written[f"{split}.output"] = outputs
+    with whole_folder(run / "parses") as part:
+        for name, lines in written.items():
+            (part / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return results
+
+
+def summary(scores: Scores) -> dict:
+    """The scores as results.json has them: percentages and counts."""
+    shares = ("f1", "precision", "recall", "complete_match")
+    return {**{name: getattr(scores, name) for name in shares}, **asdict(scores)}
+
+
+def table(results: dict) -> str:
+    """Table 4 with this run below it, in Markdown."""
+    rows = [f"| {parser} | {kind} | WSJ 23 | {f1} | |" for parser, kind, f1 in PAPER]
+    trained_on = f"{results['train_sentences']} sentences"
+    for split in ("validation", "test"):
+        scores, name = results[split], {"validation": "development", "test": "test"}[split]
+        on = f"{name}, {scores['sentences']} sentences"
+        rows.append(f"| **this run** | {trained_on} | {on} | {scores['f1']:.1f} | {scores['well_formed']:.1f}% |")
+        rows.append(f"| right-branching | its two labels | {on} | {scores['baseline']['f1']:.1f} | |")
+    head = ["| Parser | Training | evaluated on | F1 | well-formed outputs |", "|---|---|---|---|---|"]
+    search = results["search"]
+    note = (
+        f"Figures of other parsers: the paper's Table 4. This run: {results['training']['parameters']:,} parameters, "
+        f"{results['training']['train_seconds'] / 60:.1f} minutes of training; beam {search['num_beams']}, "
+        f"alpha {search['length_penalty']}, input + {search['max_extra_tokens']}."
+    )
+    return "\n".join([*head, *rows, "", note, ""])
+
+
+def main() -> None:
+    classes = (ParsingOptions, TrainingOptions, ModelOptions)
+    parser = HfArgumentParser(classes, description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    with one_line_errors():
+        scale = parser.parse_args().scale
+        parser.set_defaults(**json.loads((SCALES / f"{scale}.json").read_text(encoding="utf-8")))
+        options, training, model = parser.parse_args_into_dataclasses()
+        reproduce(options, training, asdict(model))
+        print((Path(training.output_dir) / "table.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
