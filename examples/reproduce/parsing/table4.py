@@ -40,7 +40,7 @@ from transformers import HfArgumentParser
 from trees import bracketed, read_treebank, with_tags_of
 
 from modeling_vanilla import VanillaConfig
-from modeling_vanilla.inference.translation import load_translator, translate
+from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
