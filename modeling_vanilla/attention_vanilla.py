@@ -13,6 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla import VanillaConfig
+from .cpu_vanilla import eager_is_faster, short_softmax
 
 
 def eager_attention(
@@ -41,43 +42,18 @@ def eager_attention(
     # The softmax is taken in 32 bits: the more exact, and on a CPU the faster.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
     if attention_mask is None:
-        weights = _softmax(scores.float())
+        weights = short_softmax(scores.float())
     elif attention_mask.dtype == torch.bool:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
         hidden = torch.finfo(torch.float32).min
-        weights = _softmax(scores.float().masked_fill(~attention_mask, hidden))
+        weights = short_softmax(scores.float().masked_fill(~attention_mask, hidden))
         weights = weights * attention_mask.any(dim=-1, keepdim=True)
     else:
-        weights = _softmax(scores + attention_mask.float())
+        weights = short_softmax(scores + attention_mask.float())
     weights = weights.to(value.dtype)
     if module.training:
         weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
-def _softmax(scores: torch.Tensor) -> torch.Tensor:
-    """Over the last axis. On a CPU, torch takes several times as long below 16 columns as for 16."""
-    columns = scores.shape[-1]
-    if columns >= 16 or scores.device.type != "cpu":
-        return scores.softmax(dim=-1)
-    return nn.functional.pad(scores, (0, 16 - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
-
-
-# Where, on a CPU, Eq. 1 written out beats torch's fused kernel (benchmarks/attention_cpu.py): that is one loop over
-# sentences and heads, which batched products outdo if there are enough of them, and if each is small. It is so up to
-# this many keys in 16 bits, and in 32 bits for the few queries of a decoding step.
-EAGER_KEYS_ON_CPU = 64
-EAGER_QUERIES_ON_CPU = 8
-EAGER_BATCH_ON_CPU = 64
-
-
-def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    batch_size, heads, queries, _ = query.shape
-    few = queries <= EAGER_QUERIES_ON_CPU and not torch.is_grad_enabled()
-    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU
-    return batch_size * heads >= EAGER_BATCH_ON_CPU and (few or short)
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
@@ -192,7 +168,7 @@ class MultiHeadAttention(nn.Module):
         beams = rows // q.shape[0]
         back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        stand_in = back_end == "sdpa" and _eager_is_faster(q, k)
+        stand_in = back_end == "sdpa" and eager_is_faster(q, k)
         if stand_in:
             attention = eager_attention
             if attention_mask is None and self.is_causal and q.shape[2] > 1:

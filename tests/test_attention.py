@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_vanilla import VanillaModel, attention_vanilla
+from modeling_vanilla import VanillaModel, cpu_vanilla
 from modeling_vanilla.attention_vanilla import (
     CrossAttention,
     SelfAttention,
@@ -180,7 +180,7 @@ def padded():
 def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, dims, monkeypatch):
     """Causal mask, padding, window and rows that see nothing, all together: outputs and gradients."""
     results = []
-    monkeypatch.setattr(attention_vanilla, "EAGER_KEYS_ON_CPU", 0)
+    monkeypatch.setattr(cpu_vanilla, "EAGER_KEYS", 0)
     for attn in BACK_ENDS:
         model = make_model(attn=attn, attention_window=window, **dims)
         logits = model(**padded, use_cache=False).logits

@@ -22,6 +22,7 @@ PACKAGE = Path(modeling_vanilla.__file__).parent
 CODE = {
     "attention_vanilla.py",
     "configuration_vanilla.py",
+    "cpu_vanilla.py",
     "generation_vanilla.py",
     "layers_vanilla.py",
     "loss_vanilla.py",
