@@ -173,7 +173,7 @@ class VanillaEncoder(VanillaStack):
 
         Args:
             input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D) rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 1 for a token, 0 for padding, on either side.
+            attention_mask: (B, S), 1 for a token, 0 for padding, on either side. Or (B, 1, S, S), what each token sees.
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if asked for.
@@ -209,7 +209,6 @@ class VanillaDecoder(VanillaStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode.
@@ -218,9 +217,9 @@ class VanillaDecoder(VanillaStack):
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
                 With a cache, those tokens that it does not hold yet.
             attention_mask: (B * beams, past + T), 0 where the target is padding. Or (B * beams, 1, T, past + T), what
-                each token sees, itself and whatever came before it, as `eager_attention` takes it.
-            position_ids: (B * beams, T) or (1, T), where they are not what attention_mask and past_key_values tell.
-            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: (B, S).
+                each token sees.
+            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: the encoder's own, see
+                `cross_mask`.
             past_key_values: the keys and values of earlier positions. use_cache: whether to keep them.
 
         Returns:
@@ -235,9 +234,7 @@ class VanillaDecoder(VanillaStack):
         if encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
         memory_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
-        if position_ids is None:
-            position_ids = self.positions(x, attention_mask, past_length)
-        x = self.embed(x, position_ids)
+        x = self.embed(x, self.positions(x, attention_mask, past_length))
         for layer in self.layers:
             # Positional, so that gradient checkpointing sees what needs a gradient.
             x = layer(x, encoder_hidden_states, self_mask, memory_mask, past_key_values, **kwargs)
@@ -281,7 +278,6 @@ class VanillaModel(VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """Encode the source, decode the target.
@@ -289,8 +285,8 @@ class VanillaModel(VanillaPreTrainedModel):
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as VanillaEncoder takes it.
             encoder_outputs: what the encoder has given, in place of the source.
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, decoder_position_ids: the target, shifted
-                right, as VanillaDecoder takes it.
+            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as
+                VanillaDecoder takes it.
             past_key_values, use_cache: keys and values of earlier target positions, and whether to keep them.
 
         Returns:
@@ -310,7 +306,6 @@ class VanillaModel(VanillaPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            position_ids=decoder_position_ids,
             **kwargs,
         )
         return Seq2SeqModelOutput(

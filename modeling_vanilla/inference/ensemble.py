@@ -52,7 +52,6 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels.
@@ -73,7 +72,6 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
-                decoder_position_ids=decoder_position_ids,
                 encoder_outputs=BaseModelOutput(memory),
                 past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
                 use_cache=past_key_values is not None,
