@@ -1,6 +1,6 @@
 """What each function of cpu_vanilla.py saves: CPU milliseconds of torch's own way and of ours, on one thread.
 
-usage: python benchmarks/cpu.py [--parts softmax attention dropout loss top_sums] [--rounds N]
+usage: python benchmarks/cpu.py [--parts softmax attention dropout loss log_softmax top_sums] [--rounds N]
 
 "attention" is Eq. 1 written out beside torch's fused kernel, in a decoding step and in a training step (forward and
 backward); `*` marks the sizes at which the package takes the former. The figure is the median of the rounds.
@@ -69,6 +69,16 @@ def loss() -> Iterator[Case]:
         yield f"{str(dtype)[6:]}, V {vocabulary}", plain, lambda z=z: cpu_vanilla.softmax_and_normaliser(z)
 
 
+def log_softmax() -> Iterator[Case]:
+    for sentences, vocabulary in ((64, 8000), (16, 37000)):
+        logits = torch.randn(4 * sentences, vocabulary).bfloat16()
+
+        def plain(logits=logits):
+            return logits.float().log_softmax(dim=-1)
+
+        yield f"{4 * sentences} rows, V {vocabulary}", plain, lambda z=logits: cpu_vanilla.log_softmax(z)
+
+
 def top_sums() -> Iterator[Case]:
     for sentences, vocabulary in itertools.product((1, 16, 64), (8000, 37000)):
         score, log_probs = torch.randn(sentences, 4), torch.randn(sentences, 4, vocabulary).log_softmax(dim=-1)
@@ -82,7 +92,7 @@ def top_sums() -> Iterator[Case]:
         yield f"{sentences} sentences, V {vocabulary}", plain, ours
 
 
-PARTS = {part.__name__: part for part in (softmax, attention, dropout, loss, top_sums)}
+PARTS = {part.__name__: part for part in (softmax, attention, dropout, loss, log_softmax, top_sums)}
 
 
 def measure(function: Callable) -> float:

@@ -88,6 +88,18 @@ def softmax_and_normaliser(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return p, largest - p.amax(dim=-1, keepdim=True).float().log()
 
 
+def log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """log softmax(logits) over the last axis, in 32 bits.
+
+    A 16-bit matrix is converted once and overwritten: fresh memory of that size costs a CPU several times the
+    arithmetic (benchmarks/cpu.py --parts log_softmax).
+    """
+    if logits.dtype == torch.float32:
+        return logits.log_softmax(dim=-1)
+    z = logits.float()
+    return torch.log_softmax(z, dim=-1, out=z)
+
+
 def top_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest sums of a hypothesis' score (B, K) and the log-probability of a next token (B, K, V), sorted.
 

@@ -15,31 +15,19 @@ import torch
 from torch import nn
 from transformers.generation import (
     EosTokenCriteria,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
     GenerationConfig,
     GenerationMixin,
-    LogitNormalization,
     LogitsProcessorList,
     MaxLengthCriteria,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
+    logits_process,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_vanilla import VanillaConfig
-from .cpu_vanilla import top_sums
+from .cpu_vanilla import log_softmax, top_sums
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -116,19 +104,13 @@ def check_generation_inputs(
 # Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
 # batch, which is then kept whole.
 ROW_BY_ROW = (
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    LogitNormalization,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
 )
 
 
@@ -253,19 +235,22 @@ class GnmtGenerationMixin(GenerationMixin):
         The model is used through `Decoder.log_probs` and `Decoder.reorder` alone.
         """
         config = generation_config
-        # BeamSearch itself ends hypotheses by EOS and at the limit.
-        criteria = [rule for rule in stopping_criteria if not isinstance(rule, MaxLengthCriteria | EosTokenCriteria)]
+        # EOS and the limits are the search's own matter.
+        own = MaxLengthCriteria | EosTokenCriteria
+        criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
         limits = self._length_limits(config, input_ids, model_kwargs)
-        for rule in stopping_criteria:
-            if isinstance(rule, MaxLengthCriteria):
-                limits = limits.clamp(max=rule.max_length)
-        # Finished sentences leave the batch, unless a caller gets each step's whole batch or needs to find a sentence
-        # at its row.
+        for criterion in stopping_criteria:
+            if isinstance(criterion, MaxLengthCriteria):
+                limits = limits.clamp(max=criterion.max_length)
+        # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
+        # criterion may look for a sentence at its row.
         row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
         drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
+        rows = torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device)
         decoder = Decoder(self, config, logits_processor, model_kwargs)
-        search = BeamSearch.start(config, input_ids, limits, StoppingCriteriaList(criteria), drop_done)
-        decoder.reorder(search.first_rows)
+        decoder.reorder(rows)
+        prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
+        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done)
         while self._has_unfinished_sequences(not search.searching.any(), synced_gpus, device=input_ids.device):
             log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
             if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
@@ -308,12 +293,12 @@ class Hypotheses:
 
     def of(self, sentences: torch.Tensor) -> "Hypotheses":
         """Those of some sentences, given as a mask (B,) or as indices."""
-        return Hypotheses(self.tokens[sentences], self.score[sentences], self.path[sentences])
+        return Hypotheses(*(value[sentences] for value in vars(self).values()))
 
     def gather(self, index: torch.Tensor) -> "Hypotheses":
         """Those at `index` (B, k) of each sentence."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
-        return Hypotheses(self.tokens[sentences, index], self.score[sentences, index], self.path[sentences, index])
+        return Hypotheses(*(value[sentences, index] for value in vars(self).values()))
 
     def top(self, k: int) -> "Hypotheses":
         """The k with the highest score, or all if there are fewer."""
@@ -416,36 +401,30 @@ class BeamSearch:
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
 
     @classmethod
-    def start(cls, config: GenerationConfig, input_ids: torch.Tensor, limits: torch.Tensor, criteria, drop_done: bool):
-        """Of prompts input_ids (B * K, prompt), with the limits (B * K,) on their total length."""
+    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done: bool):
+        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length."""
         beams, eos, pad = config.num_beams, config._eos_token_tensor, config._pad_token_tensor
-        tokens = input_ids.unflatten(0, (-1, beams))
-        nothing = torch.full(tokens.shape[:2], -torch.inf, device=tokens.device)
+        path = prompts.new_empty((*prompts.shape[:2], 0))
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
-        score = nothing.index_fill(1, torch.zeros(1, dtype=torch.long, device=tokens.device), 0.0)
-        path = tokens.new_empty((*tokens.shape[:2], 0))
-        alive = Hypotheses(tokens, score, path)
+        score = torch.zeros(prompts.shape[:2], device=prompts.device)
+        score[:, 1:] = -torch.inf
+        alive = Hypotheses(prompts, score, path)
+        nothing = alive.gather(limits.new_zeros(len(limits), beams))
         kind = getattr(config, "length_penalty_type", None) or "gnmt"
         return cls(
             rules=Rules(kind, config.length_penalty, config.early_stopping, config.num_return_sequences),
             beams=beams,
-            eos=tokens.new_empty(0) if eos is None else eos,
+            eos=prompts.new_empty(0) if eos is None else eos,
             pad=0 if pad is None else int(pad),
             criteria=criteria,
             do_sample=config.do_sample,
             drop_done=drop_done,
-            alive=alive.top(1) if drop_done else alive,
-            finished=Hypotheses(tokens, nothing, path),
-            limits=limits[::beams] - input_ids.shape[1],
-            sentences=torch.arange(len(tokens), device=tokens.device),
-            searching=torch.ones(len(tokens), dtype=torch.bool, device=tokens.device),
+            alive=alive,
+            finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
+            limits=limits - prompts.shape[-1],
+            sentences=torch.arange(len(limits), device=limits.device),
+            searching=torch.ones_like(limits, dtype=torch.bool),
         )
-
-    @property
-    def first_rows(self) -> torch.Tensor:
-        """The rows of input_ids that the search starts from."""
-        rows = torch.arange(len(self.sentences) * self.beams, device=self.limits.device)
-        return rows.unflatten(0, (-1, self.beams))[:, : self.alive.score.shape[1]].flatten()
 
     def step(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Extend each alive hypothesis by a token, given the next tokens' log-probabilities (B * K, V).
@@ -548,10 +527,10 @@ class Decoder:
         cached = 0 if past is None else int(past.get_seq_length())
         outputs = self.model(decoder_input_ids=tokens[:, cached:], **self.inputs, return_dict=True)
         self.inputs["past_key_values"] = outputs.past_key_values
-        logits = outputs.logits[:, -1].float()
-        log_probs = self.logits_processor(tokens, logits.log_softmax(dim=-1))
+        logits = outputs.logits[:, -1]
+        log_probs = self.logits_processor(tokens, log_softmax(logits))
         for name, steps in self.steps.items():
-            steps.append({"scores": log_probs, "logits": logits}.get(name, outputs.get(name)))
+            steps.append({"scores": log_probs, "logits": logits.float()}.get(name, outputs.get(name)))
         return log_probs
 
     def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
