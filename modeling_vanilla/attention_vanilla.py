@@ -45,7 +45,7 @@ def eager_attention(
     else:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
         hidden = torch.finfo(torch.float32).min
-        weights = short_softmax(scores.masked_fill(~attention_mask, hidden))
+        weights = short_softmax(torch.where(attention_mask, scores, hidden))
         weights = weights * attention_mask.any(dim=-1, keepdim=True)
     weights = weights.to(value.dtype)
     if module.training:
