@@ -91,8 +91,8 @@ def softmax_and_normaliser(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     """log softmax(logits) over the last axis, in 32 bits.
 
-    A 16-bit matrix is converted once and overwritten: fresh memory of that size costs a CPU several times the
-    arithmetic (benchmarks/cpu.py --parts log_softmax).
+    A 16-bit matrix is converted once and overwritten, as fresh memory of that size costs a CPU time
+    (benchmarks/cpu.py --parts log_softmax).
     """
     if logits.dtype == torch.float32:
         return logits.log_softmax(dim=-1)

@@ -650,7 +650,9 @@ def test_the_papers_search_is_the_default():
     config = VanillaForConditionalGeneration(random_model(0).config).generation_config
     assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (4, 0.6, 50)
     model, sources = random_model(0), random_sources(0)
-    assert model.generate(**batch(sources)).tolist() == best(model, sources, 4)
+    output = model.generate(**batch(sources))
+    assert output.tolist() == best(model, sources, 4)
+    assert output.is_contiguous()  # or safetensors would not save it
     # A configuration of the caller's own is filled up from the model's.
     output = model.generate(**batch(sources), generation_config=GenerationConfig(num_beams=2))
     assert output.tolist() == best(model, sources, 2)
