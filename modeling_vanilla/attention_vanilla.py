@@ -13,6 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla import VanillaConfig
+from .cpu_vanilla import eager_is_faster, short_softmax
 
 
 def eager_attention(
@@ -30,8 +31,7 @@ def eager_attention(
     Args:
         module: the attention that asks; its `training` flag switches the dropout.
         query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, V).
-        attention_mask: broadcastable to (B, H, T, S); True where a position may be seen, or a number to add to the
-            score, which must leave each position something to see. None: all are seen.
+        attention_mask: broadcastable to (B, H, T, S), True where a position may be seen. None: all are seen.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight.
 
@@ -39,95 +39,74 @@ def eager_attention(
         The output (B, T, H, V) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
     # The softmax is taken in 32 bits: the more exact, and on a CPU the faster.
-    scores = torch.matmul(query * scaling, key.transpose(-2, -1))
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
-        weights = _softmax(scores.float())
-    elif attention_mask.dtype == torch.bool:
+        weights = short_softmax(scores)
+    else:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
         hidden = torch.finfo(torch.float32).min
-        weights = _softmax(scores.float().masked_fill(~attention_mask, hidden))
+        weights = short_softmax(torch.where(attention_mask, scores, hidden))
         weights = weights * attention_mask.any(dim=-1, keepdim=True)
-    else:
-        weights = _softmax(scores + attention_mask.float())
     weights = weights.to(value.dtype)
     if module.training:
         weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-def _softmax(scores: torch.Tensor) -> torch.Tensor:
-    """Over the last axis. On a CPU, torch takes several times as long below 16 columns as for 16."""
-    columns = scores.shape[-1]
-    if columns >= 16 or scores.device.type != "cpu":
-        return scores.softmax(dim=-1)
-    return nn.functional.pad(scores, (0, 16 - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
-
-
-# Where, on a CPU, Eq. 1 written out beats torch's fused kernel (benchmarks/attention_cpu.py): that is one loop over
-# sentences and heads, which batched products outdo if there are enough of them, and if each is small. It is so up to
-# this many keys in 16 bits, and in 32 bits for the few queries of a decoding step.
-EAGER_KEYS_ON_CPU = 64
-EAGER_QUERIES_ON_CPU = 8
-EAGER_BATCH_ON_CPU = 64
-
-
-def _eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    batch_size, heads, queries, _ = query.shape
-    few = queries <= EAGER_QUERIES_ON_CPU and not torch.is_grad_enabled()
-    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS_ON_CPU
-    return batch_size * heads >= EAGER_BATCH_ON_CPU and (few or short)
-
-
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
-    """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4)."""
-    if _is_whole(attention_mask):
-        return attention_mask
+    """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4).
+
+    An attention_mask (B, 1, S, S), which says what each source token sees, is the whole mask.
+    """
     window = _window(config, causal=False)
     return _as_booleans(create_bidirectional_mask(config, x, attention_mask, and_mask_function=window))
 
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
-    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window."""
-    if _is_whole(attention_mask):
-        return attention_mask
+    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window.
+
+    An attention_mask (B, 1, T, past + T), which says what each target token sees, is the whole mask.
+    """
     if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not _is_static(cache):
         return None  # one position behind all the others sees everything
     window = _window(config, causal=True)
     return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=window))
 
 
-def _is_whole(attention_mask: torch.Tensor | None) -> bool:
-    """Whether the mask says of each position what it sees, (B, 1, T, S), not just which are padding."""
-    return attention_mask is not None and attention_mask.dim() == 4
-
-
 def _as_booleans(mask):
-    """For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything."""
-    numbers = isinstance(mask, torch.Tensor) and mask.is_floating_point()
-    return mask > torch.finfo(mask.dtype).min / 2 if numbers else mask
+    """A mask of four axes as booleans. Other forms, which some back ends take, are returned as they are.
+
+    For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        return mask
+    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
 
 
 def _is_static(cache: Cache | None) -> bool:
     return cache is not None and cache.is_compileable  # it holds places for tokens yet to come
 
 
-def cross_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, memory: torch.Tensor):
+def cross_mask(
+    config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, encoder_hidden_states: torch.Tensor
+):
     """Mask of the attention of the decoder's x (B * beams, T, D) over the encoder's output (B, S, D): padding.
+
+    An encoder's attention_mask (B, 1, S, S) says nothing of target tokens: they see each source token that any source
+    token sees.
 
     Raises:
         ValueError: if the decoder's batch is no multiple of the encoder's.
     """
-    if x.shape[0] % memory.shape[0]:
-        raise ValueError(
-            f"the decoder's batch of {x.shape[0]} is no multiple of the encoder's batch of {memory.shape[0]}"
-        )
-    if attention_mask is None or _is_whole(attention_mask):
-        return attention_mask
+    rows, sentences = x.shape[0], encoder_hidden_states.shape[0]
+    if rows % sentences:
+        raise ValueError(f"the decoder's batch of {rows} is no multiple of the encoder's batch of {sentences}")
+    if attention_mask is not None and attention_mask.dim() == 4:
+        return _as_booleans(attention_mask).any(dim=-2, keepdim=True)
     # The beams of a sentence are further query positions, as in CrossAttention.
-    x = x.reshape(memory.shape[0], -1, x.shape[-1])
-    return _as_booleans(create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=memory))
+    x = x.reshape(sentences, -1, x.shape[-1])
+    mask = create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=encoder_hidden_states)
+    return _as_booleans(mask)
 
 
 def _window(config: VanillaConfig, causal: bool) -> Callable | None:
@@ -192,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         beams = rows // q.shape[0]
         back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        stand_in = back_end == "sdpa" and _eager_is_faster(q, k)
+        stand_in = back_end == "sdpa" and eager_is_faster(q, k)
         if stand_in:
             attention = eager_attention
             if attention_mask is None and self.is_causal and q.shape[2] > 1:
@@ -251,22 +230,23 @@ class CrossAttention(MultiHeadAttention):
     def forward(
         self,
         x: torch.Tensor,
-        memory: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x (B * beams, T, D), memory (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
-        k, v = self.keys_and_values(memory, past_key_values)
+        """x (B * beams, T, D), encoder output (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
+        k, v = self.keys_and_values(encoder_hidden_states, past_key_values)
         q = self.split_heads(self.q_proj(x), k.shape[0])
         return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
-    def keys_and_values(self, memory: torch.Tensor, past_key_values: EncoderDecoderCache | None):
-        """(B, H, S, K) and (B, H, S, V) of the encoder's output, from the cache once they are there."""
+    def keys_and_values(self, encoder_hidden_states: torch.Tensor, past_key_values: EncoderDecoderCache | None):
+        """(B, H, S, K) and (B, H, S, V) of the encoder's output (B, S, D), from the cache once they are there."""
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
-        k, v = (self.split_heads(part, memory.shape[0]) for part in self.kv_proj(memory).split(self.parts, dim=-1))
+        x = encoder_hidden_states
+        k, v = (self.split_heads(part, x.shape[0]) for part in self.kv_proj(x).split(self.parts, dim=-1))
         if past_key_values is not None:
             k, v = past_key_values.cross_attention_cache.update(k, v, self.layer_idx)
             past_key_values.is_updated[self.layer_idx] = True

@@ -1,31 +1,33 @@
 """Section 6.1: beam search with the length penalty of GNMT, at most input length + 50 tokens.
 
-generate() stays the one door: greedy search, sampling, logits processors, stopping criteria and streamers are those of
-transformers. What differs is the search itself, and the limit on the output's length, which is each sentence's own.
+generate() of transformers is the one entry point: greedy search, sampling, logits processors, stopping criteria and
+streamers are those of transformers. Ours are beam search and the limit on the output's length, which depends on each
+sentence's own source.
+
+Axes: B sentences, K beams, V vocabulary.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
+    logits_process,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_vanilla import VanillaConfig
+from .cpu_vanilla import log_softmax, top_sums
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -46,7 +48,7 @@ LENGTH_PENALTIES = ("gnmt", "length")
 
 
 def length_penalty(length: torch.Tensor | int, alpha: float, kind: str = "gnmt") -> torch.Tensor | float:
-    """What log P(Y|X) is divided by. |Y| counts EOS.
+    """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
 
     kind "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
     """
@@ -60,11 +62,11 @@ def check_generation_inputs(
     attention_mask: torch.Tensor | None = None,
     **settings,
 ) -> None:
-    """Find fault with what generate() is given, before any of it is computed.
+    """Check what generate() is given before anything is computed.
 
     Args:
-        input_ids: (B, S) source tokens, if it is these that are given. attention_mask: (B, S).
-        settings: what goes before the fields of generation_config.
+        input_ids: (B, S) source tokens, or None. attention_mask: (B, S).
+        settings: these override the fields of generation_config.
 
     Raises:
         ValueError: for a setting or a tensor that has no meaning; it names the field and the value.
@@ -99,12 +101,17 @@ def check_generation_inputs(
         )
 
 
-# Tokens whose largest log-probability is looked at before any of them: a width that torch's maximum is fast at.
-BLOCK = 64
-# Logits that are turned into log-probabilities at once.
-AT_ONCE = 2**18
-# Finished sentences leave the batch when no more of it than this is still searched: it costs a copy of all the rest.
-FEW_ENOUGH = 7 / 8
+# Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
+# batch, which is then kept whole.
+ROW_BY_ROW = (
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+)
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -117,66 +124,13 @@ class SourceLengthCriteria(StoppingCriteria):
         return input_ids.shape[1] >= self.lengths
 
 
-@dataclass
-class Hypotheses:
-    """K sequences for each of B sentences, best first.
-
-    tokens (B, K, length) with the prompt; score (B, K), -inf where there is none; path (B, K, steps), the row of the
-    flattened (B * K) batch that each generated token came from, -1 past the end.
-    """
-
-    tokens: torch.Tensor
-    score: torch.Tensor
-    path: torch.Tensor
-
-    def row(self, rows: torch.Tensor) -> "Hypotheses":
-        """Those of some sentences, by a mask (B,) or their numbers."""
-        return Hypotheses(self.tokens[rows], self.score[rows], self.path[rows])
-
-    def take(self, index: torch.Tensor) -> "Hypotheses":
-        """Those at `index` (B, k) of each sentence."""
-        rows = torch.arange(index.shape[0], device=index.device)[:, None]
-        return Hypotheses(self.tokens[rows, index], self.score[rows, index], self.path[rows, index])
-
-    def best(self, k: int) -> "Hypotheses":
-        """The k with the highest score, or all where there are no more."""
-        return self.take(self.score.topk(min(k, self.score.shape[1])).indices)
-
-    def only(self, mask: torch.Tensor, penalty: float = 1.0) -> "Hypotheses":
-        """With the scores divided by `penalty`, and none where `mask` (B, K) is False."""
-        return Hypotheses(self.tokens, (self.score / penalty).masked_fill(~mask, -torch.inf), self.path)
-
-    def join(self, other: "Hypotheses") -> "Hypotheses":
-        """Both sets as one."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
-
-    def lengthen(self, pad_token_id: int, by: int = 1) -> "Hypotheses":
-        """Padded by some more steps."""
-        return Hypotheses(
-            nn.functional.pad(self.tokens, (0, by), value=pad_token_id),
-            self.score,
-            nn.functional.pad(self.path, (0, by), value=-1),
-        )
-
-    def grow(self, score: torch.Tensor, index: torch.Tensor, vocabulary: int) -> "Hypotheses":
-        """Continued by one token each: from `index` (B, k), hypothesis * V + token, with the new `score` (B, k)."""
-        parent, token = index // vocabulary, index % vocabulary
-        taken = self.take(parent)
-        first_row = torch.arange(index.shape[0], device=index.device)[:, None] * self.score.shape[1]
-        return Hypotheses(
-            torch.cat((taken.tokens, token[..., None]), dim=-1),
-            score,
-            torch.cat((taken.path, (parent + first_row)[..., None]), dim=-1),
-        )
-
-
 class GnmtGenerationMixin(GenerationMixin):
     """GenerationMixin with the search of 6.1 behind generate(num_beams=...).
 
     `length_penalty` is GNMT's alpha. With `length_penalty_type="length"` it is transformers' exponent of the length,
-    and the rules of the search are those of transformers, too, so that outputs can be compared. `max_extra_tokens` is
-    the output's limit beyond each source's own length; giving `max_new_tokens` or `max_length` replaces it.
+    and the other rules of the search are those of transformers, too, so that outputs can be compared. The limit of the
+    output is the source's own length + `max_extra_tokens`; `max_new_tokens` or `max_length`, given to generate() or set
+    in model.generation_config, replaces it.
     """
 
     @torch.no_grad()
@@ -185,32 +139,31 @@ class GnmtGenerationMixin(GenerationMixin):
         source = inputs if inputs is not None else kwargs.get("input_ids")
         given = {name: value for name, value in kwargs.items() if name != "input_ids"}
         check_generation_inputs(self.config, generation_config or self.generation_config, source, **given)
-        # Autocast keeps the weights that it has converted, but not in inference mode: there it would convert them anew
-        # in every step. (GenerationMixin switches gradients off.)
+        # Autocast caches the weights that it has converted, but not in inference mode: there it would convert them
+        # again in every step. (GenerationMixin switches gradients off.)
         with torch.inference_mode(False):
             return super().generate(inputs, generation_config, *args, **kwargs)
 
     def adjust_generation_fn(self, *args, **kwargs):
         super().adjust_generation_fn(*args, **kwargs)
-        # A folder without a generation configuration, such as VanillaModel writes, is searched as any other.
+        # A folder without a generation configuration, such as VanillaModel writes, gets the default search.
         if self.generation_config._from_model_config:
             self.generation_config = default_generation_config(self.config)
 
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-        # transformers leaves an encoder-decoder without a mask reading the padding.
+        # Without a mask, transformers lets an encoder-decoder read the padding.
         pads = name == "input_ids" and self.config.pad_token_id is not None
         if pads and model_kwargs.get("attention_mask") is None:
             model_kwargs["attention_mask"] = (inputs != self.config.pad_token_id).long()
         return inputs, name, model_kwargs
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        # What the caller of generate() says of the length counts. A max_length in the model's own configuration does
-        # not: Seq2SeqTrainer leaves a 20 there.
-        given = generation_config is not None and generation_config.max_length is not None
-        given |= kwargs.get("max_length") is not None
+        given = {**(generation_config.to_dict() if generation_config is not None else {}), **kwargs}
+        replaced = given.get("max_length") is not None
+        replaced |= given.get("max_extra_tokens") is None and _max_length_is_set(self.generation_config)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
-        if given or generation_config.max_new_tokens is not None:
+        if replaced or generation_config.max_new_tokens is not None:
             generation_config.max_extra_tokens = None
         return generation_config, model_kwargs
 
@@ -244,7 +197,7 @@ class GnmtGenerationMixin(GenerationMixin):
         super()._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
 
     def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
-        # Only the decoder's side is repeated: the beams of a sentence share its encoding (see CrossAttention).
+        # Only the decoder's inputs are repeated: the beams of a sentence share its encoding (see CrossAttention).
         decoder = {name: value for name, value in model_kwargs.items() if name.startswith("decoder_")}
         input_ids, decoder = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **decoder
@@ -252,7 +205,7 @@ class GnmtGenerationMixin(GenerationMixin):
         return input_ids, {**model_kwargs, **decoder}
 
     def _length_limits(self, generation_config, input_ids: torch.Tensor, model_kwargs: dict) -> torch.Tensor:
-        """The most tokens, prompt included, that each row of input_ids (rows, prompt) may grow to. (rows,)"""
+        """The most tokens, prompt included, of each row of input_ids (rows, prompt). (rows,)"""
         longest = torch.full((input_ids.shape[0],), generation_config.max_length, device=input_ids.device)
         extra = getattr(generation_config, "max_extra_tokens", None)
         mask = model_kwargs.get("attention_mask")
@@ -264,7 +217,9 @@ class GnmtGenerationMixin(GenerationMixin):
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
         limits = self._length_limits(generation_config, input_ids, kwargs)
         criteria = StoppingCriteriaList([*stopping_criteria, SourceLengthCriteria(limits)])
-        return super()._sample(input_ids, logits_processor, criteria, generation_config, **kwargs)
+        output = super()._sample(input_ids, logits_processor, criteria, generation_config, **kwargs)
+        _expand_cross_attention_cache(output)
+        return output
 
     def _beam_search(
         self,
@@ -275,279 +230,285 @@ class GnmtGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs,
     ) -> GenerateBeamEncoderDecoderOutput | torch.Tensor:
-        """Beam search by tensor2tensor's rules.
+        """Beam search (6.1). input_ids (B * K, prompt): decoder prompts, each K times. The rest as in GenerationMixin.
 
-        Of the 2 * beam best continuations, those that end in EOS compete for the finished list with
-        log P / ((5 + |Y|) / 6)^alpha, and the best others live on. A sentence is done at its length limit, or as soon
-        as its worst finished score is out of reach for the living. |Y| counts generated tokens, EOS included.
-
-        By the rules of transformers (`length_penalty_type="length"`), the score is log P / |Y|^alpha, only the `beam`
-        best continuations may end, and at the limit the living compete as if they had ended.
-
-        Args:
-            input_ids: (B * beams, prompt) decoder prompts, each repeated for its beams. The rest as in GenerationMixin.
+        The model is used through `Decoder.log_probs` and `Decoder.reorder` alone.
         """
         config = generation_config
-        beams, alpha = config.num_beams, config.length_penalty
-        kind = getattr(config, "length_penalty_type", None) or "gnmt"
-        eos, pad = config._eos_token_tensor, config._pad_token_tensor
-        eos = torch.empty(0, dtype=torch.long, device=input_ids.device) if eos is None else eos
-        pad = 0 if pad is None else int(pad)
-        # EOS and the limit are judged here; what else the user gave ends a hypothesis as EOS does.
-        other_criteria = StoppingCriteriaList(
-            [rule for rule in stopping_criteria if not isinstance(rule, MaxLengthCriteria | EosTokenCriteria)]
-        )
-        model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
-        model_kwargs["output_attentions"] = config.output_attentions
-        model_kwargs["output_hidden_states"] = config.output_hidden_states
-        trace = _Trace(config)
-        tokens = input_ids.unflatten(0, (-1, beams))
-        batch_size, _, prompt_length = tokens.shape
-        limits = self._length_limits(config, input_ids, model_kwargs)[::beams] - prompt_length
-        longest = [rule.max_length - prompt_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria)]
-        limits = limits.clamp(max=min(longest, default=None))
-        nothing = torch.full(tokens.shape[:2], -torch.inf, device=tokens.device)
-        # All beams start from the same prompt: only the first counts, or each would find the same continuations.
-        score = nothing.clone()
-        score[:, 0] = 0
-        no_path = torch.empty((*tokens.shape[:2], 0), dtype=torch.long, device=tokens.device)
-        alive, finished = Hypotheses(tokens, score, no_path), Hypotheses(tokens, nothing, no_path)
-        # Finished sentences leave the batch, unless somebody must find each at its row or see every step's whole batch.
-        seen_by_row = other_criteria or any(_may_know_rows(one, batch_size, beams) for one in logits_processor)
-        shrinks = not (config.return_dict_in_generate or synced_gpus or seen_by_row)
-        side_by_side = shrinks and _can_lie_side_by_side(self, model_kwargs)
-        if shrinks:
-            alive = alive.best(1)
-            if model_kwargs.get("decoder_attention_mask") is not None:
-                model_kwargs["decoder_attention_mask"] = model_kwargs["decoder_attention_mask"][::beams]
-        if side_by_side:
-            _lay_side_by_side(model_kwargs, alive.tokens, self.dtype)
-        sentences = torch.arange(batch_size, device=tokens.device)  # which one each row of the batch is
-        searching = torch.ones_like(sentences, dtype=torch.bool)  # whether the sentence of that row is not done yet
-        results: list[tuple[torch.Tensor, Hypotheses]] = []  # which sentences, and theirs
-        keep = beams * (1 + max(1, eos.numel()))
-        length = 0
-
-        while self._has_unfinished_sequences(not searching.any(), synced_gpus, device=tokens.device):
-            flat_tokens = alive.tokens.flatten(0, 1)
-            if side_by_side:
-                new_tokens = alive.tokens[..., -1] if length else alive.tokens[:, 0]
-            else:
-                new_tokens = flat_tokens[:, -1:] if length and model_kwargs.get("use_cache") else flat_tokens
-            outputs = self(decoder_input_ids=new_tokens, **model_kwargs, return_dict=True)
-            if not searching.any():
-                continue  # another process is still searching and needs this one's part in each forward
-            model_kwargs["past_key_values"] = outputs.past_key_values
-            logits = outputs.logits[:, -alive.tokens.shape[1] if side_by_side else -1 :].flatten(0, 1)
-            if logits_processor or trace.steps or config.do_sample:
-                logits = logits.float()
-                log_probs = logits_processor(flat_tokens, logits.log_softmax(dim=-1))
-                trace.add(outputs, logits, log_probs)
-                continuations = (_sampled_sums if config.do_sample else _largest_sums)(alive.score, log_probs, keep)
-            else:
-                continuations = _largest_sums_of_logits(alive.score, logits, keep)
-            grown = alive.grow(*continuations, logits.shape[-1])
-            length += 1
-            ended = torch.isin(grown.tokens[..., -1], eos)
-            if other_criteria:
-                ended |= other_criteria(grown.tokens.flatten(0, 1), None).view_as(ended)
-            may_end = ended
-            if kind == "length":
-                ended = ended | (length >= limits)[:, None]
-                may_end = ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
-            ending = grown.only(may_end, length_penalty(length, alpha, kind))
-            finished = finished.lengthen(pad).join(ending).best(beams)
-            parents, alive = alive, grown.only(~ended).best(beams)
-
-            done = (length >= limits) | _out_of_reach(finished.score, alive.score, length, limits, kind, config)
-            newly = done & searching
-            searching = searching & ~done
-            if newly.any():
-                best = _finished_first(finished.row(newly), alive.row(newly), length_penalty(length, alpha, kind))
-                results.append((sentences[newly], best))
-            if shrinks and searching.sum() <= len(searching) * FEW_ENOUGH:
-                alive, finished = alive.row(searching), finished.row(searching)
-                sentences, limits = sentences[searching], limits[searching]
-                _drop_sentences(model_kwargs, searching, side_by_side)
-                searching = searching[searching]
-            if side_by_side:
-                _see_on(model_kwargs, alive.path[..., -1], parents.score.shape[1])
-            else:
-                _reorder(model_kwargs, alive.path[..., -1])
-
-        longest = max(best.tokens.shape[-1] for _, best in results)
-        padded = [vars(best.lengthen(pad, longest - best.tokens.shape[-1])).values() for _, best in results]
-        best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
-        best = best.row(torch.cat([rows for rows, _ in results]).argsort())
-        best = best.take(torch.arange(config.num_return_sequences, device=tokens.device).expand(batch_size, -1))
-        steps = int((best.path >= 0).sum(dim=-1).max())
-        sequences = best.tokens.flatten(0, 1)[:, : prompt_length + steps]
-        if not config.return_dict_in_generate:
-            return sequences
-        return trace.output(sequences, best, steps, model_kwargs)
+        # EOS and the limits are the search's own matter.
+        own = MaxLengthCriteria | EosTokenCriteria
+        criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+        limits = self._length_limits(config, input_ids, model_kwargs)
+        for criterion in stopping_criteria:
+            if isinstance(criterion, MaxLengthCriteria):
+                limits = limits.clamp(max=criterion.max_length)
+        # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
+        # criterion may look for a sentence at its row.
+        row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
+        drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
+        rows = torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device)
+        decoder = Decoder(self, config, logits_processor, model_kwargs)
+        decoder.reorder(rows)
+        prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
+        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done)
+        while self._has_unfinished_sequences(not search.searching.any(), synced_gpus, device=input_ids.device):
+            log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
+            if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
+                decoder.reorder(*search.step(log_probs))
+        best = search.finish()
+        return decoder.output(best, search.length) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
 
 
-def _may_know_rows(processor: LogitsProcessor, batch_size: int, beams: int) -> bool:
-    """Whether a logits processor may treat a row of the batch by its place there.
+def _max_length_is_set(config: GenerationConfig) -> bool:
+    """Whether a user has set the max_length of model.generation_config.
 
-    One of transformers' own can know the place only by what it holds: as many things as there are rows or sentences, a
-    function that it calls with the row, an object with a memory. One from elsewhere may do anything.
+    Seq2SeqTrainer fills every field of it that is None with transformers' own default, a max_length of 20 among them:
+    beside all the others, a 20 is that default.
     """
-    if not type(processor).__module__.startswith("transformers."):
-        return True
-    for held in vars(processor).values():
-        if isinstance(held, torch.Tensor | list | tuple | dict):
-            size = held.shape[:1].numel() if isinstance(held, torch.Tensor) else len(held)
-            if size in (batch_size, batch_size * beams):
-                return True
-        elif not (held is None or isinstance(held, Real | str)):
-            return True
-    return False
+    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
+    filled = all(getattr(config, name, None) is not None for name in defaults)
+    return config.max_length is not None and not (filled and config.max_length == defaults["max_length"])
 
 
-def _sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_largest_sums`, of sums drawn without replacement in proportion to their exponentials."""
-    sums = (score[..., None] + log_probs.view(*score.shape, -1)).flatten(1)
-    # The largest of the sums plus Gumbel noise are such a draw, even from too few.
-    index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(keep, sums.shape[1])).indices
+def _expand_cross_attention_cache(output) -> None:
+    """Repeat the keys and values that beams or samples of a sentence have shared: transformers returns one row each."""
+    cache = getattr(output, "past_key_values", None)
+    if cache is None:
+        return
+    rows, shared = (part.layers[0].keys.shape[0] for part in (cache.self_attention_cache, cache.cross_attention_cache))
+    cache.cross_attention_cache.batch_repeat_interleave(rows // shared)
+
+
+@dataclass
+class Hypotheses:
+    """K sequences for each of B sentences, best first.
+
+    tokens (B, K, length) with the prompt; score (B, K), -inf where there is none; path (B, K, steps), the row of the
+    flattened (B * K) batch that each generated token continued, -1 past the end.
+    """
+
+    tokens: torch.Tensor
+    score: torch.Tensor
+    path: torch.Tensor
+
+    def of(self, sentences: torch.Tensor) -> "Hypotheses":
+        """Those of some sentences, given as a mask (B,) or as indices."""
+        return Hypotheses(*(value[sentences] for value in vars(self).values()))
+
+    def gather(self, index: torch.Tensor) -> "Hypotheses":
+        """Those at `index` (B, k) of each sentence."""
+        sentences = torch.arange(index.shape[0], device=index.device)[:, None]
+        return Hypotheses(*(value[sentences, index] for value in vars(self).values()))
+
+    def top(self, k: int) -> "Hypotheses":
+        """The k with the highest score, or all if there are fewer."""
+        return self.gather(self.score.topk(min(k, self.score.shape[1])).indices)
+
+    def masked(self, mask: torch.Tensor) -> "Hypotheses":
+        """Only where `mask` (B, K) is True; elsewhere there is none."""
+        return replace(self, score=self.score.masked_fill(~mask, -torch.inf))
+
+    def concat(self, other: "Hypotheses") -> "Hypotheses":
+        """Both sets as one."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
+
+    def pad(self, pad_token_id: int, steps: int = 1) -> "Hypotheses":
+        """Padded by some steps."""
+        tokens = nn.functional.pad(self.tokens, (0, steps), value=pad_token_id)
+        return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
+
+    def extend(self, score: torch.Tensor, index: torch.Tensor, vocab_size: int) -> "Hypotheses":
+        """Continued by one token each, from `index` (B, k), hypothesis * V + token, with the new `score` (B, k)."""
+        parent, token = index // vocab_size, index % vocab_size
+        parents = self.gather(parent)
+        first_row = torch.arange(index.shape[0], device=index.device)[:, None] * self.score.shape[1]
+        return Hypotheses(
+            torch.cat((parents.tokens, token[..., None]), dim=-1),
+            score,
+            torch.cat((parents.path, (first_row + parent)[..., None]), dim=-1),
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How hypotheses are scored, which of them finish, and when a sentence is done.
+
+    kind "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as tensor2tensor has them. kind
+    "length" is that of transformers. Its own code is not called, because it needs each source repeated for each beam
+    and neither limits each sentence nor drops those that are done: it took 1.7 times as long (MarianMT beside ours in
+    benchmarks/decode.py).
+    """
+
+    kind: str
+    alpha: float
+    early_stopping: bool | str
+    num_return_sequences: int
+
+    def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
+        return length_penalty(length, self.alpha, self.kind)
+
+    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of the candidates, best first, end, and which of these may enter the finished list.
+
+        By the paper's rules, those that end in EOS. By those of transformers, the candidates at the limit end, too, and
+        only the `beams` best candidates may finish.
+
+        Args:
+            ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
+        """
+        if self.kind == "gnmt":
+            return ended, ended
+        ended = ended | at_limit
+        return ended, ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
+
+    def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
+        """Whether no alive hypothesis can still be among those returned, given all scores (B, K), best first. (B,)
+
+        log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
+        ahead: the one at the limit, or for a negative alpha the next one. transformers takes the present length's,
+        unless early_stopping is "never", and waits for all beams to finish. early_stopping=True waits for nothing else.
+        """
+        if self.early_stopping is True:
+            return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
+        if self.kind == "gnmt":
+            worst, ahead = finished[:, self.num_return_sequences - 1], limits if self.alpha > 0 else length + 1
+        else:
+            worst, ahead = finished[:, -1], limits if self.early_stopping == "never" and self.alpha > 0 else length
+        return worst >= alive[:, 0] / self.penalty(ahead)
+
+
+@dataclass
+class BeamSearch:
+    """The state of a search over B sentences with K beams (6.1).
+
+    Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
+    others stay alive. A sentence is done at its limit or by `Rules.done`.
+    """
+
+    rules: Rules
+    beams: int
+    eos: torch.Tensor  # (number of EOS tokens,)
+    pad: int
+    criteria: StoppingCriteriaList  # of the caller: they end a hypothesis as EOS does
+    do_sample: bool
+    drop_done: bool  # whether sentences that are done leave the batch
+    alive: Hypotheses  # (B, K); the score is log P
+    finished: Hypotheses  # (B, K); the score is log P over the length penalty
+    limits: torch.Tensor  # (B,), the most tokens that may be generated
+    sentences: torch.Tensor  # (B,), which sentence each row is of
+    searching: torch.Tensor  # (B,), whether it is not done yet
+    length: int = 0  # tokens generated so far
+    results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
+
+    @classmethod
+    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done: bool):
+        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length."""
+        beams, eos, pad = config.num_beams, config._eos_token_tensor, config._pad_token_tensor
+        path = prompts.new_empty((*prompts.shape[:2], 0))
+        # All beams start from the same prompt: only the first counts, or each would find the same continuations.
+        score = torch.zeros(prompts.shape[:2], device=prompts.device)
+        score[:, 1:] = -torch.inf
+        alive = Hypotheses(prompts, score, path)
+        nothing = alive.gather(limits.new_zeros(len(limits), beams))
+        kind = getattr(config, "length_penalty_type", None) or "gnmt"
+        return cls(
+            rules=Rules(kind, config.length_penalty, config.early_stopping, config.num_return_sequences),
+            beams=beams,
+            eos=prompts.new_empty(0) if eos is None else eos,
+            pad=0 if pad is None else int(pad),
+            criteria=criteria,
+            do_sample=config.do_sample,
+            drop_done=drop_done,
+            alive=alive,
+            finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
+            limits=limits - prompts.shape[-1],
+            sentences=torch.arange(len(limits), device=limits.device),
+            searching=torch.ones_like(limits, dtype=torch.bool),
+        )
+
+    def step(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Extend each alive hypothesis by a token, given the next tokens' log-probabilities (B * K, V).
+
+        Returns:
+            The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
+        """
+        log_probs = log_probs.unflatten(0, self.alive.score.shape)
+        choose = sampled_sums if self.do_sample else top_sums
+        score, index = choose(self.alive.score, log_probs, self.beams * (1 + max(1, self.eos.numel())))
+        candidates = self.alive.extend(score, index, log_probs.shape[-1])
+        self.length += 1
+        at_limit = self.length >= self.limits
+        ended = torch.isin(candidates.tokens[..., -1], self.eos)
+        if self.criteria:
+            ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
+        ended, may_finish = self.rules.ends(ended, at_limit[:, None], self.beams)
+        finishing = replace(candidates, score=score / self.rules.penalty(self.length)).masked(may_finish)
+        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
+        self.alive = candidates.masked(~ended).top(self.beams)
+
+        done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
+        newly = done & self.searching
+        self.searching = self.searching & ~done
+        if not newly.any():
+            return self.alive.path[..., -1].flatten(), None
+        self.results.append((self.sentences[newly], self.best(newly)))
+        remaining = self.drop() if self.drop_done else None
+        return self.alive.path[..., -1].flatten(), remaining
+
+    def best(self, rows: torch.Tensor) -> Hypotheses:
+        """The finished hypotheses of some rows (B,), and where they are too few the alive ones with their score."""
+        finished, alive = self.finished.of(rows), self.alive.of(rows)
+        missing = (finished.score == -torch.inf).int() * 2
+        order = torch.cat((missing, torch.ones_like(missing[:, :1]).expand(alive.score.shape)), dim=1)
+        alive = replace(alive, score=alive.score / self.rules.penalty(self.length))
+        return finished.concat(alive).gather(order.argsort(dim=1, stable=True)[:, : missing.shape[1]])
+
+    def drop(self) -> torch.Tensor:
+        """Leave out the sentences that are done. Returns the rows (B',) that remain."""
+        remaining = self.searching.nonzero().flatten()
+        self.alive, self.finished = self.alive.of(remaining), self.finished.of(remaining)
+        self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
+        self.searching = self.searching[remaining]
+        return remaining
+
+    def finish(self) -> Hypotheses:
+        """The best hypotheses of all sentences in their order, (B, num_return_sequences)."""
+        longest = max(best.tokens.shape[-1] for _, best in self.results)
+        padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
+        best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
+        best = best.of(torch.cat([sentences for sentences, _ in self.results]).argsort())
+        best = Hypotheses(*(value[:, : self.rules.num_return_sequences] for value in vars(best).values()))
+        steps = int((best.path >= 0).sum(dim=-1).max())
+        prompt_length = best.tokens.shape[-1] - best.path.shape[-1]
+        tokens = best.tokens[..., : prompt_length + steps].contiguous()
+        return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
+
+
+def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `top_sums`, but drawn without replacement in proportion to their exponentials."""
+    sums = (score[..., None] + log_probs).flatten(1)
+    # The largest of the sums plus Gumbel noise are such a draw, also where fewer than k are possible.
+    index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(k, sums.shape[1])).indices
     drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
     return drawn, index.gather(1, order)
 
 
-def _largest_sums_of_logits(score: torch.Tensor, logits: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_largest_sums` of the log_probs that the logits (B * K, V) give, without ever holding all of them.
+class Decoder:
+    """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    Some sentences at a time stay in the processor's cache, and a small piece of memory is had again where a large one
-    is fetched from the system anew in every step.
+    It also records each step for return_dict_in_generate.
     """
-    beams = score.shape[1]
-    count = max(1, AT_ONCE // (beams * logits.shape[-1]))
-    parts = [
-        _largest_sums(some, part.float().log_softmax(dim=-1), keep)
-        for some, part in zip(score.split(count), logits.split(count * beams), strict=True)
-    ]
-    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-
-def _largest_sums(score: torch.Tensor, log_probs: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `keep` largest sums of a hypothesis' score (B, K) and a token's log_prob (B * K, V), largest first.
-
-    A block of tokens whose largest is not among the `keep` largest of all blocks' has none to give: most tokens are
-    looked at once, by a plain maximum, and only the others are sorted.
-
-    Returns:
-        The sums and their index, hypothesis * V + token. Each (B, keep), or what there is.
-    """
-    batch_size, beams = score.shape
-    vocabulary = log_probs.shape[-1]
-    blocks = vocabulary // BLOCK
-    rest = torch.arange(blocks * BLOCK, vocabulary, device=score.device)  # too few for a block: all of them are sorted
-    index = (torch.arange(beams, device=score.device)[:, None] * vocabulary + rest).flatten().expand(batch_size, -1)
-    if blocks:
-        largest = log_probs[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(dim=-1).view(batch_size, beams, -1)
-        block = (score[..., None] + largest).flatten(1).topk(min(keep, beams * blocks), sorted=False).indices
-        first = block // blocks * vocabulary + block % blocks * BLOCK
-        within = torch.arange(BLOCK, device=score.device)
-        index = torch.cat(((first[..., None] + within).flatten(1), index), dim=1)
-    sums = score.gather(1, index // vocabulary) + log_probs.view(batch_size, -1).gather(1, index)
-    best, order = sums.topk(min(keep, beams * vocabulary))
-    return best, index.gather(1, order)
-
-
-def _out_of_reach(finished_score, alive_score, length, limits, kind, config) -> torch.Tensor:
-    """Whether no living hypothesis can still be among those returned. (B,)
-
-    Log P only falls as a hypothesis grows, so its best possible score is the present log P over the penalty that is
-    kindest to it: the one at the limit, or for a negative alpha the next one. early_stopping=True does not wait.
-    transformers takes the present length for the kindest unless early_stopping is "never", and waits for all beams.
-    """
-    alpha = config.length_penalty
-    if config.early_stopping is True:
-        return (finished_score[:, -1] > -torch.inf) | (alive_score[:, 0] == -torch.inf)
-    if kind == "length":
-        longest = limits if config.early_stopping == "never" and alpha > 0 else length
-        return finished_score[:, -1] >= alive_score[:, 0] / length_penalty(longest, alpha, kind)
-    kindest = length_penalty(limits if alpha > 0 else length + 1, alpha)
-    return finished_score[:, config.num_return_sequences - 1] >= alive_score[:, 0] / kindest
-
-
-def _finished_first(finished: Hypotheses, alive: Hypotheses, penalty: float) -> Hypotheses:
-    """The finished, and behind them, where there are too few, the living with their score so far."""
-    alive = alive.only(alive.score > -torch.inf, penalty)
-    missing = (finished.score == -torch.inf).int() * 2
-    order = torch.cat((missing, torch.ones_like(alive.score)), dim=1).argsort(dim=1, stable=True)
-    return finished.join(alive).take(order[:, : missing.shape[1]])
-
-
-def _drop_sentences(model_kwargs: dict, left: torch.Tensor, side_by_side: bool) -> None:
-    """Keep, of what is held by sentence, the sentences that are `left` (B,)."""
-    left = left.nonzero().flatten()
-    memory = model_kwargs["encoder_outputs"].last_hidden_state
-    model_kwargs["encoder_outputs"] = BaseModelOutput(memory[left])
-    if model_kwargs.get("attention_mask") is not None:
-        model_kwargs["attention_mask"] = model_kwargs["attention_mask"][left]
-    past = model_kwargs["past_key_values"]
-    if past is not None:
-        past.cross_attention_cache.reorder_cache(left)
-        if side_by_side:
-            past.self_attention_cache.reorder_cache(left)
-
-
-def _reorder(model_kwargs: dict, parents: torch.Tensor) -> None:
-    """Bring what is held by hypothesis into the order of the new ones, given the rows (B, K) of their `parents`."""
-    rows = parents.flatten()
-    if model_kwargs["past_key_values"] is not None:
-        model_kwargs["past_key_values"].self_attention_cache.reorder_cache(rows)
-    mask = model_kwargs.get("decoder_attention_mask")
-    if mask is not None:
-        model_kwargs["decoder_attention_mask"] = nn.functional.pad(mask[rows], (0, 1), value=1)
-
-
-def _can_lie_side_by_side(model: PreTrainedModel, model_kwargs: dict) -> bool:
-    """Whether the beams of a sentence can be further positions of one row, told apart by a mask.
-
-    Their keys and values then stay where they are when beams change places. It takes a back end that any mask can be
-    given to, and a cache that grows as it is needed.
-    """
-    past = model_kwargs.get("past_key_values")
-    if past is None or past.get_seq_length() or model_kwargs.get("decoder_attention_mask") is not None:
-        return False
-    configs = [module.config for module in model.modules() if isinstance(module, PreTrainedModel)]
-    any_mask = all(one._attn_implementation in ("eager", "sdpa") and one.attention_window is None for one in configs)
-    return any_mask and type(past.self_attention_cache) is DynamicCache
-
-
-def _lay_side_by_side(model_kwargs: dict, prompts: torch.Tensor, dtype: torch.dtype) -> None:
-    """Begin with the masks that the layers want: whole ones, of numbers to add. prompts (B, 1, T)"""
-    batch_size, _, length = prompts.shape
-    causal = torch.ones(length, length, dtype=torch.bool, device=prompts.device).tril()
-    model_kwargs["decoder_attention_mask"] = _as_numbers(causal, dtype).expand(batch_size, 1, -1, -1)
-    model_kwargs["decoder_position_ids"] = torch.arange(length, device=prompts.device)[None]
-    mask = model_kwargs.get("attention_mask")
-    if mask is not None:
-        model_kwargs["attention_mask"] = None if mask.all() else _as_numbers(mask.bool()[:, None, None], dtype)
-
-
-def _see_on(model_kwargs: dict, parents: torch.Tensor, beams: int) -> None:
-    """Let each new token see what its parent saw, and itself. parents (B, K): their rows among `beams` a sentence."""
-    batch_size, count = parents.shape
-    mask = model_kwargs["decoder_attention_mask"]
-    itself = _as_numbers(torch.eye(count, dtype=torch.bool, device=mask.device), mask.dtype)
-    seen = mask[:, 0, -beams:].flatten(0, 1)[parents]
-    seen = torch.cat((seen, itself.expand(batch_size, -1, -1)), dim=-1)
-    model_kwargs["decoder_attention_mask"] = seen[:, None]
-    model_kwargs["decoder_position_ids"] = model_kwargs["decoder_position_ids"][:, -1:] + 1
-
-
-def _as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to a score: nothing where the mask is True."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
-
-
-class _Trace:
-    """What return_dict_in_generate gives besides the sequences: one entry a step of each thing asked for."""
-
-    def __init__(self, config: GenerationConfig):
+    def __init__(self, model, config: GenerationConfig, logits_processor: LogitsProcessorList, model_kwargs: dict):
+        self.model, self.config, self.logits_processor = model, config, logits_processor
+        model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
+        self.inputs = {
+            "past_key_values": None,
+            **model_kwargs,
+            "output_attentions": config.output_attentions,
+            "output_hidden_states": config.output_hidden_states,
+        }
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,
@@ -555,24 +516,54 @@ class _Trace:
             "cross_attentions": config.output_attentions,
             "decoder_hidden_states": config.output_hidden_states,
         }
-        self.config = config
         self.steps = {name: [] for name, wanted in asked.items() if wanted and config.return_dict_in_generate}
 
-    def add(self, outputs, logits: torch.Tensor, log_probs: torch.Tensor) -> None:
+    def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Of the token after `tokens` (rows, length), logits processors applied. (rows, V)"""
+        past = self.inputs["past_key_values"]
+        mask = self.inputs.get("decoder_attention_mask")
+        if mask is not None:
+            self.inputs["decoder_attention_mask"] = nn.functional.pad(
+                mask, (0, tokens.shape[1] - mask.shape[1]), value=1
+            )
+        cached = 0 if past is None else int(past.get_seq_length())
+        outputs = self.model(decoder_input_ids=tokens[:, cached:], **self.inputs, return_dict=True)
+        self.inputs["past_key_values"] = outputs.past_key_values
+        logits = outputs.logits[:, -1]
+        log_probs = self.logits_processor(tokens, log_softmax(logits))
         for name, steps in self.steps.items():
-            steps.append({"scores": log_probs, "logits": logits}.get(name, outputs.get(name)))
+            steps.append({"scores": log_probs, "logits": logits.float()}.get(name, outputs.get(name)))
+        return log_probs
 
-    def output(self, sequences, best: Hypotheses, steps: int, model_kwargs: dict) -> GenerateBeamEncoderDecoderOutput:
-        encoder_outputs = model_kwargs["encoder_outputs"]
-        return GenerateBeamEncoderDecoderOutput(
-            sequences=sequences,
+    def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
+        """Let the next rows continue these of the last step's, and keep only some sentences of it (None: all)."""
+        past, mask = self.inputs["past_key_values"], self.inputs.get("decoder_attention_mask")
+        if past is not None:
+            past.self_attention_cache.reorder_cache(rows)
+        if mask is not None:
+            self.inputs["decoder_attention_mask"] = mask[rows]
+        if sentences is None:
+            return
+        self.inputs["encoder_outputs"] = BaseModelOutput(self.inputs["encoder_outputs"].last_hidden_state[sentences])
+        if self.inputs.get("attention_mask") is not None:
+            self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
+        if past is not None:
+            past.cross_attention_cache.reorder_cache(sentences)
+
+    def output(self, best: Hypotheses, steps: int) -> GenerateBeamEncoderDecoderOutput:
+        """What return_dict_in_generate asks for, after so many steps."""
+        encoder_outputs = self.inputs["encoder_outputs"]
+        output = GenerateBeamEncoderDecoderOutput(
+            sequences=best.tokens.flatten(0, 1),
             sequences_scores=best.score.flatten() if self.config.output_scores else None,
-            beam_indices=best.path.flatten(0, 1)[:, :steps],
+            beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
-            past_key_values=model_kwargs["past_key_values"],
-            **{name: tuple(values) for name, values in self.steps.items()},
+            past_key_values=self.inputs["past_key_values"],
+            **{name: tuple(values[:steps]) for name, values in self.steps.items()},
         )
+        _expand_cross_attention_cache(output)
+        return output
 
 
 __all__ = [

@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention_vanilla import CrossAttention, SelfAttention
 from .configuration_vanilla import VanillaConfig
+from .cpu_vanilla import dropout
 
 
 class EncoderLayer(GradientCheckpointingLayer):
@@ -91,42 +92,7 @@ class Dropout(nn.Dropout):
     """torch's Dropout, with masks that a CPU draws faster."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            return x
-        if 0 < self.p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
-            return _CpuDropout.apply(x, self.p)
-        return super().forward(x)
-
-
-class _CpuDropout(torch.autograd.Function):
-    """Zeroes elements with probability p, to the nearest 2^-15, and divides the rest by what is left of 1."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, p: float) -> torch.Tensor:
-        level = max(1, min(round(p * 2**15), 2**15 - 1))
-        mask = _keep_mask(x.numel(), level).view(x.shape).to(x.dtype)
-        ctx.save_for_backward(mask)
-        ctx.scale = 1 / (1 - level / 2**15)
-        return (x * mask).mul_(ctx.scale)
-
-    @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
-        (mask,) = ctx.saved_tensors
-        return (grad_output * mask).mul_(ctx.scale), None
-
-
-def _keep_mask(count: int, level: int) -> torch.Tensor:
-    """`count` ones and zeros in bfloat16, a zero with probability level / 2^15.
-
-    torch draws one random number an element, on one thread; here a draw of 64 bits decides four elements, and integer
-    arithmetic, which a CPU does many at a time where it compares few, makes them the bits of 1.0 and 0.0.
-    """
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = draws.view(torch.int16)[:count]
-    # 15 random bits less the level have their sign set where they are below it; the shift spreads the sign.
-    dropped = bits.bitwise_and_(0x7FFF).sub_(level).bitwise_right_shift_(15)
-    one = 0x3F80
-    return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
+        return dropout(x, self.p) if self.training else x
 
 
 class SinusoidalPositions(nn.Module):

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from .cpu_vanilla import softmax_and_normaliser
+
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
 # Rows of logits computed at a time: few enough for a processor's cache, enough for large matrix products.
@@ -95,7 +97,7 @@ class _FusedLoss(torch.autograd.Function):
             h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS, None]
             z = torch.mm(h, w.T, out=logits[: h.shape[0]])
             z_y = z.gather(1, y).float()
-            p, log_normaliser = _softmax(z)
+            p, log_normaliser = softmax_and_normaliser(z)
             total += log_normaliser.sum() - (1 - epsilon) * z_y.sum()
             p_y = p.gather(1, y).float()
             rest = p.scatter_(1, y, 0).sum(dim=-1, keepdim=True).float()
@@ -115,14 +117,3 @@ class _FusedLoss(torch.autograd.Function):
     def backward(ctx, grad_output: torch.Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
         return hidden_grad * grad_output, weight_grad * grad_output, None, None, None
-
-
-def _softmax(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1). z may be lost."""
-    if z.device.type != "cpu":
-        z = z.float()
-        return z.softmax(dim=-1), z.logsumexp(dim=-1, keepdim=True)
-    # On a CPU each pass over z counts: softmax takes one, logsumexp four. The largest p, at the largest z, tells it.
-    largest = z.amax(dim=-1, keepdim=True).float()
-    p = torch.softmax(z, dim=-1, out=z)
-    return p, largest - p.amax(dim=-1, keepdim=True).float().log()

@@ -136,7 +136,6 @@ class VanillaStack(VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
         past_length: int = 0,
-        position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4).
 
@@ -144,7 +143,6 @@ class VanillaStack(VanillaPreTrainedModel):
             input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
             attention_mask: (B, past_length + T), 0 for padding, which does not count as a position.
             past_length: number of earlier positions in the cache.
-            position_ids: (B, T) or (1, T), in place of those that follow from attention_mask and past_length.
 
         Returns:
             (B, T, D)
@@ -156,9 +154,8 @@ class VanillaStack(VanillaPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if position_ids is None:
-            position_ids = self.positions(x, attention_mask, past_length)
-        x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
+        positions = self.embed_positions(self.positions(x, attention_mask, past_length))
+        x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):
             # The residual stream, too. On a CPU, autocast would otherwise leave it in 32 bits; on a GPU it changes to
             # 16 bits after the first LayerNorm.
@@ -197,7 +194,8 @@ class VanillaEncoder(VanillaStack):
 
         Args:
             input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D), rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 1 for a token, 0 for padding, which may be on either side.
+            attention_mask: (B, S), 1 for a token, 0 for padding, which may be on either side; or (B, 1, S, S), the
+                tokens that each token attends to.
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
@@ -232,7 +230,6 @@ class VanillaDecoder(VanillaStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode the target.
@@ -241,9 +238,9 @@ class VanillaDecoder(VanillaStack):
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
                 With a cache, only the tokens that are not in it yet.
             attention_mask: (B * beams, past + T), 0 where the target is padding; or (B * beams, 1, T, past + T), the
-                complete mask of the self-attention, as `eager_attention` takes it.
-            position_ids: (B * beams, T) or (1, T), if they do not follow from attention_mask and past_key_values.
-            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: (B, S).
+                tokens that each token attends to.
+            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: the encoder's own; see
+                `cross_mask`.
             past_key_values: cache of the keys and values of earlier positions. use_cache: whether to return one.
 
         Returns:
@@ -255,7 +252,7 @@ class VanillaDecoder(VanillaStack):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
-        x = self.embed(input_ids, inputs_embeds, attention_mask, past_length, position_ids)
+        x = self.embed(input_ids, inputs_embeds, attention_mask, past_length)
         self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
         padding_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
@@ -295,7 +292,6 @@ class VanillaModel(VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
         """Encode the source, decode the target.
@@ -303,8 +299,7 @@ class VanillaModel(VanillaPreTrainedModel):
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as in VanillaEncoder.forward.
             encoder_outputs: output of the encoder, in place of the source.
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, decoder_position_ids: the target, shifted
-                right, as in VanillaDecoder.forward.
+            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as in VanillaDecoder.forward.
             past_key_values, use_cache: as in VanillaDecoder.forward.
 
         Returns:
@@ -325,7 +320,6 @@ class VanillaModel(VanillaPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            position_ids=decoder_position_ids,
             **kwargs,
         )
         return Seq2SeqModelOutput(

@@ -10,7 +10,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_vanilla import VanillaModel, attention_vanilla
+from modeling_vanilla import VanillaModel, cpu_vanilla
 from modeling_vanilla.attention_vanilla import (
     CrossAttention,
     SelfAttention,
@@ -77,15 +77,6 @@ def test_equation_1(qkv, seen, back_end, masked):
                 torch.testing.assert_close(weights[b, h], torch.tensor(row_weights), atol=1e-6, rtol=1e-5)
 
 
-def test_a_mask_of_numbers_is_added_to_the_scores(qkv, seen):
-    q, k, v = qkv
-    seen[1, 0, 2, 0] = True  # by numbers, no position can be kept from seeing anything
-    hidden = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    torch.testing.assert_close(run("eager", q, k, v, hidden), run("eager", q, k, v, seen))
-    bias = torch.randn(2, 1, 4, 5)
-    torch.testing.assert_close(run("eager", q, k, v, bias)[0], run("sdpa", q, k, v, bias)[0], atol=1e-5, rtol=1e-5)
-
-
 def test_eager_drops_attention_weights_in_training_only(qkv):
     module = nn.Module().train()
     torch.manual_seed(0)
@@ -114,47 +105,32 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(back_end, dt
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_multi_head_self_attention_by_hand(make_config, attn, bias):
-    """Concat(head_1, ..., head_h) W^O with a matrix of its own for each head, and d_k != d_v."""
+@pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
+def test_multi_head_attention_by_hand(make_config, attn, bias, kind):
+    """Concat(head_1, ..., head_h) W^O with matrices of its own for each head, and d_k != d_v.
+
+    Queries come from x; keys and values from x, too, or from the encoder's output.
+    """
     torch.manual_seed(0)
     config = make_config(d_model=6, d_k=4, d_v=5, attention_bias=bias, attn_implementation=attn)
-    attention = SelfAttention(config, num_heads=3, layer_idx=0, is_causal=False).eval()
-    x = torch.randn(1, 4, 6)
-    actual, _ = attention(x)
+    attention = (kind(config, 3, 0, is_causal=False) if kind is SelfAttention else kind(config, 3, 0)).double().eval()
+    inputs = torch.randn(2, 1, 4, 6).double()
+    q_from, kv_from = inputs[[0, 0 if kind is SelfAttention else 1], 0]
+    actual, _ = attention(*inputs[: 1 if kind is SelfAttention else 2])
 
-    x = x[0].double()
-    projections = attention.qkv_proj.weight.double().split([3 * 4, 3 * 4, 3 * 5])
-    biases = attention.qkv_proj.bias.double().split([3 * 4, 3 * 4, 3 * 5]) if bias else [torch.zeros(1)] * 3
-    concatenated = []
+    projections = [attention.qkv_proj] if kind is SelfAttention else [attention.q_proj, attention.kv_proj]
+    sizes = [12, 12, 15]
+    w_q, w_k, w_v = torch.cat([linear.weight for linear in projections]).split(sizes)
+    b_q, b_k, b_v = (torch.cat([one.bias for one in projections]) if bias else torch.zeros(39)).split(sizes)
+    heads = []
     for i in range(3):
-        q, k, v = (
-            x @ w[i * d : (i + 1) * d].T + (b[i * d : (i + 1) * d] if bias else 0)
-            for w, b, d in zip(projections, biases, (4, 4, 5), strict=True)
-        )
-        concatenated.append(torch.tensor(attention_by_hand(q.tolist(), k.tolist(), v.tolist())[0], dtype=x.dtype))
-    expected = torch.cat(concatenated, dim=-1) @ attention.out_proj.weight.double().T
-    if bias:
-        expected += attention.out_proj.bias.double()
-    torch.testing.assert_close(actual[0], expected.float(), atol=1e-5, rtol=1e-5)
-
-
-def test_multi_head_cross_attention_by_hand(make_config, attn):
-    """Queries from the decoder, keys and values from the encoder's output."""
-    torch.manual_seed(0)
-    config = make_config(d_model=6, d_k=4, d_v=5, attn_implementation=attn)
-    attention = CrossAttention(config, num_heads=3, layer_idx=0).eval()
-    x, memory = torch.randn(1, 4, 6), torch.randn(1, 7, 6)
-    actual, _ = attention(x, memory)
-
-    x, memory = x[0].double(), memory[0].double()
-    w_k, w_v = attention.kv_proj.weight.double().split([3 * 4, 3 * 5])
-    concatenated = []
-    for i in range(3):
-        q = x @ attention.q_proj.weight.double()[i * 4 : (i + 1) * 4].T
-        k, v = memory @ w_k[i * 4 : (i + 1) * 4].T, memory @ w_v[i * 5 : (i + 1) * 5].T
-        concatenated.append(torch.tensor(attention_by_hand(q.tolist(), k.tolist(), v.tolist())[0], dtype=x.dtype))
-    expected = torch.cat(concatenated, dim=-1) @ attention.out_proj.weight.double().T
-    torch.testing.assert_close(actual[0], expected.float(), atol=1e-5, rtol=1e-5)
+        k_rows, v_rows = slice(4 * i, 4 * i + 4), slice(5 * i, 5 * i + 5)
+        q = q_from @ w_q[k_rows].T + b_q[k_rows]
+        k = kv_from @ w_k[k_rows].T + b_k[k_rows]
+        v = kv_from @ w_v[v_rows].T + b_v[v_rows]
+        heads.append(torch.tensor(attention_by_hand(q.tolist(), k.tolist(), v.tolist())[0], dtype=torch.double))
+    expected = nn.functional.linear(torch.cat(heads, dim=-1), attention.out_proj.weight, attention.out_proj.bias)
+    torch.testing.assert_close(actual[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture
@@ -180,7 +156,7 @@ def padded():
 def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, dims, monkeypatch):
     """Causal mask, padding, window and rows that see nothing, all together: outputs and gradients."""
     results = []
-    monkeypatch.setattr(attention_vanilla, "EAGER_KEYS_ON_CPU", 0)
+    monkeypatch.setattr(cpu_vanilla, "EAGER_KEYS", 0)
     for attn in BACK_ENDS:
         model = make_model(attn=attn, attention_window=window, **dims)
         logits = model(**padded, use_cache=False).logits
@@ -192,6 +168,32 @@ def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, d
     for one, other in zip(eager_grads, sdpa_grads, strict=True):
         assert one.isfinite().all()
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_masks_of_four_axes(make_model, padded, attn, numbers):
+    """They say what each token sees; over the source, target tokens then see what any source token sees."""
+    model = make_model(attn=attn)
+    source, target = padded["attention_mask"].bool(), padded["decoder_attention_mask"].bool()
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    whole = {
+        "attention_mask": source[:, None, None, :].expand(-1, 1, 7, -1),
+        "decoder_attention_mask": target[:, None, None, :] & causal,
+    }
+    if numbers:
+        least = torch.finfo(torch.float32).min
+        whole = {name: torch.zeros(mask.shape).masked_fill(~mask, least) for name, mask in whole.items()}
+    expected = model(**padded | {"decoder_attention_mask": None}).logits
+    inputs = padded | whole
+    # Positions are counted from the first column; so only rows without padding on the left are as with two axes.
+    rows = [0, 2, 3]
+    torch.testing.assert_close(model(**inputs).logits[rows, :5], expected[rows, :5], atol=1e-5, rtol=1e-5)
+    # A source token that only the first one sees is seen by the target.
+    diagonal = torch.eye(7, dtype=torch.bool).expand(4, 1, 7, 7)
+    own = model(**padded | {"attention_mask": diagonal, "decoder_attention_mask": None})
+    encoded = model.model.encoder(padded["input_ids"], attention_mask=diagonal)
+    same = model(encoder_outputs=encoded, decoder_input_ids=padded["decoder_input_ids"])
+    torch.testing.assert_close(own.logits, same.logits)
 
 
 def test_attention_to_padding_is_exactly_zero(make_model, padded):
@@ -332,48 +334,27 @@ def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end
     torch.manual_seed(0)
     target = torch.randint(4, 41, (2 * beams, 6))
     source, mask = padded["input_ids"][:2], padded["attention_mask"][:2] if masked else None
-    memory = model.model.encoder(source, attention_mask=mask)
+    encoded = model.model.encoder(source, attention_mask=mask)
     repeated = model(
         input_ids=source.repeat_interleave(beams, dim=0),
         attention_mask=mask.repeat_interleave(beams, dim=0) if masked else None,
         decoder_input_ids=target,
         output_attentions=True,
     )
-    shared = run_with(
-        model, back_end, attention_mask=mask, encoder_outputs=memory, decoder_input_ids=target, use_cache=True
-    )
-    torch.testing.assert_close(shared.logits, repeated.logits, atol=1e-5, rtol=1e-5)
-    if back_end in ("eager", "sdpa"):
-        cache: EncoderDecoderCache = shared.past_key_values
+    shared = {"attention_mask": mask, "encoder_outputs": encoded, "use_cache": True}
+    output = run_with(model, back_end, **shared, decoder_input_ids=target)
+    torch.testing.assert_close(output.logits, repeated.logits, atol=1e-5, rtol=1e-5)
+    if back_end == "eager":
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        for start, end in ((0, 2), (2, 3), (3, 6)):
+            output = model(
+                **shared, decoder_input_ids=target[:, start:end], past_key_values=cache, output_attentions=True
+            )
+            torch.testing.assert_close(output.logits, repeated.logits[:, start:end], atol=1e-5, rtol=1e-5)
+            for weights, own in zip(output.cross_attentions, repeated.cross_attentions, strict=True):
+                torch.testing.assert_close(weights, own[:, :, start:end], atol=1e-6, rtol=1e-5)
         assert cache.cross_attention_cache.layers[0].keys.shape[0] == 2
         assert cache.self_attention_cache.layers[0].keys.shape[0] == 2 * beams
-
-
-def test_beams_share_with_a_cache_and_return_their_own_weights(make_model, padded):
-    model = make_model(attn="eager")
-    beams = 3
-    torch.manual_seed(0)
-    target = torch.randint(4, 41, (2 * beams, 6))
-    source, mask = padded["input_ids"][:2], padded["attention_mask"][:2]
-    memory = model.model.encoder(source, attention_mask=mask)
-    repeated = model(
-        input_ids=source.repeat_interleave(beams, dim=0),
-        attention_mask=mask.repeat_interleave(beams, dim=0),
-        decoder_input_ids=target,
-        output_attentions=True,
-    )
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    for start, end in ((0, 2), (2, 3), (3, 6)):
-        output = model(
-            attention_mask=mask,
-            encoder_outputs=memory,
-            decoder_input_ids=target[:, start:end],
-            past_key_values=cache,
-            output_attentions=True,
-        )
-        torch.testing.assert_close(output.logits, repeated.logits[:, start:end], atol=1e-5, rtol=1e-5)
-        for shared, own in zip(output.cross_attentions, repeated.cross_attentions, strict=True):
-            torch.testing.assert_close(shared, own[:, :, start:end], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("back_end", ["sdpa", "test_unpadded"])

@@ -127,6 +127,12 @@ def test_making_one_leaves_the_members_as_they_were(members):
         assert all(torch.equal(value, state[name]) for name, value in member.state_dict().items())
 
 
+@pytest.mark.parametrize("asked", ["output_attentions", "output_hidden_states"])
+def test_refuses_attentions_and_hidden_states(members, asked):
+    with pytest.raises(ValueError, match=f"^{asked}: an ensemble has none of its own, ask its members$"):
+        Ensemble(members).generate(**batch(SOURCES), return_dict_in_generate=True, **{asked: True})
+
+
 def test_refuses_what_does_not_go_together(make_model):
     with pytest.raises(ValueError, match=r"^an ensemble needs at least one model$"):
         Ensemble([])

@@ -20,7 +20,7 @@ from modeling_vanilla.training.tokenizer import train_tokenizer
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
-PARTS = ("attention", "configuration", "generation", "layers", "loss", "modeling", "pipeline", "splitting")
+PARTS = ("attention", "configuration", "cpu", "generation", "layers", "loss", "modeling", "pipeline", "splitting")
 CODE = {f"{part}_vanilla.py" for part in PARTS}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
 # An import of the package fails from here on, as it does where the package is not installed.

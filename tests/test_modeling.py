@@ -192,28 +192,6 @@ def test_cached_equals_uncached(make_model, sentences, attn, source_side, pieces
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_continuations_side_by_side_are_each_as_alone(make_model, attn, positions):
-    """Two next tokens as two columns of one row, at the same position, which the mask keeps from seeing each other."""
-    model = make_model(attn=attn, position_embedding_type=positions, max_position_embeddings=4)
-    source, prompt = torch.tensor([[7, 8, 9, 2]]), torch.tensor([[1, 11, 12]])
-    alone = [
-        model(input_ids=source, decoder_input_ids=torch.cat((prompt, torch.tensor([[token]])), dim=1)).logits[0, -1]
-        for token in (13, 14)
-    ]
-    first = model(input_ids=source, decoder_input_ids=prompt, use_cache=True)
-    mask = torch.zeros(1, 1, 2, 5)
-    mask[0, 0, 0, 4] = mask[0, 0, 1, 3] = torch.finfo(torch.float32).min
-    both = model(
-        encoder_outputs=(first.encoder_last_hidden_state,),
-        decoder_input_ids=torch.tensor([[13, 14]]),
-        decoder_attention_mask=mask,
-        decoder_position_ids=torch.tensor([[3]]),
-        past_key_values=first.past_key_values,
-    )
-    close(both.logits[0], torch.stack(alone))
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_prompts_of_unequal_length_are_continued_as_each_alone(make_model, sentences, attn, positions):
     """Decoder prompts padded on the left, then decoded step by step with a decoder_attention_mask for all tokens."""
     model = make_model(attn=attn, position_embedding_type=positions, max_position_embeddings=12)

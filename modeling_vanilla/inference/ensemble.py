@@ -16,12 +16,11 @@ from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTraine
 class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
     """P(y | ...) = the arithmetic mean over the members of P_m(y | ...), token by token; generate() as on one model.
 
-    The members may differ in everything but the vocabulary. What generate() keeps of them is one thing of each kind,
-    in which they lie side by side: encoder outputs (B, S, sum of the members' D) and a cache of all their decoder
-    layers. The search thus repeats, reorders and drops rows of them as it does for one model. The search's settings
+    The members may differ in everything but the vocabulary. To the search they are one model: their encoder outputs are
+    concatenated to (B, S, sum of the members' D), and one cache holds all their decoder layers. The search's settings
     are the first member's.
 
-    It is made of models in memory and is neither trained nor saved.
+    It is made of models in memory and is neither trained nor saved. Attentions and hidden states are its members'.
 
     Raises:
         ValueError: if there is no member, or the members' vocabularies differ in size or in their special tokens.
@@ -52,29 +51,33 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels.
 
         Returns:
             logits (B, T, V): log of the members' mean probability; past_key_values.
+
+        Raises:
+            ValueError: if attentions or hidden states are asked for.
         """
+        for name in ("output_attentions", "output_hidden_states"):
+            if kwargs.get(name):
+                raise ValueError(f"{name}: an ensemble has none of its own, ask its members")
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         widths = [member.config.d_model for member in self.members]
-        memories = encoder_outputs.last_hidden_state.split(widths, dim=-1)
+        encodings = encoder_outputs.last_hidden_state.split(widths, dim=-1)
         log_probs, first_layer = [], 0
-        for member, memory in zip(self.members, memories, strict=True):
+        for member, encoding in zip(self.members, encodings, strict=True):
             layers = slice(first_layer, first_layer + member.config.decoder_layers)
             outputs = member(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
-                decoder_position_ids=decoder_position_ids,
-                encoder_outputs=BaseModelOutput(memory),
+                encoder_outputs=BaseModelOutput(encoding),
                 past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
                 use_cache=past_key_values is not None,
             )
@@ -85,7 +88,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
 
 
 class EnsembleEncoder(nn.Module):
-    """The members' encoders as one, with their outputs side by side."""
+    """The members' encoders as one, whose output is the concatenation of theirs."""
 
     main_input_name = "input_ids"
 
@@ -116,9 +119,9 @@ def check_members(members: Sequence[VanillaForConditionalGeneration]) -> None:
 
 
 def _part_of(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:
-    """A cache of some of the layers of another, the very same objects: what is added to or reordered in one is in both.
+    """A cache of some layers of another, which share their tensors: what changes in one changes in both.
 
-    Which of them hold their cross attention already, EncoderDecoderCache sees for itself.
+    EncoderDecoderCache finds out itself which of the layers hold their cross-attention's keys and values already.
     """
     parts = []
     for whole in (cache.self_attention_cache, cache.cross_attention_cache):

@@ -1,0 +1,127 @@
+"""What is here only because a CPU is faster that way. None of it is in the paper.
+
+benchmarks/cpu.py prints the time of each beside that of torch's own function.
+"""
+
+import torch
+from torch import nn
+
+# torch's softmax of fewer columns takes several times as long as of so many (benchmarks/cpu.py --parts softmax).
+SOFTMAX_COLUMNS = 16
+# Eq. 1 written out is a few batched products; torch's fused kernel is one loop over sentences and heads. The products
+# win where there are many of them and each is small: up to so many keys in 16 bits, and for the few queries of a
+# decoding step (benchmarks/cpu.py --parts attention).
+EAGER_KEYS = 64
+EAGER_QUERIES = 8
+EAGER_BATCH = 64
+# Tokens of which `top_sums` first takes the maximum (benchmarks/cpu.py --parts top_sums).
+BLOCK = 64
+
+
+def short_softmax(scores: torch.Tensor) -> torch.Tensor:
+    """Softmax over the last axis, which is padded where it is short."""
+    columns = scores.shape[-1]
+    if columns >= SOFTMAX_COLUMNS or scores.device.type != "cpu":
+        return scores.softmax(dim=-1)
+    return nn.functional.pad(scores, (0, SOFTMAX_COLUMNS - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
+
+
+def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether Eq. 1 written out beats the fused kernel. query (B, H, T, K), key (B, H, S, K)"""
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    batch_size, heads, queries, _ = query.shape
+    few = queries <= EAGER_QUERIES and not torch.is_grad_enabled()
+    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS
+    return batch_size * heads >= EAGER_BATCH and (few or short)
+
+
+def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
+    """torch's dropout in training, with a mask that a CPU draws faster (benchmarks/cpu.py --parts dropout)."""
+    if 0 < p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return Dropout.apply(x, p)
+    return nn.functional.dropout(x, p)
+
+
+class Dropout(torch.autograd.Function):
+    """Zeroes elements with probability p, rounded to a multiple of 2^-15, and divides the others by 1 - p."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, p: float) -> torch.Tensor:
+        level = max(1, min(round(p * 2**15), 2**15 - 1))
+        mask = keep_mask(x.numel(), level).view(x.shape).to(x.dtype)
+        ctx.save_for_backward(mask)
+        ctx.scale = 1 / (1 - level / 2**15)
+        return (x * mask).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx, grad_output: torch.Tensor):
+        (mask,) = ctx.saved_tensors
+        return (grad_output * mask).mul_(ctx.scale), None
+
+
+def keep_mask(count: int, level: int) -> torch.Tensor:
+    """`count` ones and zeros in bfloat16, a zero with probability level / 2^15.
+
+    torch draws a random number for each element, on one thread. Here a draw of 64 bits serves four elements, and
+    integer arithmetic, which a CPU vectorises better than comparisons, turns them into the bits of 1.0 and 0.0.
+    """
+    draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[:count]
+    # 15 random bits minus the level are negative where they are below it; the shift fills the number with the sign.
+    dropped = bits.bitwise_and_(0x7FFF).sub_(level).bitwise_right_shift_(15)
+    one = 0x3F80
+    return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
+
+
+def softmax_and_normaliser(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1). May overwrite z.
+
+    On a CPU each pass over z counts: softmax takes one, logsumexp four. The largest p, which belongs to the largest z,
+    gives the normaliser: log p = z - logsumexp(z) (benchmarks/cpu.py --parts loss).
+    """
+    if z.device.type != "cpu":
+        z = z.float()
+        return z.softmax(dim=-1), z.logsumexp(dim=-1, keepdim=True)
+    largest = z.amax(dim=-1, keepdim=True).float()
+    p = torch.softmax(z, dim=-1, out=z)
+    return p, largest - p.amax(dim=-1, keepdim=True).float().log()
+
+
+def log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """log softmax(logits) over the last axis, in 32 bits.
+
+    A 16-bit matrix is converted once and overwritten, as fresh memory of that size costs a CPU time
+    (benchmarks/cpu.py --parts log_softmax).
+    """
+    if logits.dtype == torch.float32:
+        return logits.log_softmax(dim=-1)
+    z = logits.float()
+    return torch.log_softmax(z, dim=-1, out=z)
+
+
+def top_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest sums of a hypothesis' score (B, K) and the log-probability of a next token (B, K, V), sorted.
+
+    torch's topk partially sorts each row. A plain maximum is faster: a block of tokens whose largest sum is not among
+    the k largest of all blocks has no token to give, so that only k blocks are sorted.
+
+    Returns:
+        The sums and their index, hypothesis * V + token. Each (B, k), or all there are.
+    """
+    if score.device.type != "cpu":
+        sums = (score[..., None] + log_probs).flatten(1)
+        return tuple(sums.topk(min(k, sums.shape[1])))
+    batch_size, beams, vocabulary = log_probs.shape
+    blocks = vocabulary // BLOCK
+    rest = torch.arange(blocks * BLOCK, vocabulary, device=score.device)  # too few for a block
+    index = (torch.arange(beams, device=score.device)[:, None] * vocabulary + rest).flatten().expand(batch_size, -1)
+    if blocks:
+        largest = log_probs[..., : blocks * BLOCK].unflatten(2, (blocks, BLOCK)).amax(dim=-1)
+        block = (score[..., None] + largest).flatten(1).topk(min(k, beams * blocks), sorted=False).indices
+        first = block // blocks * vocabulary + block % blocks * BLOCK
+        within = torch.arange(BLOCK, device=score.device)
+        index = torch.cat(((first[..., None] + within).flatten(1), index), dim=1)
+    sums = score.gather(1, index // vocabulary) + log_probs.flatten(1).gather(1, index)
+    best, order = sums.topk(min(k, beams * vocabulary))
+    return best, index.gather(1, order)
