@@ -9,12 +9,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
-from transformers import HfArgumentParser, PreTrainedTokenizerFast
-
 from modeling_vanilla.training.data import (
     DataOptions,
     collate,
@@ -26,6 +20,11 @@ from modeling_vanilla.training.data import (
     tokenize_training_pairs,
     update_batches,
 )
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import HfArgumentParser, PreTrainedTokenizerFast
 
 PAIRS = [("a cat", "eine Katze"), ("the dog barks", "der Hund bellt"), ("yes", "ja")]
 

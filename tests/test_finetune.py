@@ -17,7 +17,8 @@ from transformers import GenerationConfig
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.inference.translation import load_translator
 from modeling_vanilla.training import DataOptions, TrainingOptions, train
-from modeling_vanilla.training.data import load_pairs, pair_lengths, token_batches, tokenize_training_pairs
+from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs
+from modeling_vanilla.training.reading import load_pairs
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
@@ -70,7 +71,7 @@ def test_the_first_loss_is_that_of_our_own_loop(tmp_path, data, make_folder, bat
     model.config.label_smoothing = smoothing or 0.1
     training_data, _ = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)
     lengths = pair_lengths(training_data)
-    size = next(n for n in range(5000, 0, -1) if len(token_batches(*lengths, n, 0, 0)) == batches)
+    size = next(n for n in range(5000, 0, -1) if len(epoch_batches(*lengths, n, 0, 0)) == batches)
     tokens = int((lengths[0].sum() + lengths[1].sum()) / 2)
     options = TrainingOptions(
         str(tmp_path / "ours"), max_steps=1, tokens_per_batch=size, tokens_per_update=tokens, mixed_precision="no"
@@ -111,7 +112,7 @@ def test_every_epoch_deals_out_all_pairs_anew(world):
 
     def share(rank, epoch):
         trainer = SimpleNamespace(
-            epoch_batches=partial(token_batches, *lengths, 400, 0),
+            epoch_batches=partial(epoch_batches, *lengths, 400, 0),
             state=SimpleNamespace(epoch=epoch),
             args=SimpleNamespace(world_size=world, process_index=rank),
         )
@@ -122,7 +123,7 @@ def test_every_epoch_deals_out_all_pairs_anew(world):
     for epoch in (None, 1.0, 1.5):
         rows = [row for rank in range(world) for batch in share(rank, epoch) for row in batch]
         assert len(set(rows)) == len(rows)
-        whole = sum(map(len, token_batches(*lengths, 400, 0, 0)))
+        whole = sum(map(len, epoch_batches(*lengths, 400, 0, 0)))
         assert len(rows) == whole or world > 1
     assert share(0, 1.0) == share(0, 1.5) != share(0, None)
 

@@ -17,13 +17,13 @@ from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
-from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
-from modeling_vanilla.training.data import (
+from modeling_vanilla.training.batching import (
+    epoch_batches,
     pair_lengths,
-    token_batches,
     tokenize_training_pairs,
     update_batches,
 )
+from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +85,7 @@ def options_for(run, **overrides):
 def plain_training(model, data, options):
     """The same updates as one big padded batch each, with torch alone. Returns the loss of each."""
     lengths = pair_lengths(data)
-    batches = token_batches(*lengths, options.tokens_per_batch, options.seed, epoch=0)
+    batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, epoch=0)
     updates = update_batches(batches, *lengths, options.tokens_per_update)[: options.max_steps]
     assert min(len(update) for update in updates) > 2  # or nothing is accumulated
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
@@ -143,7 +143,7 @@ def test_the_result_is_the_average_of_the_last_checkpoints(tmp_path, tokenizer, 
 def test_progress_counts_what_was_read(tmp_path, corpus, tokenizer, training_data):
     """Losses, tokens and validations of two epochs and a bit."""
     lengths = pair_lengths(training_data)
-    plan = [update_batches(token_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
+    plan = [update_batches(epoch_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
     steps = sum(map(len, plan)) + 1
     options = options_for(tmp_path / "run", max_steps=steps, validate_steps=len(plan[0]))
     validation = as_dataset(corpus["validation"])
@@ -218,7 +218,7 @@ def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, tokenizer, tr
     model = new_model(tokenizer)
     model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
     lengths = pair_lengths(training_data)
-    first = update_batches(token_batches(*lengths, 150, 0, 0), *lengths, 500)[0]
+    first = update_batches(epoch_batches(*lengths, 150, 0, 0), *lengths, 500)[0]
     named = ", ".join(str(row + 1) for row in np.concatenate(first)[:5])
     with pytest.raises(ValueError) as raised:
         train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))
@@ -239,7 +239,7 @@ def test_only_the_batch_that_went_wrong_is_named(tmp_path, tokenizer, training_d
 
     model.get_decoder().register_forward_hook(spoil)
     lengths = pair_lengths(training_data)
-    second = update_batches(token_batches(*lengths, 150, 0, 0), *lengths, 500)[0][1]
+    second = update_batches(epoch_batches(*lengths, 150, 0, 0), *lengths, 500)[0][1]
     message = rf"^the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]"
     with pytest.raises(ValueError, match=message):
         train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))

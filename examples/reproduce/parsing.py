@@ -50,8 +50,8 @@ from modeling_vanilla.configuration_vanilla import PRESETS
 from modeling_vanilla.inference.translation import load_translator, translate
 from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training.options import check_model_options
 from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, train_tokenizer
-from modeling_vanilla.training.translation import check_model_options
 
 # What each scale sets otherwise than the options and the preset do. (6.3 says of training only that all but a few
 # things, chosen on section 22, stayed as for the base model.)
@@ -174,7 +174,7 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
+    overrides = dict(overrides or {})
     if not options.resume:
         check_unused("output_dir", run)
     check_model_options(TranslationOptions(preset="parsing"), overrides)
@@ -407,7 +407,7 @@ def main() -> None:
     parser.set_defaults(**SCALES[scale.parse_known_args()[0].scale])
     with one_line_errors():
         options, training, model = parser.parse_args_into_dataclasses()
-        reproduce(options, training, asdict(model))
+        reproduce(options, training, model.overrides())
         print((Path(training.output_dir) / "table.md").read_text(encoding="utf-8"))
 
 

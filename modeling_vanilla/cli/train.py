@@ -11,7 +11,6 @@ from_pretrained loads), results.json, loss.png and the last checkpoints.
 """
 
 import json
-from dataclasses import asdict
 
 from accelerate import PartialState
 from transformers import HfArgumentParser
@@ -30,7 +29,7 @@ def main() -> None:
     parser = HfArgumentParser((DataOptions, TrainingOptions, TranslationOptions, ModelOptions), description=__doc__)
     with one_line_errors():
         data, training, options, model = parser.parse_args_into_dataclasses()
-        results = train_translation(data, training, options, asdict(model))
+        results = train_translation(data, training, options, model.overrides())
         if not PartialState().is_main_process:
             return
         left = {name: value for name, value in results.items() if name not in ("settings", "versions")}

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .batching import collate, epoch_batches, pair_lengths, tokenize_pairs, update_batches
 from .checkpoints import (
     average_checkpoints,
     checkpoint_step,
@@ -26,7 +27,6 @@ from .checkpoints import (
     save_checkpoint,
     whole_model,
 )
-from .data import collate, pair_lengths, token_batches, tokenize_pairs, update_batches
 from .memory import fit_batch, keep_freed_memory
 from .optimization import adam, learning_rate
 from .options import TrainingOptions
@@ -217,7 +217,7 @@ def _updates(
     data = training_data.select_columns(["input_ids", "labels"])
     lengths = pair_lengths(data)
     while True:
-        batches = token_batches(*lengths, options.tokens_per_batch, options.seed, progress.epoch)
+        batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, progress.epoch)
         plan = update_batches(batches, *lengths, options.tokens_per_update)[progress.updates_of_epoch :]
         # Every process must take part in as many backward passes: the one too few repeats a batch with weight 0.
         rounds = [math.ceil(len(update) / world) for update in plan]
