@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
@@ -46,10 +45,8 @@ def load_pairs(options: DataOptions) -> DatasetDict:
         if split in files:
             pairs[split] = _load_files(files[split], split, languages)
         elif split in dataset:
-            where = f"dataset_name: {name}, {split}"
-            pairs[split] = _read_once(partial(_read_rows, dataset[split], languages, where), split, (state, languages))
-        if split in pairs and not len(pairs[split]):
-            raise ValueError(f"{split} data: {' and '.join(files.get(split, [name]))} is empty")
+            rows = _read_rows(dataset[split], languages, f"dataset_name: {name}, {split}")
+            pairs[split] = _read_once(rows, split, name, (state, languages))
     return pairs
 
 
@@ -72,8 +69,9 @@ def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
 
 
 def _load_files(paths: tuple[str, ...], split: str, languages: tuple[str, str]) -> Dataset:
-    read = partial(_read_text, *paths) if len(paths) == 2 else partial(_read_json, *paths, languages)
-    return _read_once(read, split, (tuple(map(os.path.abspath, paths)), languages, tuple(map(_file_state, paths))))
+    pairs = _read_text(*paths) if len(paths) == 2 else _read_json(*paths, languages)
+    state = tuple((os.path.abspath(path), *_file_state(path)) for path in paths)
+    return _read_once(pairs, split, " and ".join(paths), (state, languages))
 
 
 def _file_state(path: str) -> tuple[int, int, int]:
@@ -129,14 +127,22 @@ def _read_rows(rows: Iterable[dict], languages: tuple[str, str], where: str) -> 
 # Both
 
 
-def _read_once(read: Callable[[], Iterator[dict]], split: str, state: tuple) -> Dataset:
-    """The pairs that `read` yields, or those in the cache if they were read before in the same state."""
+def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:
+    """Write the pairs to the cache; if they were read before in the same state, only find them there."""
+
+    def read() -> Iterator[dict[str, str]]:
+        first = next(pairs, None)
+        if first is None:
+            raise ValueError(f"{split} data: {name} is empty")
+        yield first
+        yield from pairs
+
     try:
         return Dataset.from_generator(
             read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash(("pairs", split, state))
         )
     except DatasetsError as error:
-        # datasets wraps what `read` raises in an error that does not say what it was.
+        # datasets wraps what the readers raise in an error that does not say what it was.
         cause = error.__cause__ or error
         if isinstance(cause, ValueError):
             raise cause from cause.__cause__
