@@ -1,4 +1,4 @@
-"""Train a small Transformer on the embedded synthetic corpus, save it, load it back, and translate what it never saw.
+"""Train a small Transformer on the embedded synthetic corpus, save it, load it back, and translate unseen sentences.
 
 It takes a few minutes on two cores and no network. The output folder then holds model/ (what from_pretrained loads),
 results.json, loss.png, attention.png and the last checkpoints; the corpus is in the folder beside it. A grammar
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def quickstart(run: Path, max_steps: int) -> dict:
-    """The whole slice: corpus, training, saving, loading, translating. Returns what results.json holds."""
+    """Corpus, training, saving, loading and translating. Returns what results.json holds."""
     corpus = toy_corpus()
     train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))
     training = TrainingOptions(

@@ -299,7 +299,8 @@ class VanillaModel(VanillaPreTrainedModel):
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as in VanillaEncoder.forward.
             encoder_outputs: output of the encoder, in place of the source.
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as in VanillaDecoder.forward.
+            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as in
+                VanillaDecoder.forward.
             past_key_values, use_cache: as in VanillaDecoder.forward.
 
         Returns:

@@ -1,14 +1,13 @@
 """The shared vocabulary: lossless, never an unknown, EOS last, reloaded by AutoTokenizer, merges as BPE has them."""
 
-import gzip
 import random
+import re
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_vanilla.io import read_lines
 from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
 
 ALGORITHMS = ("bpe", "wordpiece")
@@ -21,48 +20,36 @@ CORPUS = [
 ] * 3
 SENTENCES = [
     "",
-    " ",
     "Der Hund läuft über die Straße \u2013 größer als je zuvor!",
     '"Why," he asked, "isn\'t the co-worker\'s U.S. passport (No. 3,141.59) here?!"',
     "„Äpfel“ und »Birnen«: 50 % für 3,99 €…",
     "나는 학교에 갑니다. 안녕하세요?",
-    "彼は本を読みます。她喜欢音乐\uff0c也喜欢电影。",
-    "हिन्दी में लिखा हुआ एक वाक्य।",
     "e\u0301 is not \u00e9, ﬁ is not fi, \u2160 is not I",
     "👩\u200d🚀 ❤\ufe0f\u200d🔥 👍🏽 🇩🇪 1\ufe0f\u20e3",
     "\ttabs\tand  double   blanks \n lines\r\n",
-    "  leading and trailing  ",
     "no-break\u00a0space, thin\u2009space, line\u2028separator, zero\u0000byte",
     "https://example.org/a_b?c=d&e=%20#f, me@example.org, C:\\temp\\x",
-    "the man &apos;s dog @-@ like &quot; friend &quot;",
     "a##b ## ### ##ing [UNK] [CLS] Ġthe ▁the Ċ </w>",
     "<s>Hund</s> a<s>b <pad><unk> </s> <unused0><unused1>",
-    "Donaudampfschifffahrtsgesellschaftskapitän" * 100,
     " " * 300 + "." * 300 + "\u2019ñ" * 300 + "7" * 300,
 ]
 
 
-@pytest.fixture(scope="module", params=[(algorithm, way) for algorithm in ALGORITHMS for way in ("fresh", "reloaded")])
+@pytest.fixture(scope="module", params=ALGORITHMS)
 def tokenizer(request, tmp_path_factory):
-    algorithm, way = request.param
-    tokenizer = train_tokenizer(CORPUS, vocab_size=400, algorithm=algorithm)
-    if way == "fresh":
-        return tokenizer
-    folder = tmp_path_factory.mktemp(algorithm)
-    tokenizer.save_pretrained(folder)
-    return AutoTokenizer.from_pretrained(folder)
+    """As AutoTokenizer reloads it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    trained = train_tokenizer(CORPUS, vocab_size=400, algorithm=request.param)
+    trained.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer(SENTENCES) == trained(SENTENCES)
+    return tokenizer
 
 
 def assert_lossless(tokenizer, text):
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert ids[-1] == tokenizer.eos_token_id
     assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
-
-
-@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda text: ascii(text[:12]))
-def test_round_trip(tokenizer, sentence):
-    assert_lossless(tokenizer, sentence)
 
 
 def test_any_unicode_string_round_trips_without_unknowns(tokenizer):
@@ -75,14 +62,8 @@ def test_any_unicode_string_round_trips_without_unknowns(tokenizer):
         code = rng.randrange(0x110000 - 0x800)
         return chr(code if code < 0xD800 else code + 0x800)  # any code point but the surrogates
 
-    for _ in range(300):
-        assert_lossless(tokenizer, "".join(draw() for _ in range(rng.randrange(30))))
-
-
-def test_special_tokens_have_the_ids_of_the_model_config(tokenizer):
-    assert tokenizer.convert_tokens_to_ids(["<pad>", "<s>", "</s>", "<unk>"]) == [0, 1, 2, 3]
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id) == (0, 1)
-    assert (tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 3)
+    for text in [*SENTENCES, *("".join(draw() for _ in range(rng.randrange(30))) for _ in range(300))]:
+        assert_lossless(tokenizer, text)
 
 
 def test_is_a_stock_tokenizer_with_the_settings_of_a_translation_model(tokenizer):
@@ -92,29 +73,22 @@ def test_is_a_stock_tokenizer_with_the_settings_of_a_translation_model(tokenizer
     assert tokenizer.model_max_length > 10**12
     assert tokenizer.clean_up_tokenization_spaces is False
     assert len(tokenizer) == tokenizer.vocab_size == 400
+    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]
+    special = (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+    assert special == (0, 1, 2, 3)
 
 
-def test_eos_ends_each_sequence_of_a_pair(tokenizer):
-    ids = tokenizer("Hund", "dog")["input_ids"]
-    assert ids == tokenizer("Hund")["input_ids"] + tokenizer("dog")["input_ids"]
-    assert ids.count(2) == 2
-
-
-def test_text_target_gives_labels(tokenizer):
-    batch = tokenizer(CORPUS[0], text_target=CORPUS[1])
-    assert batch["input_ids"] == tokenizer(CORPUS[0])["input_ids"]
-    assert batch["labels"] == tokenizer(CORPUS[1])["input_ids"]
-    assert batch["labels"][-1] == 2
-
-
-def test_batch_is_padded_on_the_right(tokenizer):
+def test_every_sequence_ends_in_eos_and_is_padded_on_the_right(tokenizer):
     short, long = "Hund", "Der Hund läuft"
-    batch = tokenizer([short, long], padding=True, return_tensors="pt")
-    ids = tokenizer(short)["input_ids"]
-    padding = batch["input_ids"].shape[1] - len(ids)
+    ids, long_ids = tokenizer(short)["input_ids"], tokenizer(long)["input_ids"]
+    assert tokenizer(short, long)["input_ids"] == ids + long_ids
+    assert tokenizer(short, text_target=long)["labels"] == long_ids
+    assert (ids[-1], long_ids[-1], [*ids, *long_ids].count(2)) == (2, 2, 2)
+    batch = tokenizer([short, long], padding=True)
+    padding = len(long_ids) - len(ids)
     assert padding > 0
-    assert batch["input_ids"].tolist() == [ids + [0] * padding, tokenizer(long)["input_ids"]]
-    assert batch["attention_mask"].tolist() == [[1] * len(ids) + [0] * padding, [1] * (len(ids) + padding)]
+    assert batch["input_ids"] == [ids + [0] * padding, long_ids]
+    assert batch["attention_mask"] == [[1] * len(ids) + [0] * padding, [1] * len(long_ids)]
     assert tokenizer.batch_decode(batch["input_ids"], skip_special_tokens=True) == [short, long]
 
 
@@ -215,19 +189,13 @@ def test_wordpiece_takes_the_longest_match(counted_texts, merges):
     assert tokenizer.tokenize("newest") == ["Ġnew", "e", "st"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_training_is_deterministic(algorithm):
-    first, second = (train_tokenizer(iter(CORPUS), vocab_size=400, algorithm=algorithm) for _ in range(2))
-    assert first.get_vocab() == second.get_vocab()
-    assert first(SENTENCES)["input_ids"] == second(SENTENCES)["input_ids"]
-
-
 @pytest.mark.parametrize(("vocab_size", "length"), [(260, 264), (264, 264), (265, 272), (397, 400)])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_vocab_size_is_rounded_up_to_a_multiple_of_8(algorithm, vocab_size, length):
-    tokenizer = train_tokenizer(CORPUS, vocab_size=vocab_size, algorithm=algorithm)
+    tokenizer, again = (train_tokenizer(iter(CORPUS), vocab_size=vocab_size, algorithm=algorithm) for _ in range(2))
     assert len(tokenizer) == tokenizer.vocab_size == length
     assert tokenizer.extra_special_tokens == []
+    assert tokenizer.get_vocab() == again.get_vocab()  # training is deterministic
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -242,70 +210,24 @@ def test_fillers_complete_a_small_vocabulary_and_are_never_seen(algorithm, tmp_p
     assert_lossless(tokenizer, "a<unused0>b <unused0>")
 
 
-def test_rare_pairs_are_not_merged():
-    texts = ["frequent"] * 5 + ["rare"] * 4
-    tokens = train_tokenizer(texts, min_frequency=5).get_vocab()
-    assert "Ġfrequent" in tokens
-    assert "Ġrare" not in tokens
-    assert "Ġrare" in train_tokenizer(texts, min_frequency=4).get_vocab()
-
-
-def test_files_plain_and_gz_train_as_their_lines_do(tmp_path):
-    plain, zipped = tmp_path / "train.de", tmp_path / "train.en.gz"
-    plain.write_bytes("\r\n".join(CORPUS[::2]).encode())
-    zipped.write_bytes(gzip.compress("".join(f"{line}\n" for line in CORPUS[1::2]).encode()))
-    assert list(read_lines(plain)) == CORPUS[::2]
-    assert list(read_lines(zipped)) == CORPUS[1::2]
-    expected = train_tokenizer(CORPUS, vocab_size=400).get_vocab()
-    assert train_tokenizer(files=[plain, str(zipped)], vocab_size=400).get_vocab() == expected
-    one = train_tokenizer(files=plain, vocab_size=400).get_vocab()
-    assert one == train_tokenizer(CORPUS[::2], vocab_size=400).get_vocab()
-
-
-def test_progress_is_shown_only_when_asked_for(capfd):
-    train_tokenizer(CORPUS, vocab_size=300)
-    assert capfd.readouterr() == ("", "")
+def test_a_pair_that_occurs_once_is_not_merged():
+    tokens = train_tokenizer(["twice", "twice", "once"]).get_vocab()
+    assert "Ġtwice" in tokens
+    assert "Ġonce" not in tokens
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give either texts or files: got neither"),
-        ({"texts": CORPUS, "files": "a.en"}, "give either texts or files: got both"),
         ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
         ({"texts": CORPUS, "vocab_size": 259}, "vocab_size=259: must be at least 260"),
-        ({"texts": CORPUS, "min_frequency": 0}, "min_frequency=0: must be at least 1"),
         ({"texts": []}, "texts: no text to train on"),
         ({"texts": iter(["", " \n"])}, "texts: no text to train on"),
         ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
         ({"texts": ["ok", {"en": "ok"}]}, "texts, item 2: must be a string, not dict"),
         ({"texts": ["ok", "ok", "\ud83d"]}, r"texts, item 3: '\ud83d' is half a surrogate pair"),
-        ({"files": []}, "files []: no text to train on"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         train_tokenizer(**arguments)
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.en", None, ": no such file"),
-        ("blank.en", b"\n \n", "']: no text to train on"),
-        ("latin1.de", "gut\nschön\n".encode("latin-1"), ", line 2: not UTF-8"),
-        ("latin1.de.gz", gzip.compress("gut\nschön\n".encode("latin-1")), ", line 2: not UTF-8"),
-        ("plain.gz", b"no gzip header", ": cannot be read"),
-        ("truncated.gz", gzip.compress("".join(CORPUS).encode())[:-20], ": cannot be read"),
-    ],
-)
-def test_bad_files_are_named(tmp_path, name, content, message):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError) as error:
-        train_tokenizer(files=path)
-    assert f"{path}{message}" in str(error.value)
-    assert "\n" not in str(error.value)

@@ -27,8 +27,8 @@ from transformers import HfArgumentParser
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.io import one_line_errors, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
+from modeling_vanilla.training.reading import load_pairs
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.visualization.attention import save_figure
 

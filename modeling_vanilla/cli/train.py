@@ -16,7 +16,6 @@ On several GPUs:
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from accelerate import PartialState
 
@@ -29,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def train(given: Namespace) -> None:
         data, training, options, model = parser.parse_dict(vars(given), allow_extra_keys=True)
-        results = train_translation(data, training, options, asdict(model))
+        results = train_translation(data, training, options, model.overrides())
         if PartialState().is_main_process:
             shown = {name: value for name, value in results.items() if name not in ("settings", "versions")}
             print(json.dumps(shown, indent=1, ensure_ascii=False))

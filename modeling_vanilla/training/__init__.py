@@ -1,7 +1,7 @@
-"""Section 5: data, batches, optimiser, training loop, checkpoints and metrics."""
+"""Section 5, in this order: options, read, check, tokenise, batch, train, validate and score."""
 
-from .data import DataOptions
-from .trainer import TrainingOptions, train
-from .translation import ModelOptions, TranslationOptions, train_translation
+from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from .trainer import train
+from .translation import train_translation
 
 __all__ = ["DataOptions", "ModelOptions", "TrainingOptions", "TranslationOptions", "train", "train_translation"]

@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, find_executable_batch_size
 
-from .data import token_batches
+from .batching import epoch_batches
 
 
 def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.ndarray], tokens_per_batch: int) -> int:
@@ -33,7 +33,7 @@ def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.nda
         if tokens_per_batch < longest:
             raise ValueError(f"fit_batch: a batch of the longest pair, {longest} tokens, does not fit in memory")
         moments = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
-        batches = token_batches(*lengths, tokens_per_batch, seed=0, epoch=0)
+        batches = epoch_batches(*lengths, tokens_per_batch, seed=0, epoch=0)
         for rows, source, target in _largest(batches, lengths):
             ids = torch.ones(rows, source, dtype=torch.long, device=accelerator.device)
             labels = torch.ones(rows, target, dtype=torch.long, device=accelerator.device)

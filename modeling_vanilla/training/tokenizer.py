@@ -1,26 +1,23 @@
 """The vocabulary shared by source and target (section 5.1): byte-level BPE or WordPiece, as a stock fast tokenizer."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from os import PathLike
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
-
-from ..io import read_lines
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3
 
 # Tensor cores want the vocabulary, a dimension of the output projection, to be a multiple of 8.
 VOCAB_MULTIPLE = 8
-MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # one token per byte: whatever the text, its bytes are in the vocabulary
+MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # a token for each byte, so that every text can be encoded
+MIN_FREQUENCY = 2  # a pair of tokens that occurs only once is not merged
 
-# Merges stay within a piece. A piece is a word, or a run of other characters, with the blank before it; or blanks.
-# One joiner may stand before each letter or digit of a word ("don't", "t-shirt", "3.5", "&apos;s"), so a word that is
-# already tokenised keeps together while the full stop in "shirt." is its own piece, not a second entry "shirt.".
-# "<" and ">" must not become joiners: a piece could then hold "<s>", which WordPiece would look up as a whole.
-# MAX_PIECE, in characters, bounds WordPiece's search, which is quadratic in the piece and gives up on long ones.
+# Tokens are merged within a piece only. A piece is a word, or a run of other characters, with the blank before it; or
+# blanks. One joiner may stand before each letter or digit of a word ("don't", "t-shirt", "3.5", "&apos;s"), so that a
+# word of tokenised text is one piece, while the full stop in "shirt." is a piece of its own, not part of a second
+# entry "shirt.". "<" and ">" must not be joiners: a piece could then hold "<s>", which WordPiece would match whole.
+# MAX_PIECE, in characters, bounds WordPiece's search, which is quadratic in the piece and fails on long ones.
 MAX_PIECE = 64
 JOINERS = "-'\u2019.,:;&_/@"
 PIECE = (
@@ -32,27 +29,21 @@ MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter
 
 
 def train_tokenizer(
-    texts: Iterable[str] | None = None,
-    *,
-    files: str | PathLike | Sequence[str | PathLike] | None = None,
-    vocab_size: int = 37000,
-    algorithm: str = "bpe",
-    min_frequency: int = 2,
-    show_progress: bool = False,
+    texts: Iterable[str], *, vocab_size: int = 37000, algorithm: str = "bpe"
 ) -> PreTrainedTokenizerFast:
-    """Train the vocabulary that source and target share, and wrap it as a tokenizer that AutoTokenizer reloads.
+    """Train the vocabulary that source and target share, as a tokenizer that AutoTokenizer reloads.
 
     Section 5.1: English-German uses byte-pair encoding with one vocabulary of about 37000 tokens for both languages,
     English-French 32000 word pieces (`algorithm="wordpiece", vocab_size=32000`).
 
     - Lossless: `decode(encode(text), skip_special_tokens=True) == text` for every string, and no input is unknown,
-      because the alphabet is the 256 bytes. A blank is put before every text and taken away again on decoding, so
-      a word has the same ids at the start of a sentence as inside it.
+      because the alphabet is the 256 bytes. A blank is put before every text and removed when decoding, so that a word
+      has the same ids at the start of a sentence as inside it.
     - Every sequence, source or target, ends in `</s>`; nothing is put before it (the decoder starts from `<s>`).
     - Text cannot inject special tokens: "</s>" in a sentence is four characters like any others
-      (`split_special_tokens=True`, which is saved along). Special tokens of your own are therefore not found in text
-      either, unless that call says `tokenizer(text, split_special_tokens=False)`. The setting lives in
-      tokenizer_config.json: a program that reads tokenizer.json alone must set it itself.
+      (`split_special_tokens=True`, which is saved). Your own special tokens are therefore not found in text either,
+      unless the call says `tokenizer(text, split_special_tokens=False)`. The setting is in tokenizer_config.json: a
+      program that reads tokenizer.json alone must set it itself.
     - `len(tokenizer) == tokenizer.vocab_size`, a multiple of 8. When a small corpus yields fewer tokens than asked
       for, up to seven fillers `<unused0>`, `<unused1>`, ... complete the multiple; they are special tokens that no text
       encodes to and that decoding skips.
@@ -61,35 +52,26 @@ def train_tokenizer(
     words begin (by the blank), as BPE does, not where they continue ("##"): a "##" in the text would be lost.
 
     Args:
-        texts: strings, source and target sentences together. Read once, so a generator will do.
-        files: instead of `texts`, one or several UTF-8 text files, source and target together, plain or `.gz`.
+        texts: source and target sentences together. They are read once, so a generator will do.
         vocab_size: upper limit of the vocabulary, special tokens included, at least 260; rounded up to a multiple of 8.
-        algorithm: "bpe" applies the merges in the order learnt; "wordpiece" learns the same way, and then takes the
-            longest token that matches.
-        min_frequency: a pair that occurs less often is never merged.
-        show_progress: show the progress bar of `tokenizers`.
+        algorithm: "bpe" applies the merges in the order in which they were learned; "wordpiece" learns the same merges,
+            and then takes the longest token that matches.
 
     Raises:
-        ValueError: neither or both of `texts` and `files`; nothing but blank text; an item that is not a string; a file
-            that is missing, unreadable or not UTF-8; an unknown algorithm; `vocab_size` or `min_frequency` too small.
+        ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; vocab_size too small.
     """
-    if (texts is None) == (files is None):
-        raise ValueError(f"give either texts or files: got {'neither' if texts is None else 'both'}")
     if vocab_size < MIN_VOCAB_SIZE:
         raise ValueError(
             f"vocab_size={vocab_size}: must be at least {MIN_VOCAB_SIZE}, "
             f"{len(SPECIAL_TOKENS)} special tokens and the 256 bytes"
         )
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency={min_frequency}: must be at least 1")
-
     model, trainer = _model_and_trainer(
         algorithm,
         vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE,
-        min_frequency=min_frequency,
+        min_frequency=MIN_FREQUENCY,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
+        show_progress=False,
     )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Prepend(" ")
@@ -100,7 +82,7 @@ def train_tokenizer(
         ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    tokenizer.train_from_iterator(_checked_texts(texts) if files is None else _texts_of_files(files), trainer)
+    tokenizer.train_from_iterator(_checked(texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}",
         pair=f"$A {EOS} $B:1 {EOS}:1",
@@ -132,39 +114,22 @@ def _model_and_trainer(algorithm: str, **options) -> tuple[models.Model, trainer
     raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
 
 
-def _texts_of_files(files: str | PathLike | Sequence[str | PathLike]) -> Iterator[str]:
-    paths = [Path(path) for path in ([files] if isinstance(files, str | PathLike) else files)]
-    for path in paths:  # before hours go into reading the others
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
-    lines = (line for path in paths for line in read_lines(path))
-    return _require_text(lines, f"files {[str(path) for path in paths]}")
-
-
-def _checked_texts(texts: Iterable[str]) -> Iterator[str]:
-    # tokenizers would take a string for its letters, and a list among the strings for a batch of them.
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts; ValueError for one that tokenizers would misread, and if all are blank."""
     if isinstance(texts, str):
         raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
-    return _require_text((_checked_text(number, text) for number, text in enumerate(texts, start=1)), "texts")
-
-
-def _checked_text(number: int, text: str) -> str:
-    if not isinstance(text, str):
-        raise ValueError(f"texts, item {number}: must be a string, not {type(text).__name__}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"texts, item {number}: {text[error.start]!r} is half a surrogate pair") from error
-    return text
-
-
-def _require_text(texts: Iterable[str], name: str) -> Iterator[str]:
     blank = True
-    for text in texts:
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise ValueError(f"texts, item {number}: must be a string, not {type(text).__name__}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"texts, item {number}: {text[error.start]!r} is half a surrogate pair") from error
         blank = blank and not text.strip()
         yield text
     if blank:
-        raise ValueError(f"{name}: no text to train on")
+        raise ValueError("texts: no text to train on")
 
 
 def _fill_vocabulary(tokenizer: Tokenizer) -> tuple[Tokenizer, list[str]]:

@@ -1,9 +1,8 @@
-"""From sentence pairs to a model folder that translates: data, vocabulary, model, training, test, results."""
+"""The whole way from sentence pairs to a model folder: read, tokenise, train, score on the test set, write."""
 
-import json
 import platform
 import time
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,54 +20,16 @@ from ..inference import translate
 from ..io import check_unused, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run
+from .batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
 from .checkpoints import list_checkpoints, load_progress, save_model
 from .cost import measured_rate, training_cost
-from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
 from .optimization import learning_rate
-from .segmentation import check_bpe_dropout
+from .options import DataOptions, TrainingOptions, TranslationOptions, check_model_options
+from .reading import load_pairs
+from .resume import check_same_data, check_same_settings, data_digest, write_run
 from .tokenizer import train_tokenizer
-from .trainer import Progress, TrainingOptions, train
-
-
-@dataclass
-class TranslationOptions:
-    """Which model to train and over which vocabulary."""
-
-    preset: str = field(default="base", metadata={"help": f"The model: {', '.join(PRESETS)}."})
-    model: str | None = field(
-        default=None, metadata={"help": "A saved model folder to go on from, with its vocabulary, instead of a preset."}
-    )
-    tokenizer: str | None = field(
-        default=None, metadata={"help": "A saved tokenizer to use instead of training one on the training data."}
-    )
-    tokenizer_algorithm: str = field(default="bpe", metadata={"help": "bpe or wordpiece, if one is trained."})
-    resume: bool = field(default=False, metadata={"help": "Go on from the last checkpoint of output_dir."})
-
-
-def _model_fields() -> list[tuple]:
-    """The fields of VanillaConfig that shape a model; the rest transformers or the vocabulary decides."""
-    own = VanillaConfig.__annotations__
-    given = {
-        "is_encoder_decoder",
-        "use_cache",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-        "decoder_start_token_id",
-    }
-    kinds = {"float | int": float, "int | None": int, "float | int | None": float}
-    result = []
-    for name, kind in own.items():
-        if name not in given:
-            kind = kinds.get(str(kind), kind)
-            result.append((name, kind | None, field(default=None, metadata={"help": f"VanillaConfig.{name}."})))
-    return result
-
-
-# Every default is the preset's: None here means that it stands.
-ModelOptions = make_dataclass("ModelOptions", _model_fields())
-ModelOptions.__doc__ = "Fields of VanillaConfig to set otherwise than the preset does."
+from .trainer import Progress, train
 
 
 def train_translation(
@@ -77,15 +38,14 @@ def train_translation(
     options: TranslationOptions | None = None,
     overrides: dict | None = None,
 ) -> dict:
-    """Train a translation model and leave, under training.output_dir, all there is to know of it.
+    """Train a translation model, and write what belongs to it to training.output_dir.
 
     - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
     - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
     - `checkpoint-STEP/`: the last checkpoints and the best.
 
     Args:
-        overrides: fields of VanillaConfig to set otherwise than the preset does; its vocab_size is the size of the
-            vocabulary to train.
+        overrides: fields of VanillaConfig that replace the preset's; vocab_size is the size of the vocabulary to train.
 
     Returns:
         What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
@@ -95,171 +55,104 @@ def train_translation(
         ValueError: for bad data or settings, before anything is written.
         OSError: if a file cannot be written.
     """
-    options = options or TranslationOptions()
-    overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
+    options, overrides = options or TranslationOptions(), overrides or {}
     run = Path(training.output_dir)
-    settings = {
-        "data": asdict(data),
-        "training": {k: v for k, v in asdict(training).items() if k != "output_dir"},
-        "model": {k: v for k, v in asdict(options).items() if k != "resume"} | overrides,
-    }
+    settings = _settings(data, training, options, overrides)
     if options.resume:
-        check_same_run(run, settings)
+        check_same_settings(run, settings)
     else:
         check_unused("output_dir", run)
     check_model_options(options, overrides)
+    checkpoints = list_checkpoints(run) if options.resume else []
+    start_folder = str(checkpoints[-1]) if checkpoints else options.model
 
-    # Unless told, accelerate would take processes on CPUs for as many runs of their own.
+    # Without the argument accelerate would take processes on CPUs for as many separate runs.
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     with state.main_process_first():
         pairs = load_pairs(data)
     set_seed(training.seed)
-    checkpoints = list_checkpoints(run) if options.resume else []
-    source = str(checkpoints[-1]) if checkpoints else options.model
-    tokenizer = _tokenizer(source, options, overrides, pairs["train"])
-    model = _model(source, options, overrides, tokenizer)
+    tokenizer = _tokenizer(start_folder, options, overrides, pairs["train"])
+    model = _model(start_folder, options, overrides, tokenizer)
     with state.main_process_first():
-        training_data, left_out = tokenize_training_pairs(pairs["train"], tokenizer, data)
-    if left_out["empty"] or left_out["too_long"]:
-        state.print(f"left out of training: {left_out}")
+        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
+    if removed["examples"]:
+        state.print(f"removed from training: {removed}")
     check_updates(training_data, training)
-    check_bpe_dropout(tokenizer, training.bpe_dropout)
-    content = digest(training_data)
+    digest = data_digest(training_data)
     if options.resume:
-        check_same_data(run, content)
+        check_same_data(run, digest)
     if state.is_main_process:
-        run.mkdir(parents=True, exist_ok=True)
-        write_json(run / "run.json", {**settings, "training_data": content})
+        write_run(run, settings, digest)
     state.wait_for_everyone()
 
     progress = Progress(**load_progress(checkpoints[-1])) if checkpoints else None
     start = time.monotonic()
     model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
     results = {
-        **_scores(model, tokenizer, pairs, training),
-        "validation": progress.validations[-1] if progress.validations else None,
-        "example": (pairs.get("test") or pairs["train"])["source"][0],
-        "steps": progress.step,
-        "train_seconds": round(progress.seconds, 1),
+        **_test_scores(model, tokenizer, pairs, training),
+        **_training_results(model, training_data, training, progress),
         "total_seconds": round(time.monotonic() - start, 1),
-        "tokens": progress.tokens,
-        "tokens_per_second": round(progress.tokens / progress.seconds, 1),
-        "padding_share": round(1 - progress.tokens / progress.positions, 4),
-        "averaged_checkpoints": progress.averaged,
-        "cost": _cost(model, training_data, training, progress),
-        "parameters": model.num_parameters(),
+        "example": (pairs.get("test") or pairs["train"])["source"][0],
         "vocabulary": len(tokenizer),
-        "training_pairs": len(training_data),
-        "left_out": left_out,
+        "removed": removed,
         "settings": settings,
-        "device": str(model.device),
-        "processes": state.num_processes,
-        "threads": torch.get_num_threads(),
-        "machine": platform.processor() or platform.machine(),
-        "versions": {
-            name: version(name) for name in ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
-        },
     }
     if state.is_main_process:
-        _write_run(run, model, tokenizer, results, progress, training)
+        _write_results(run, model, tokenizer, results, progress, training)
     state.wait_for_everyone()
     return results
 
 
-def _cost(model, training_data: Dataset, training: TrainingOptions, progress: Progress) -> dict:
-    # Not the option: accelerate launch may have said it instead.
-    precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(AcceleratorState().mixed_precision, torch.float32)
-    rate = (training.sustained_tflops or 0) * 1e12 or measured_rate(model.device, precision)
-    devices = PartialState().num_processes
-    lengths = pair_lengths(training_data)
-    return training_cost(model.config, *lengths, progress.tokens, progress.seconds, devices, rate)
-
-
-def check_model_options(options: TranslationOptions, overrides: dict) -> None:
-    """Find fault with the model's settings before any data are read.
-
-    Raises:
-        ValueError: as VanillaConfig.preset does, or for a model folder that does not exist.
-    """
-    if options.model is None:
-        # The vocabulary may still be small, and its special tokens must fit the smallest there can be.
-        VanillaConfig.preset(options.preset, **overrides)
-    else:
-        if overrides:
-            raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
-        if not (Path(options.model) / "config.json").is_file():
-            raise ValueError(f"model: {options.model} is no model folder, as it has no config.json")
-
-
 def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
-    """Raise ValueError if the data cannot be cut into the batches and updates asked for."""
+    """Raise ValueError if the data cannot be cut into batches and updates of the sizes asked for."""
     lengths = pair_lengths(training_data)
-    batches = token_batches(*lengths, training.tokens_per_batch, training.seed, epoch=0)
+    batches = epoch_batches(*lengths, training.tokens_per_batch, training.seed, epoch=0)
     update_batches(batches, *lengths, training.tokens_per_update)
 
 
-def check_same_run(run: Path, settings: dict) -> None:
-    """Raise ValueError unless the run in this folder was started with the same settings."""
-    path = run / "run.json"
-    if not path.is_file():
-        raise ValueError(f"resume: {run} holds no run, as it has no run.json")
-    before = json.loads(path.read_text(encoding="utf-8"))
-    # A longer run, or one that reports more often, is still the same one.
-    free = (
-        "max_steps",
-        "max_minutes",
-        "validate_steps",
-        "early_stopping",
-        "checkpoint_steps",
-        "checkpoint_minutes",
-        "keep_checkpoints",
-        "average_checkpoints",
-        "data_workers",
-        "sustained_tflops",
-    )
-    for part, values in settings.items():
-        for name in {**before[part], **values}:
-            was, now = before[part].get(name), values.get(name)
-            if was != now and name not in free:
-                raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
+def _settings(data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict) -> dict:
+    """All options of a run but where it is written and whether it is resumed."""
+    return {
+        "data": asdict(data),
+        "training": {name: value for name, value in asdict(training).items() if name != "output_dir"},
+        "model": {name: value for name, value in asdict(options).items() if name != "resume"} | overrides,
+    }
 
 
-def check_same_data(run: Path, content: str) -> None:
-    """Raise ValueError unless the run in this folder was started with training data of the same digest."""
-    before = json.loads((run / "run.json").read_text(encoding="utf-8")).get("training_data")
-    if before != content:
-        raise ValueError(f"resume: {run} was started with other training data (digest {before}, not {content})")
+# Tokenizer and model
 
 
 def _tokenizer(
-    source: str | None, options: TranslationOptions, overrides: dict, pairs: Dataset
+    start_folder: str | None, options: TranslationOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
-    folder = options.tokenizer or source
+    """The saved tokenizer, or one that the main process trains and gives to the others."""
+    folder = options.tokenizer or start_folder
     if folder is not None:
         if not (Path(folder) / "tokenizer_config.json").is_file():
             raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
         return AutoTokenizer.from_pretrained(folder)
-    shared = [_new_tokenizer(options, overrides, pairs) if PartialState().is_main_process else None]
+    shared = [None]
+    if PartialState().is_main_process:
+        texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
+        size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
+        shared = [train_tokenizer(texts, vocab_size=size, algorithm=options.tokenizer_algorithm)]
     return broadcast_object_list(shared)[0]
 
 
-def _new_tokenizer(options: TranslationOptions, overrides: dict, pairs: Dataset) -> PreTrainedTokenizerBase:
-    texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
-    size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
-    return train_tokenizer(texts, vocab_size=size, algorithm=options.tokenizer_algorithm)
-
-
-def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGeneration:
-    if source is not None:
-        size = VanillaConfig.from_pretrained(source).vocab_size
-        if size != len(tokenizer):
-            raise ValueError(f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {size}")
-        return _in_memory(VanillaForConditionalGeneration.from_pretrained(source))
-    if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
+def _model(
+    start_folder: str | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
+) -> VanillaForConditionalGeneration:
+    """The saved model, or a new one of the preset and the overrides, with the tokenizer's special tokens."""
+    size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
+    if start_folder is not None:
+        size = VanillaConfig.from_pretrained(start_folder).vocab_size
+    if size != len(tokenizer):
         raise ValueError(
-            f"vocabulary: the tokenizer {options.tokenizer} has {len(tokenizer)} tokens, "
-            f"vocab_size is {overrides['vocab_size']}"
+            f"vocabulary: the tokenizer {options.tokenizer or start_folder} has {len(tokenizer)} tokens, "
+            f"the model {start_folder or options.preset} has {size}"
         )
+    if start_folder is not None:
+        return _in_memory(VanillaForConditionalGeneration.from_pretrained(start_folder))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -271,7 +164,7 @@ def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGenera
 
 
 def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
-    """The weights copied out of the file that they are mapped from.
+    """Copy the weights out of the file that they are mapped from.
 
     There they start at any byte, and a CPU's matrix products round by where their factors start: a resumed run would
     differ from the uninterrupted one in the last bit.
@@ -281,8 +174,11 @@ def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: TrainingOptions) -> dict:
-    """Scores on the test data, which is read here and nowhere else."""
+# Results
+
+
+def _test_scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: TrainingOptions) -> dict:
+    """Scores on the test data, which nothing else reads."""
     test = pairs.get("test")
     if test is None:
         return {"test_sentences": 0}
@@ -293,7 +189,41 @@ def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: Tra
     return {**scores, "test_sentences": len(test)}
 
 
-def _write_run(run: Path, model, tokenizer, results: dict, progress: Progress, training: TrainingOptions) -> None:
+def _training_results(
+    model: PreTrainedModel, training_data: Dataset, training: TrainingOptions, progress: Progress
+) -> dict:
+    """What there is to report of the training itself."""
+    return {
+        "validation": progress.validations[-1] if progress.validations else None,
+        "steps": progress.step,
+        "train_seconds": round(progress.seconds, 1),
+        "tokens": progress.tokens,
+        "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "padding_share": round(1 - progress.tokens / progress.positions, 4),
+        "averaged_checkpoints": progress.averaged,
+        "cost": _cost(model, training_data, training, progress),
+        "parameters": model.num_parameters(),
+        "training_pairs": len(training_data),
+        "device": str(model.device),
+        "processes": PartialState().num_processes,
+        "threads": torch.get_num_threads(),
+        "machine": platform.processor() or platform.machine(),
+        "versions": {
+            name: version(name) for name in ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
+        },
+    }
+
+
+def _cost(model: PreTrainedModel, training_data: Dataset, training: TrainingOptions, progress: Progress) -> dict:
+    # Accelerate's precision, not the option: accelerate launch may have set it.
+    precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(AcceleratorState().mixed_precision, torch.float32)
+    rate = (training.sustained_tflops or 0) * 1e12 or measured_rate(model.device, precision)
+    devices = PartialState().num_processes
+    lengths = pair_lengths(training_data)
+    return training_cost(model.config, *lengths, progress.tokens, progress.seconds, devices, rate)
+
+
+def _write_results(run: Path, model, tokenizer, results: dict, progress: Progress, training: TrainingOptions) -> None:
     with whole_folder(run / "model") as part:
         save_model(model, tokenizer, part)
         write_model_card(part, model.config, results)

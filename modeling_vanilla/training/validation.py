@@ -9,8 +9,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference import translate
+from .batching import collate, epoch_batches, pair_lengths
 from .checkpoints import whole_model
-from .data import collate, pair_lengths, token_batches
 from .metrics import translation_scores
 
 
@@ -49,7 +49,7 @@ def negative_log_likelihood(
     total, count = 0.0, 0
     lengths = pair_lengths(tokenized)
     longest = int(max((side.max(initial=1) for side in lengths), default=1))
-    for rows in token_batches(*lengths, max(tokens_per_batch, longest), seed=0, epoch=0):
+    for rows in epoch_batches(*lengths, max(tokens_per_batch, longest), seed=0, epoch=0):
         batch = {
             name: value.to(model.device)
             for name, value in collate([tokenized[int(row)] for row in rows], pad_token_id).items()

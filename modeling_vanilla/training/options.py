@@ -1,0 +1,233 @@
+"""What a run is told: one dataclass each for its data, its model and its training.
+
+transformers' HfArgumentParser makes command line options of them.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import get_args
+
+from ..configuration_vanilla import PRESETS, VanillaConfig
+from .metrics import TOKENIZE, check_tokenize
+
+SPLITS = ("train", "validation", "test")
+
+
+def _option(default, help: str):
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class DataOptions:
+    """Where the sentence pairs are. Each split comes from one JSON file, two text files or the named dataset.
+
+    Files are UTF-8, plain or, if their name ends in .gz, compressed. A line ends at "\\n" and nowhere else, with or
+    without a "\\r" before it. JSON lines and datasets name their languages: from "en" to "de" unless told otherwise.
+    """
+
+    train_file: str | None = _option(None, 'Training pairs, a line each: {"translation": {"en": "...", "de": "..."}}.')
+    validation_file: str | None = _option(None, "Validation pairs, in the form of train_file.")
+    test_file: str | None = _option(None, "Test pairs, in the form of train_file.")
+    train_source: str | None = _option(None, "Source sentences to train on, one a line.")
+    train_target: str | None = _option(None, "Their translations, line by line.")
+    validation_source: str | None = _option(None, "Source sentences to validate on, one a line.")
+    validation_target: str | None = _option(None, "Their translations, line by line.")
+    test_source: str | None = _option(None, "Source sentences to test on, one a line.")
+    test_target: str | None = _option(None, "Their translations, line by line.")
+    dataset_name: str | None = _option(
+        None,
+        "A dataset of the Hub or a local folder, with a column 'translation' and splits train, validation, test.",
+    )
+    dataset_config: str | None = _option(None, "The configuration of that dataset, for example a language pair.")
+    max_train_pairs: int | None = _option(
+        None, "Stream dataset_name and read only so many training pairs: the rest is never downloaded."
+    )
+    source_lang: str | None = _option(
+        None,
+        "The source language, for the model card; in JSON lines and datasets also its key in 'translation', there en "
+        "by default.",
+    )
+    target_lang: str | None = _option(None, "The target language, likewise; there de by default.")
+    max_source_tokens: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
+    max_target_tokens: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
+
+    def __post_init__(self):
+        if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
+            raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
+        if self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS):
+            self.source_lang = self.source_lang or "en"
+            self.target_lang = self.target_lang or "de"
+
+
+@dataclass
+class TranslationOptions:
+    """Which model to train, over which vocabulary."""
+
+    preset: str = _option("base", f"The model: {', '.join(PRESETS)}.")
+    model: str | None = _option(
+        None, "Start from this saved model folder, with its vocabulary, instead of from a preset."
+    )
+    tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
+    tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
+    resume: bool = _option(False, "Continue from the last checkpoint of output_dir.")
+
+
+def check_model_options(options: TranslationOptions, overrides: dict) -> None:
+    """Check the settings of the model before any data are read.
+
+    Args:
+        overrides: fields of VanillaConfig that replace the preset's.
+
+    Raises:
+        ValueError: as VanillaConfig.preset does, for a model folder that does not exist, or one with overrides.
+    """
+    if options.model is None:
+        VanillaConfig.preset(options.preset, **overrides)
+    elif overrides:
+        raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
+    elif not (Path(options.model) / "config.json").is_file():
+        raise ValueError(f"model: {options.model} is no model folder, as it has no config.json")
+
+
+def _field_texts() -> dict[str, str]:
+    """What the docstring of VanillaConfig says of each field."""
+    arguments = inspect.getdoc(VanillaConfig).split("\nArgs:\n")[1].split("\n\n")[0]
+    texts = {}
+    for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
+        names, text = entry.split(":", 1)
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return texts
+
+
+class _PresetValue:
+    """The default of every model option: not given."""
+
+    def __repr__(self) -> str:
+        return "the preset's"
+
+
+_PRESET_VALUE = _PresetValue()
+
+
+def _argument_type(annotation) -> Callable[[str], int | float | str | None]:
+    """The function that argparse applies to a word: a type; where a field may be None, "none" becomes None."""
+    types = get_args(annotation) or (annotation,)
+    number = float if float in types else types[0]
+    if NoneType not in types:
+        return number
+
+    def number_or_none(word: str) -> int | float | None:
+        return None if word == "none" else number(word)
+
+    number_or_none.__name__ = f"{number.__name__} or none"  # for argparse's error message
+    return number_or_none
+
+
+def _model_fields() -> list[tuple]:
+    """The fields of VanillaConfig that shape a model; transformers and the vocabulary decide the others."""
+    texts, result = _field_texts(), []
+    for name, annotation in VanillaConfig.__annotations__.items():
+        if not name.endswith("_token_id") and name not in ("is_encoder_decoder", "use_cache"):
+            none = " Write none for None." if NoneType in get_args(annotation) else ""
+            result.append((name, _argument_type(annotation), _option(_PRESET_VALUE, texts[name] + none)))
+    return result
+
+
+def _overrides(model_options) -> dict:
+    """The fields that were given."""
+    return {name: value for name, value in vars(model_options).items() if value is not _PRESET_VALUE}
+
+
+ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides})
+ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
+
+
+@dataclass
+class TrainingOptions:
+    """How to train. The defaults are the paper's base model's (5.1, 5.3, 6.1)."""
+
+    output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
+    max_steps: int = _option(100_000, "Updates to train for.")
+    max_minutes: float | None = _option(None, "Stop after this many minutes of training, if that comes first.")
+    tokens_per_update: int = _option(25_000, "Tokens of an update on either side, whatever the number of processes.")
+    tokens_per_batch: int = _option(
+        3125, "Tokens of a batch on either side, padding included: what a device holds at a time. 3125 is an eighth."
+    )
+    fit_batch: bool = _option(False, "Lower tokens_per_batch until a step fits in the device's memory.")
+    warmup_steps: int = _option(4000, "Steps for which the learning rate rises.")
+    learning_rate_scale: float = _option(1.0, "Factor of the paper's learning rate.")
+    max_grad_norm: float | None = _option(None, "Clip the gradient's norm to this. The paper does not.")
+    mixed_precision: str | None = _option(
+        None, "no, bf16 or fp16; by default what accelerate launch was told, else no."
+    )
+    compile: bool = _option(False, "Compile the training step by torch.compile.")
+    validate_steps: int = _option(1000, "Validate every so many updates, and at the end.")
+    early_stopping: int | None = _option(None, "Stop when so many validations in a row have not raised the best BLEU.")
+    checkpoint_steps: int | None = _option(None, "Write a checkpoint every so many updates, too.")
+    checkpoint_minutes: float | None = _option(10.0, "Write a checkpoint every so many minutes.")
+    keep_checkpoints: int = _option(
+        5, "Keep the last so many checkpoints, and the best by validation BLEU; one is written whenever that improves."
+    )
+    average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
+    bleu_tokenize: str = _option(TOKENIZE, "sacreBLEU's tokeniser: 13a, or none for text that is tokenised already.")
+    seed: int = _option(0, "Of initialisation, data order and dropout.")
+    data_workers: int = _option(0, "Processes that prepare batches for each training process.")
+    sustained_tflops: float | None = _option(
+        None, "What one device sustains, for the cost as Table 2 estimates it; by default measured."
+    )
+
+    def __post_init__(self):
+        for name in (
+            "max_steps",
+            "tokens_per_update",
+            "tokens_per_batch",
+            "warmup_steps",
+            "validate_steps",
+            "early_stopping",
+            "checkpoint_steps",
+            "keep_checkpoints",
+            "average_checkpoints",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        for name in (
+            "max_minutes",
+            "learning_rate_scale",
+            "max_grad_norm",
+            "checkpoint_minutes",
+            "sustained_tflops",
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {value}")
+        for name in ("seed", "data_workers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.average_checkpoints > self.keep_checkpoints:
+            raise ValueError(
+                f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"
+            )
+        check_tokenize(self.bleu_tokenize, "bleu_tokenize")
+        if self.mixed_precision not in (None, "no", "bf16", "fp16"):
+            raise ValueError(f"mixed_precision must be no, bf16 or fp16, not {self.mixed_precision!r}")
+
+
+# What may differ when a run is resumed: a longer run, or one that reports more often, is still the same.
+MAY_CHANGE_ON_RESUME = {
+    "max_steps",
+    "max_minutes",
+    "validate_steps",
+    "early_stopping",
+    "checkpoint_steps",
+    "checkpoint_minutes",
+    "keep_checkpoints",
+    "average_checkpoints",
+    "data_workers",
+    "sustained_tflops",
+}

@@ -1,0 +1,174 @@
+"""Sentence pairs: read from JSON lines, text files or a named dataset, and checked one by one."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
+from datasets.exceptions import DatasetsError
+from datasets.fingerprint import Hasher
+
+from ..io import read_lines
+from .options import SPLITS, DataOptions
+
+_PAIR = Features({"source": Value("string"), "target": Value("string")})
+
+
+def load_pairs(options: DataOptions) -> DatasetDict:
+    """Read the pairs of every split that is given.
+
+    They are written to Arrow files in the cache of datasets as they are read, so that the disk bounds their number, not
+    the memory. A split is read once: other processes and later runs find it there, unless its source has changed.
+
+    Returns:
+        The splits, of "train", "validation" and "test", each with the string columns "source" and "target".
+
+    Raises:
+        ValueError: if there is no training data, a split is given twice or in part, or a file or dataset is missing,
+            empty, not UTF-8, damaged, without the languages, or its two files differ in length.
+    """
+    name, languages = options.dataset_name, (options.source_lang, options.target_lang)
+    files = {split: paths for split in SPLITS if (paths := _files_of(options, split))}
+    dataset, state = _open_dataset(options) if name else ({}, None)
+    if "train" not in files and "train" not in dataset:
+        raise ValueError(
+            "no training data: give train_file, or train_source and train_target, or a dataset_name with a train split"
+        )
+    pairs = DatasetDict()
+    for split in SPLITS:
+        if split in files and split in dataset:
+            raise ValueError(
+                f"{split} data is given twice, by dataset_name {name} and by {' and by '.join(files[split])}: "
+                "give each split in one way"
+            )
+        if split in files:
+            pairs[split] = _load_files(files[split], split, languages)
+        elif split in dataset:
+            rows = _read_rows(dataset[split], languages, f"dataset_name: {name}, {split}")
+            pairs[split] = _read_once(rows, split, name, (state, languages))
+    return pairs
+
+
+# Files
+
+
+def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
+    """The JSON file of a split, or its source and target file, or nothing."""
+    file, source, target = (f"{split}_{part}" for part in ("file", "source", "target"))
+    given = {name: path for name in (file, source, target) if (path := getattr(options, name)) is not None}
+    if file in given and len(given) > 1:
+        raise ValueError(f"{split} data is given twice, by {' and by '.join(given)}: give each split in one way")
+    if len(given) == 1 and file not in given:
+        ((name, path),) = given.items()
+        raise ValueError(f"{name} {path} is given without {target if name == source else source}")
+    for name, path in given.items():
+        if not os.path.exists(path) or os.path.isdir(path):
+            raise ValueError(f"{name}: there is no file {path!r}")
+    return tuple(given.values())
+
+
+def _load_files(paths: tuple[str, ...], split: str, languages: tuple[str, str]) -> Dataset:
+    pairs = _read_text(*paths) if len(paths) == 2 else _read_json(*paths, languages)
+    state = tuple((os.path.abspath(path), *_file_state(path)) for path in paths)
+    return _read_once(pairs, split, " and ".join(paths), (state, languages))
+
+
+def _file_state(path: str) -> tuple[int, int, int]:
+    """Size and times of a file. A copy may keep the time of the last write, but not that of the last change."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
+    for source, target in zip_longest(read_lines(source_path), read_lines(target_path)):
+        if source is None or target is None:
+            lengths = [sum(1 for _ in read_lines(path)) for path in (source_path, target_path)]
+            raise ValueError(f"unequal length: {source_path} has {lengths[0]} lines, {target_path} has {lengths[1]}")
+        yield {"source": source, "target": target}
+
+
+def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno} of {_short(line)}") from error
+        yield _pair(record, languages, where)
+
+
+# Datasets
+
+
+def _open_dataset(options: DataOptions) -> tuple[dict[str, Dataset | IterableDataset], tuple]:
+    """The splits of the named dataset, as streams if max_train_pairs is given, and what identifies their contents."""
+    limit = options.max_train_pairs
+    try:
+        builder = load_dataset_builder(options.dataset_name, options.dataset_config)
+        if limit is None:
+            builder.download_and_prepare()
+            dataset = builder.as_dataset()
+        else:
+            dataset = builder.as_streaming_dataset()
+            if "train" in dataset:
+                dataset["train"] = dataset["train"].take(limit)
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ValueError(f"dataset_name: {options.dataset_name} cannot be loaded: {reason}") from error
+    return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
+
+
+def _read_rows(rows: Iterable[dict], languages: tuple[str, str], where: str) -> Iterator[dict[str, str]]:
+    for number, row in enumerate(rows, start=1):
+        yield _pair(row, languages, f"{where}, row {number}")
+
+
+# Both
+
+
+def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:
+    """Write the pairs to the cache; if they were read before in the same state, only find them there."""
+
+    def read() -> Iterator[dict[str, str]]:
+        first = next(pairs, None)
+        if first is None:
+            raise ValueError(f"{split} data: {name} is empty")
+        yield first
+        yield from pairs
+
+    try:
+        return Dataset.from_generator(
+            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash(("pairs", split, state))
+        )
+    except DatasetsError as error:
+        # datasets wraps what the readers raise in an error that does not say what it was.
+        cause = error.__cause__ or error
+        if isinstance(cause, ValueError):
+            raise cause from cause.__cause__
+        raise ValueError(f"{split} data cannot be read: {cause}") from cause
+
+
+def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:
+    """The pair of a record {"translation": {language: text}}; ValueError names the place and what is wrong there."""
+    if not isinstance(record, dict) or "translation" not in record:
+        raise ValueError(f'{where}: no "translation" in {_short(record)}')
+    translation = record["translation"]
+    if not isinstance(translation, dict):
+        raise ValueError(f'{where}: "translation" is {_short(translation)}, not an object of languages')
+    for language in languages:
+        if language not in translation:
+            raise ValueError(f'{where}: no "{language}" in "translation", which has {", ".join(translation) or "none"}')
+        text = translation[language]
+        if not isinstance(text, str):
+            raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f'{where}: "{language}" is not Unicode text: {_short(text)}') from error
+    return {"source": translation[languages[0]], "target": translation[languages[1]]}
+
+
+def _short(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

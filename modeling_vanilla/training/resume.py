@@ -1,0 +1,54 @@
+"""Whether a run can be resumed: run.json holds its settings and a digest of its training data."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pyarrow.compute as pc
+from datasets import Dataset
+
+from ..io import write_json
+from .options import MAY_CHANGE_ON_RESUME
+
+_FILE = "run.json"
+_NOT_GIVEN = "the default"
+
+
+def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
+    """Raise ValueError unless the run in this folder was started with the same settings."""
+    if not (run / _FILE).is_file():
+        raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
+    before = _read(run)
+    for part, values in settings.items():
+        for name in {**before[part], **values}:
+            was, now = before[part].get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
+            if was != now and name not in MAY_CHANGE_ON_RESUME:
+                raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
+
+
+def check_same_data(run: Path, digest: str) -> None:
+    """Raise ValueError unless the run in this folder was started with training data of the same digest."""
+    before = _read(run).get("training_data")
+    if before != digest:
+        raise ValueError(f"resume: {run} was started with other training data (digest {before}, not {digest})")
+
+
+def write_run(run: Path, settings: dict[str, dict], digest: str) -> None:
+    """Create the folder of a run with the run.json that the checks read."""
+    run.mkdir(parents=True, exist_ok=True)
+    write_json(run / _FILE, {**settings, "training_data": digest})
+
+
+def data_digest(tokenized: Dataset) -> str:
+    """A short hash of all token ids in their order."""
+    result = hashlib.sha256()
+    for table in tokenized.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=100_000):
+        for column in table.columns:
+            ids = column.combine_chunks()
+            result.update(pc.list_value_length(ids).to_numpy())
+            result.update(ids.flatten().to_numpy())
+    return result.hexdigest()[:16]
+
+
+def _read(run: Path) -> dict:
+    return json.loads((run / _FILE).read_text(encoding="utf-8"))

@@ -1,0 +1,191 @@
+"""Tokens, batches and updates: the promises of section 5.1's batching, by hand and on lengths like a real corpus's."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, NamedSplit
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from modeling_vanilla.training import DataOptions
+from modeling_vanilla.training.batching import (
+    collate,
+    epoch_batches,
+    pair_lengths,
+    tokenize_pairs,
+    tokenize_training_pairs,
+    update_batches,
+)
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def word_tokenizer(words="a b c d", eos=True):
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *words.split()])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    if eos:
+        tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def dataset(*pairs):
+    sources, targets = zip(*pairs, strict=True)
+    return Dataset.from_dict({"source": sources, "target": targets}, split=NamedSplit("train"))
+
+
+def test_tokenize_pairs_keeps_every_row():
+    pairs = dataset(("a b", "c"), ("", "d d d"), ("e", "   "))
+    tokenized = tokenize_pairs(pairs, word_tokenizer())
+    assert tokenized[:] == {"input_ids": [[4, 5, 2], [2], [3, 2]], "labels": [[6, 2], [7, 7, 7, 2], [2]]}
+    assert [lengths.tolist() for lengths in pair_lengths(tokenized)] == [[3, 1, 2], [2, 4, 1]]
+    assert [lengths.tolist() for lengths in pair_lengths(tokenized.select([2, 0]))] == [[2, 3], [1, 2]]
+    # Another tokenizer does not get the ids of the first from the cache.
+    assert tokenize_pairs(pairs, word_tokenizer("d c b a"))[0] == {"input_ids": [7, 6, 2], "labels": [5, 2]}
+
+
+def test_a_tokenizer_without_end_of_sentence_is_refused():
+    with pytest.raises(ValueError, match=r"^tokenizer: it encodes '' as \[\], .*'</s>', id 2"):
+        tokenize_pairs(dataset(("a", "b")), word_tokenizer(eos=False))
+
+
+def test_removed_training_pairs_are_counted_and_named():
+    pairs = dataset(
+        ("a b", "c"),
+        ("", "d"),
+        ("a a a", "c"),  # 4 tokens with </s>: the most that is allowed
+        ("a a a a", "c"),
+        ("a", " \u2003"),
+        ("a a a a a", "d d d d d d"),
+        ("", ""),
+        ("", "d d d d d d"),
+        ("b", "c c c"),
+    )
+    options = DataOptions(max_source_tokens=4, max_target_tokens=3)
+    tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), options)
+    assert tokenized["input_ids"][:] == [[4, 5, 2], [4, 4, 4, 2]]
+    assert removed == {
+        "empty": 4,
+        "too_long": 3,
+        "examples": [
+            "train line 2: empty source",
+            "train line 4: source of 5 tokens",
+            "train line 5: empty target",
+            "train line 6: source of 6 tokens, target of 7 tokens",
+            "train line 7: empty source, empty target",
+        ],
+    }
+
+
+def test_no_training_pair_is_removed_or_all_are():
+    pairs = dataset(("a b", "c"), ("a", "d"))
+    tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
+    assert (len(tokenized), removed) == (2, {"empty": 0, "too_long": 0, "examples": []})
+    with pytest.raises(
+        ValueError, match=r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train line 1:"
+    ):
+        tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
+
+
+def corpus_lengths(pairs=20_000):
+    """Log-normal sentence lengths about 20, the target's about the source's: what real corpora look like."""
+    rng = np.random.default_rng(0)
+    sources = np.clip(rng.lognormal(2.8, 0.5, pairs), 2, 200).astype(int)
+    targets = np.clip(sources * rng.lognormal(0.0, 0.25, pairs), 2, 200).astype(int)
+    return sources, targets
+
+
+def padding(batches, sides):
+    padded = sum(len(batch) * side[batch].max() for batch in batches for side in sides)
+    return 1 - sum(side.sum() for side in sides) / padded
+
+
+@pytest.mark.parametrize("tokens_per_batch", [200, 1024, 4096])
+def test_batches_hold_every_pair_once_within_the_limit_in_random_order(tokens_per_batch):
+    sides = corpus_lengths()
+    batches = epoch_batches(*sides, tokens_per_batch, seed=1, epoch=0)
+    assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(20_000))
+    for batch in batches:
+        for side in sides:
+            assert len(batch) * side[batch].max() <= tokens_per_batch
+    means = [sides[0][batch].mean() for batch in batches]
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.2
+
+
+def test_batches_have_little_padding():
+    sides = corpus_lengths(100_000)
+    batches = epoch_batches(*sides, 4096, seed=1, epoch=0)
+    assert padding(batches, sides) < 0.06
+    fill = [max(len(batch) * side[batch].max() for side in sides) / 4096 for batch in batches]
+    assert np.mean(fill) > 0.95
+    in_order = np.array_split(np.arange(100_000), len(batches))
+    assert padding(in_order, sides) > 0.4  # what the lengths would cost unsorted
+
+
+def test_batches_are_cut_only_where_the_next_pair_would_not_fit():
+    sources, targets = np.array([2, 2, 2, 3, 3]), np.array([2, 3, 4, 4, 2])
+    batches = epoch_batches(sources, targets, 8, seed=0, epoch=0)
+    # Sorted up and down: (2,2) (2,3) (2,4) (3,4) (3,2). Three rows of 3 would already be 9 tokens.
+    assert sorted(batch.tolist() for batch in batches) == [[0, 1], [2, 3], [4]]
+
+
+def test_batches_depend_on_seed_and_epoch_alone():
+    sides = corpus_lengths(5000)
+
+    def batches(seed, epoch):
+        return [batch.tolist() for batch in epoch_batches(*sides, 1024, seed, epoch)]
+
+    first = batches(1, 0)
+    np.random.seed(123)
+    assert batches(1, 0) == first
+    for other in (batches(1, 1), batches(2, 0)):
+        # Not the same batches in another order either: equal lengths are mixed anew.
+        assert {tuple(sorted(batch)) for batch in other} != {tuple(sorted(batch)) for batch in first}
+
+
+def test_a_pair_beyond_the_limit_is_named():
+    with pytest.raises(ValueError, match=r"^tokens_per_batch: 80 cannot hold pair 2 of 4 source and 90 target tokens$"):
+        epoch_batches(np.array([3, 4, 5]), np.array([3, 90, 5]), 80, seed=0, epoch=0)
+    assert [b.tolist() for b in epoch_batches(np.array([80]), np.array([80]), 80, seed=0, epoch=0)] == [[0]]
+
+
+@pytest.mark.parametrize(("tokens_per_batch", "tokens_per_update"), [(512, 4000), (1024, 25_000), (4096, 25_000)])
+def test_updates_are_near_their_size(tokens_per_batch, tokens_per_update):
+    sides = corpus_lengths(60_000)
+    batches = epoch_batches(*sides, tokens_per_batch, seed=3, epoch=2)
+    updates = update_batches(batches, *sides, tokens_per_update)
+    assert [batch for update in updates for batch in update] == batches
+    sizes = np.array([np.mean([side[np.concatenate(update)].sum() for side in sides]) for update in updates])
+    assert abs(sizes.mean() / tokens_per_update - 1) < 0.04
+    # Nearest to the target: never further off than half of a batch, but for the last, which takes what remains.
+    assert np.abs(sizes[:-1] - tokens_per_update).max() <= tokens_per_batch / 2
+    assert 0.5 <= sizes[-1] / tokens_per_update <= 1.5 + tokens_per_batch / tokens_per_update
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_update", "expected"),
+    # 10 tokens each, the mean of 12 and 8: 20 is nearer to 22 than 30. The last 10 are less than half of 22.
+    [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]]), (7, [[0], [1], [2], [3], [4]])],
+)
+def test_updates_by_hand(tokens_per_update, expected):
+    updates = update_batches([np.array([i]) for i in range(5)], np.full(5, 12), np.full(5, 8), tokens_per_update)
+    assert [[int(batch[0]) for batch in update] for update in updates] == expected
+
+
+def test_an_update_that_the_data_cannot_fill():
+    with pytest.raises(ValueError, match=r"^tokens_per_update: 25000 is more than all training data has, 20 a side$"):
+        update_batches([np.array([0, 1])], np.array([10, 10]), np.array([10, 10]), tokens_per_update=25_000)
+
+
+def test_collate_pads_on_the_right():
+    # Here a sentence holds the padding token itself: attention must still see it.
+    batch = collate([{"input_ids": [5, 0, 2], "labels": [7, 2]}, {"input_ids": [2], "labels": [8, 9, 2]}], 0)
+    assert batch["input_ids"].tolist() == [[5, 0, 2], [2, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["labels"].tolist() == [[7, 2, -100], [8, 9, 2]]
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}

@@ -1,0 +1,201 @@
+"""Reading pairs: each form of the data, what the cache finds again, and every kind of broken input."""
+
+import gzip
+import json
+import os
+
+import pytest
+from datasets import load_dataset_builder
+
+from modeling_vanilla.training import DataOptions, reading
+from modeling_vanilla.training.reading import load_pairs
+
+PAIRS = [("a cat", "eine Katze"), ("the dog barks", "der Hund bellt"), ("yes", "ja")]
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def json_lines(pairs):
+    lines = [json.dumps({"translation": {"en": en, "de": de}}, ensure_ascii=False) for en, de in pairs]
+    return "".join(line + "\n" for line in lines)
+
+
+def rows(dataset):
+    return list(zip(dataset["source"], dataset["target"], strict=True))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of the test's folder; a name in .gz is compressed. Returns its path."""
+
+    def write_file(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        content = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        return str(path)
+
+    return write_file
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
+def test_json_lines_and_text(write, suffix, mark):
+    pairs = load_pairs(
+        DataOptions(
+            train_file=write(f"train.json{suffix}", mark + json_lines(PAIRS)),
+            test_source=write(f"a.en{suffix}", mark + "a cat\nthe dog barks\nyes\n"),
+            test_target=write(f"a.de{suffix}", mark + "eine Katze\nder Hund bellt\nja"),  # without a newline at the end
+        )
+    )
+    assert list(pairs) == ["train", "test"]
+    assert pairs["train"].column_names == ["source", "target"]
+    assert rows(pairs["train"]) == rows(pairs["test"]) == PAIRS
+
+
+def test_languages_choose_the_direction(write):
+    train = write("train.json", json_lines(PAIRS))
+    pairs = load_pairs(DataOptions(train_file=train, source_lang="de", target_lang="en"))
+    assert rows(pairs["train"]) == [(de, en) for en, de in PAIRS]
+
+
+def test_languages_are_those_of_the_json_and_nothing_is_assumed_of_text():
+    text = {"train_source": "a", "train_target": "b"}
+    for files, languages in (
+        (text, (None, None)),
+        ({"train_file": "a"}, ("en", "de")),
+        ({"dataset_name": "a"}, ("en", "de")),
+        ({**text, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
+    ):
+        options = DataOptions(**files)
+        assert (options.source_lang, options.target_lang) == languages
+
+
+def test_lines_end_at_the_newline_alone(write):
+    source = write("a.en", "one\u2028still one\x85still\x0bone\rone\r\n\r\nthree\n")
+    target = write("a.de", "eins\nzwei\n\u2029drei\x1c\n")
+    pairs = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
+    assert rows(pairs) == [
+        ("one\u2028still one\x85still\x0bone\rone", "eins"),
+        ("", "zwei"),
+        ("three", "\u2029drei\x1c"),
+    ]
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, monkeypatch, limit):
+    write("corpus/train.jsonl", json_lines(PAIRS))
+    write("corpus/validation.jsonl", json_lines(PAIRS[:2]))
+    test = write("test.json", json_lines(PAIRS[2:]))
+    options = DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit, test_file=test)
+    pairs = load_pairs(options)
+    found = {split: rows(pairs[split]) for split in pairs}
+    assert found == {"train": PAIRS[:limit], "validation": PAIRS[:2], "test": PAIRS[2:]}
+
+    # As another process, or a resumed run, would: nothing is read and nothing is stored again.
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "_pair", None)
+        again = load_pairs(options)
+    assert {split: again[split].cache_files for split in again} == {split: pairs[split].cache_files for split in pairs}
+    assert again["train"]._fingerprint == pairs["train"]._fingerprint  # by which what is made of it is found, too
+
+    write("corpus/train.jsonl", json_lines(PAIRS[1:]))
+    assert rows(load_pairs(options)["train"]) == PAIRS[1:]
+
+
+def test_a_file_is_read_again_only_if_it_changed(write, monkeypatch):
+    options = DataOptions(train_file=(path := write("train.json", json_lines(PAIRS))))
+    first = load_pairs(options)["train"]
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "_pair", None)
+        assert load_pairs(options)["train"].cache_files == first.cache_files
+    before = os.stat(path)
+    write("train.json", json_lines([("a dog", "eine Katze"), *PAIRS[1:]]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as the one before
+    assert os.stat(path).st_size == before.st_size
+    assert rows(load_pairs(options)["train"])[0] == ("a dog", "eine Katze")
+
+
+def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
+    write("corpus/train.jsonl", json_lines(PAIRS))
+
+    def broken(self):
+        yield {"translation": {"en": "a", "de": "b"}}
+        raise OSError("the line is dead")
+
+    stream = load_dataset_builder(str(tmp_path / "corpus")).as_streaming_dataset()["train"]
+    monkeypatch.setattr(type(stream), "__iter__", broken)
+    with pytest.raises(ValueError, match=r"^train data cannot be read: the line is dead$"):
+        load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=2))
+
+
+GOOD = json_lines(PAIRS[:2])
+NOISE = gzip.compress(json_lines([(os.urandom(20).hex(), "x") for _ in range(2000)]).encode())
+
+
+def line_3(line):
+    return {"train_file": GOOD.encode() + (line if isinstance(line, bytes) else line.encode()) + b"\n"}
+
+
+def text(source, target):
+    return {"train_source": source, "train_target": target}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
+        (line_3('{"text": "hello"}'), """line 3: no "translation" in {{'text': 'hello'}}"""),
+        (line_3('["translation"]'), 'line 3: no "translation"'),
+        (line_3('{"translation": {"en": "a", "fr": "b"}}'), 'line 3: no "de" in "translation", which has en, fr'),
+        (line_3('{"translation": {}}'), 'line 3: no "en" in "translation", which has none'),
+        (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
+        (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
+        (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
+        (line_3(b'{"translation": {"en": "\xff", "de": "b"}}'), "line 3: not UTF-8: byte 0xff"),
+        ({"train_file": ""}, "train data: {train_file} is empty"),
+        (text("", ""), "train data: {train_source} and {train_target} is empty"),
+        (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
+        *(
+            (text("x\n" * a, "x\n" * b), f"{{train_source}} has {a} lines, {{train_target}} has {b}$")
+            for a, b in ((5, 3), (3, 5), (0, 1))
+        ),
+    ],
+)
+def test_broken_files(write, tmp_path, files, message):
+    paths = {name: write(name, content) for name, content in files.items()}
+    with pytest.raises(ValueError, match=message.format(**paths)):
+        load_pairs(DataOptions(**paths))
+    assert not list((tmp_path / "cache").rglob("*.arrow"))  # of what was read before the fault
+
+
+@pytest.mark.parametrize("content", [b"not gzip at all\n", NOISE[: len(NOISE) // 2], NOISE[:-8] + bytes(8)])
+def test_broken_gzip(tmp_path, content):
+    path = tmp_path / "train.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{path}: cannot be read"):
+        load_pairs(DataOptions(train_file=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_file": "{good}"}, "no training data: give train_file"),
+        ({"train_file": "none.json"}, "train_file: there is no file 'none.json'"),
+        ({"train_file": "/"}, "train_file: there is no file '/'"),
+        ({"train_source": "{good}"}, "train_source {good} is given without train_target"),
+        ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
+        ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
+        ({"dataset_name": "{nowhere}"}, "dataset_name: {nowhere} cannot be loaded"),
+        ({"dataset_name": "{good}-", "target_lang": "fr"}, 'good-, train, row 1: no "fr" .* en, de'),
+        ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
+        ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
+        ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
+    ],
+)
+def test_wrong_options(write, tmp_path, options, message):
+    paths = {"good": write("good", GOOD), "nowhere": str(tmp_path / "nowhere")}
+    write("good-/train.jsonl", GOOD)
+    with pytest.raises(ValueError, match=message.format(**paths)) as raised:
+        load_pairs(DataOptions(**{k: v.format(**paths) if isinstance(v, str) else v for k, v in options.items()}))
+    assert "\n" not in str(raised.value)
