@@ -111,7 +111,7 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    overrides = {name: value for name, value in (overrides or {}).items() if value is not None}
+    overrides = dict(overrides or {})
     if not options.resume:
         check_unused("output_dir", run)
     vocab_size = VanillaConfig.preset("parsing", **overrides).vocab_size
@@ -257,7 +257,7 @@ def main() -> None:
         scale = parser.parse_args().scale
         parser.set_defaults(**json.loads((SCALES / f"{scale}.json").read_text(encoding="utf-8")))
         options, training, model = parser.parse_args_into_dataclasses()
-        reproduce(options, training, asdict(model))
+        reproduce(options, training, model.overrides())
         print((Path(training.output_dir) / "table.md").read_text(encoding="utf-8"))
 
 
