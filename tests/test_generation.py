@@ -448,7 +448,7 @@ def test_the_limit_is_the_sources_length_and_fifty(beams):
         ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
         ({"of the model": {"max_length": 4}, "max_extra_tokens": 1}, 7),
     ],
-    ids=str,
+    ids=range(11),
 )
 def test_another_limit_may_be_given(beams, given, length):
     model, given = random_model(0), dict(given)
