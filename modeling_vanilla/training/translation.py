@@ -26,9 +26,10 @@ from .cost import measured_rate, training_cost
 from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
 from .optimization import learning_rate
+from .options import TrainingOptions
 from .segmentation import check_bpe_dropout
 from .tokenizer import train_tokenizer
-from .trainer import Progress, TrainingOptions, train
+from .trainer import Progress, train
 
 
 @dataclass
