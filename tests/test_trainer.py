@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,11 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_corpus import toy_corpus, write_corpus
-from transformers import AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
 from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
 from modeling_vanilla.training.data import (
-    load_pairs,
     pair_lengths,
     token_batches,
     tokenize_training_pairs,
@@ -322,47 +319,6 @@ def test_a_device_too_small_for_one_pair_is_said_to_be(tmp_path, data, monkeypat
         run_to(tmp_path / "run", data, 2, fit_batch=True)
 
 
-def test_bpe_dropout_reads_every_epoch_anew(tmp_path, data):
-    run = tmp_path / "run"
-    run_to(run, data, 3, bpe_dropout=0.3)
-    first = Dataset.from_file(str(run / "segmentation-0" / "data.arrow"))
-    run_to(run, data, 8, bpe_dropout=0.3, resume=True)
-    assert not (run / "segmentation-0").exists()
-    second = Dataset.from_file(str(run / "segmentation-1" / "data.arrow"))
-    tokenizer = AutoTokenizer.from_pretrained(run / "model")
-    plain = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)[0]
-    limits = [int(lengths.max()) for lengths in pair_lengths(plain)]
-    for column, text, limit in (("input_ids", "source", limits[0]), ("labels", "target", limits[1])):
-        assert first[column][:] != second[column][:]
-        for epoch in (first, second):
-            assert epoch[column][:] != plain[column][:]
-            assert tokenizer.batch_decode(epoch[column][:], skip_special_tokens=True) == plain[text][:]
-            assert max(map(len, epoch[column])) <= limit
-
-
-def test_bpe_dropout_resumes_exactly(tmp_path, data):
-    """Although the library that draws has no seed."""
-    run_to(tmp_path / "whole", data, 4, bpe_dropout=0.3)
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    for step in (3, 4):
-        shutil.rmtree(tmp_path / "parts" / f"checkpoint-{step}")
-    run_to(tmp_path / "parts", data, 4, bpe_dropout=0.3, resume=True)
-    whole, parts = (load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts"))
-    assert whole["losses"] == parts["losses"]
-    assert whole["tokens"] == parts["tokens"]
-
-
-def test_bpe_dropout_needs_merges(tmp_path, data):
-    with pytest.raises(ValueError, match=r"^bpe_dropout 0.1 needs a BPE vocabulary, not WordPiece$"):
-        train_translation(
-            data,
-            options_for(tmp_path / "run", bpe_dropout=0.1),
-            TranslationOptions(preset="tiny", tokenizer_algorithm="wordpiece"),
-            {**TINY, "vocab_size": 320},
-        )
-    assert not (tmp_path / "run").exists()
-
-
 def test_other_sentences_in_the_same_file_are_not_resumed_on(tmp_path, data):
     run_to(tmp_path / "run", data, 1)
     path = Path(data.train_file)
@@ -420,8 +376,6 @@ def test_a_model_of_another_shape_of_update_is_refused(tmp_path, tokenizer, trai
         ("data_workers", -1),
         ("mixed_precision", "fp8"),
         ("bleu_tokenize", "14a"),
-        ("bpe_dropout", 1.0),
-        ("bpe_dropout", -0.1),
         ("early_stopping", 0),
         ("sustained_tflops", 0.0),
     ],

@@ -29,10 +29,6 @@ class TrainingOptions:
         None, "no, bf16 or fp16; by default what accelerate launch was told, else no."
     )
     compile: bool = _option(False, "Compile the training step by torch.compile.")
-    bpe_dropout: float = _option(
-        0.0,
-        "Drop merges of a BPE vocabulary with this probability, anew in each epoch. The paper does not.",
-    )
     validate_steps: int = _option(1000, "Validate every so many updates, and at the end.")
     early_stopping: int | None = _option(None, "Stop when so many validations in a row have not raised the best BLEU.")
     checkpoint_steps: int | None = _option(None, "Write a checkpoint every so many updates, too.")
@@ -76,8 +72,6 @@ class TrainingOptions:
         for name in ("seed", "data_workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
-        if not 0 <= self.bpe_dropout < 1:
-            raise ValueError(f"bpe_dropout must be at least 0 and below 1, not {self.bpe_dropout}")
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"

@@ -30,7 +30,6 @@ from .data import collate, pair_lengths, token_batches, tokenize_pairs, update_b
 from .memory import fit_batch, keep_freed_memory
 from .optimization import adam, learning_rate
 from .options import TrainingOptions
-from .segmentation import draw_segmentation, prune_segmentations
 from .validation import validate
 
 
@@ -215,9 +214,9 @@ def _updates(
     on how many processes there are.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
+    data = training_data.select_columns(["input_ids", "labels"])
+    lengths = pair_lengths(data)
     while True:
-        data = _epoch_data(training_data, tokenizer, options, progress.epoch, accelerator)
-        lengths = pair_lengths(data)
         batches = token_batches(*lengths, options.tokens_per_batch, options.seed, progress.epoch)
         plan = update_batches(batches, *lengths, options.tokens_per_update)[progress.updates_of_epoch :]
         # Every process must take part in as many backward passes: the one too few repeats a batch with weight 0.
@@ -248,15 +247,6 @@ def _updates(
             )
         progress.epoch += 1
         progress.updates_of_epoch = 0
-
-
-def _epoch_data(
-    training_data: Dataset, tokenizer, options: TrainingOptions, epoch: int, accelerator: Accelerator
-) -> Dataset:
-    if not options.bpe_dropout:
-        return training_data.select_columns(["input_ids", "labels"])
-    with accelerator.main_process_first():
-        return draw_segmentation(training_data, tokenizer, options.bpe_dropout, Path(options.output_dir), epoch)
 
 
 def _take_step(
@@ -316,7 +306,6 @@ def _save(run, accelerator, model, optimizer, tokenizer, progress: Progress, opt
     if accelerator.is_main_process:
         best = progress.best()
         prune_checkpoints(run, options.keep_checkpoints, None if best is None else best["step"])
-        prune_segmentations(run, progress.epoch)
 
 
 def _agree(accelerator: Accelerator, condition: bool) -> bool:

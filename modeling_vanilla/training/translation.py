@@ -27,7 +27,6 @@ from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, 
 from .metrics import translation_scores
 from .optimization import learning_rate
 from .options import TrainingOptions
-from .segmentation import check_bpe_dropout
 from .tokenizer import train_tokenizer
 from .trainer import Progress, train
 
@@ -124,7 +123,6 @@ def train_translation(
     if left_out["empty"] or left_out["too_long"]:
         state.print(f"left out of training: {left_out}")
     check_updates(training_data, training)
-    check_bpe_dropout(tokenizer, training.bpe_dropout)
     content = digest(training_data)
     if options.resume:
         check_same_data(run, content)
