@@ -17,11 +17,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
-from ..inference import translate
 from ..io import check_unused, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run
-from .checkpoints import list_checkpoints, load_progress, save_model
+from .checkpoints import load_progress, newest_checkpoint, save_model
 from .cost import measured_rate, training_cost
 from .data import DataOptions, digest, load_pairs, pair_lengths, token_batches, tokenize_training_pairs, update_batches
 from .metrics import translation_scores
@@ -29,6 +28,7 @@ from .optimization import learning_rate
 from .options import TrainingOptions
 from .tokenizer import train_tokenizer
 from .trainer import Progress, train
+from .validation import translate_together
 
 
 @dataclass
@@ -81,7 +81,8 @@ def train_translation(
 
     - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
     - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
-    - `checkpoint-STEP/`: the last checkpoints and the best.
+    - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
+      BLEU was the highest. `last-STEP/`: where the run stopped, if that was after the last checkpoint.
 
     Args:
         overrides: fields of VanillaConfig to set otherwise than the preset does; its vocab_size is the size of the
@@ -114,8 +115,8 @@ def train_translation(
     with state.main_process_first():
         pairs = load_pairs(data)
     set_seed(training.seed)
-    checkpoints = list_checkpoints(run) if options.resume else []
-    source = str(checkpoints[-1]) if checkpoints else options.model
+    checkpoint = newest_checkpoint(run) if options.resume else None
+    source = options.model if checkpoint is None else str(checkpoint)
     tokenizer = _tokenizer(source, options, overrides, pairs["train"])
     model = _model(source, options, overrides, tokenizer)
     with state.main_process_first():
@@ -131,7 +132,7 @@ def train_translation(
         write_json(run / "run.json", {**settings, "training_data": content})
     state.wait_for_everyone()
 
-    progress = Progress(**load_progress(checkpoints[-1])) if checkpoints else None
+    progress = None if checkpoint is None else Progress(**load_progress(checkpoint))
     start = time.monotonic()
     model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
     results = {
@@ -253,7 +254,7 @@ def _model(source, options, overrides, tokenizer) -> VanillaForConditionalGenera
         size = VanillaConfig.from_pretrained(source).vocab_size
         if size != len(tokenizer):
             raise ValueError(f"vocabulary: the tokenizer has {len(tokenizer)} tokens, the model {source} has {size}")
-        return _in_memory(VanillaForConditionalGeneration.from_pretrained(source))
+        return _in_memory(VanillaForConditionalGeneration.from_pretrained(source, dtype=torch.float32))
     if options.tokenizer is not None and overrides.get("vocab_size", len(tokenizer)) != len(tokenizer):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer} has {len(tokenizer)} tokens, "
@@ -287,7 +288,7 @@ def _scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: Tra
         return {"test_sentences": 0}
     precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
     with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
-        translations = translate(model, tokenizer, test["source"][:], show_progress=PartialState().is_main_process)
+        translations = translate_together(model, tokenizer, test["source"][:], show_progress=True)
     scores = translation_scores(translations, test["target"][:], tokenize=training.bleu_tokenize)
     return {**scores, "test_sentences": len(test)}
 
