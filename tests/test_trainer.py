@@ -498,9 +498,11 @@ def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):
 class Fp16OnCpu(Accelerator):
     """accelerate's fp16 with the scaler of the loss, which it refuses on a CPU."""
 
+    mixed_precision = property(lambda self: "fp16")
+
     def __init__(self, **keywords):
-        super().__init__(**{**keywords, "mixed_precision": "no"})
-        self.state._mixed_precision, self.native_amp = "fp16", True
+        super().__init__(**keywords)
+        self.native_amp = True
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
 
 
