@@ -91,7 +91,7 @@ def test_a_run_leaves_model_results_and_picture(finished, corpus):
     run, done = finished
     assert {path.name for path in run.iterdir()} == {
         *("model", "results.json", "loss.png", "run.json", "tensorboard"),
-        *("checkpoint-1", "checkpoint-2", "checkpoint-3"),
+        *("checkpoint-1", "checkpoint-2", "checkpoint-3", "best"),
     }
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
