@@ -55,7 +55,7 @@ def translate_together(
     state = PartialState()
     own = slice(state.process_index, None, state.num_processes)
     shown = show_progress and state.is_main_process
-    shares = gather_object([translate(model, tokenizer, sources[own], tokens_per_batch, shown)])
+    shares = gather_object([translate(model, tokenizer, sources[own], tokens_per_batch, show_progress=shown)])
     translations = [""] * len(sources)
     for index, share in enumerate(shares):
         translations[index :: state.num_processes] = share
