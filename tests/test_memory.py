@@ -34,7 +34,7 @@ if sys.argv[1] == "yes":
     bound_kernel_caches()
 torch.ones(4, 128, dtype=torch.bfloat16) @ weight
 before = resident()
-for rows in range(1000, 1300):
+for rows in range(1000, 1600):
     torch.ones(rows, 128, dtype=torch.bfloat16) @ weight
 print(resident() - before)
 """
@@ -54,8 +54,8 @@ def test_freed_memory_is_kept():
 
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no products by oneDNN in bf16")
 def test_products_of_ever_other_shapes_are_not_all_kept():
-    """Of 300 shapes oneDNN keeps the kernels of all, about 1 MiB each, or of the last 64."""
-    assert held(KERNELS, "yes") < held(KERNELS, "no") / 3
+    """Of 600 shapes oneDNN keeps the kernels of all, or of the last 64."""
+    assert held(KERNELS, "yes") < held(KERNELS, "no") / 2
 
 
 def test_a_sharded_model_is_not_tried_out():
