@@ -2,14 +2,18 @@
 
     python benchmarks/train_step.py --dims base --bf16
     python benchmarks/train_step.py --dims base --tokens 4096 --memory
+    python benchmarks/train_step.py --shapes --bf16 --rounds 10
 
 All have the same dimensions and shared embeddings, and read the same made-up batches; a step is forward, label-smoothed
 loss, backward and fused Adam. Speed: real tokens, taken in turn in one process, the median of the rounds. Memory: two
-steps in a process of its own for each, and what its peak is above what it held before the first.
+steps in a process of its own for each, and what its peak is above what it held before the first. Shapes: this model
+on batches of ever other shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU;
+each in a process of its own, which take turns of 20 batches; tokens a second of processor time.
 """
 
 import argparse
 import multiprocessing
+import random
 import resource
 import statistics
 import time
@@ -19,6 +23,7 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.training.memory import bound_kernel_caches, keep_freed_memory
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
@@ -27,9 +32,8 @@ DIMS = {  # d_model, layers, heads, d_ff, vocabulary
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
-def made_up_batch(tokens: int, longest: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Source, target shifted right, and target, (tokens // longest, longest); rows of `longest` or up to 4 less."""
-    rows = tokens // longest
+def made_up_batch(rows: int, longest: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Source, target shifted right, and target, (rows, longest); sentences of `longest` tokens or up to 4 fewer."""
 
     def side() -> torch.Tensor:
         ids = torch.randint(4, vocab_size, (rows, longest))
@@ -136,7 +140,7 @@ def stepper(system: str, dims: str, bf16: bool):
 
 def measure_speed(dims: str, bf16: bool, tokens: int, rounds: int) -> None:
     torch.manual_seed(0)
-    batches = [made_up_batch(tokens, longest, DIMS[dims][-1]) for longest in (12, 20)]
+    batches = [made_up_batch(tokens // longest, longest, DIMS[dims][-1]) for longest in (12, 20)]
     real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
     steps = {system: stepper(system, dims, bf16) for system in SYSTEMS}
     rates = {system: [] for system in SYSTEMS}
@@ -162,11 +166,52 @@ def measure_memory(dims: str, bf16: bool, tokens: int) -> None:
 
 def _peak(system: str, dims: str, bf16: bool, tokens: int) -> tuple[float, float]:
     step = stepper(system, dims, bf16)
-    batch = made_up_batch(tokens, 32, DIMS[dims][-1])
+    batch = made_up_batch(tokens // 32, 32, DIMS[dims][-1])
     held = _maximum()
     for _ in range(2):
         step(batch)
     return held, _maximum()
+
+
+MEASURES = {
+    "neither": [],
+    "freed memory kept": [keep_freed_memory],
+    "kernel caches bounded": [bound_kernel_caches],
+    "both, as in training": [keep_freed_memory, bound_kernel_caches],
+}
+
+
+def measure_shapes(dims: str, bf16: bool, tokens: int, rounds: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    pools = {name: context.Pool(1) for name in MEASURES}
+    rates = {name: [] for name in MEASURES}
+    for number in range(rounds):
+        for name, pool in pools.items():
+            rate, peak = pool.apply(_turn, (name, dims, bf16, tokens, number))
+            rates[name].append(rate)
+            print(f"{20 * (number + 1):5d} batches  {name:22s} {rate:8.0f} tokens/s  {peak:5.2f} GiB", flush=True)
+    for name, measured in rates.items():
+        print(f"{name:22s} {statistics.median(measured):8.0f} tokens/s")
+        pools[name].terminate()
+
+
+def _turn(name: str, dims: str, bf16: bool, tokens: int, number: int) -> tuple[float, float]:
+    """Tokens a second of processor time over 20 batches, and the process's peak memory so far, in GiB."""
+    if number == 0:
+        for measure in MEASURES[name]:
+            measure()
+        _turn.step = stepper("ours", dims, bf16)
+    rng = random.Random(number)
+    torch.manual_seed(number)
+    real, seconds = 0, 0.0
+    for _ in range(20):
+        longest = rng.randint(8, 40)
+        batch = made_up_batch(tokens // longest - rng.randint(0, 8), longest, DIMS[dims][-1])
+        start = time.process_time()
+        _turn.step(batch)
+        seconds += time.process_time() - start
+        real += int((batch[0] != 0).sum() + (batch[2] != 0).sum())
+    return real / seconds, _maximum()
 
 
 def _maximum() -> float:
@@ -180,9 +225,12 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
+    parser.add_argument("--shapes", action="store_true", help="measure batches of ever other shapes instead")
     arguments = parser.parse_args()
     print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    if arguments.memory:
+    if arguments.shapes:
+        measure_shapes(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
+    elif arguments.memory:
         measure_memory(arguments.dims, arguments.bf16, arguments.tokens)
     else:
         measure_speed(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)

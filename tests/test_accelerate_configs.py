@@ -45,7 +45,10 @@ def test_there_is_a_file_for_each_machine():
     assert [path.stem for path in FILES] == ["1_gpu", "2x8_gpus_ddp", "2x8_gpus_fsdp", "8_gpus"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+@each_file
 def test_accelerate_knows_every_key(path):
     config = load_config_from_file(str(path))  # raises for a key that it does not know, but not within fsdp_config
     options = {action.dest for action in launch_command_parser()._actions}
@@ -56,7 +59,7 @@ def test_accelerate_knows_every_key(path):
     assert not config.use_cpu
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_file
 def test_as_many_processes_as_the_name_says(path):
     machines, processes = processes_in_name(path)
     # Of the second machine, which needs no port of its own.
@@ -72,7 +75,7 @@ def test_as_many_processes_as_the_name_says(path):
         assert arguments.rdzv_endpoint == "10.0.0.1:29500"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_file
 def test_the_command_in_the_file_is_one_that_accelerate_takes(path):
     text = path.read_text(encoding="utf-8").replace("\\\n#", "")
     (command,) = re.findall(r"^# +accelerate launch (.*) \.\.\.$", text, re.MULTILINE)
@@ -168,17 +171,10 @@ def launch(folder):
         script += ["--output_dir", str(run)]
         if sharded:
             script.insert(0, str(folder / "on_cpus.py"))
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-m", "accelerate.commands.launch", *map(str, flags), *script],
-                env=environment,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for flags in flag_lists
-        ]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+        commands = [[*launcher, *map(str, flags), *script] for flags in flag_lists]
+        started = [subprocess.Popen(command, env=environment, cwd=folder, **pipes) for command in commands]
         try:
             outputs = [process.communicate(timeout=300) for process in started]
         finally:
@@ -218,11 +214,7 @@ def assert_same(run, other, processes):
     for one, two in zip(*(end["validations"] for end in ends), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-5)
         assert (one["step"], one["bleu"]) == (two["step"], pytest.approx(two["bleu"]))
-    for name, tolerance in (
-        ("checkpoint-3/model", 1e-5),
-        ("checkpoint-3/optimizer", 1e-6),
-        ("model/model", 1e-5),
-    ):
+    for name, tolerance in (("checkpoint-3/model", 1e-5), ("checkpoint-3/optimizer", 1e-6), ("model/model", 1e-5)):
         values, others = (load_file(folder / f"{name}.safetensors") for folder in (run, other))
         assert values.keys() == others.keys()
         for key, value in values.items():

@@ -25,37 +25,21 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.training import checkpoints
+from modeling_vanilla.io import whole_folder, write_json
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,
     list_checkpoints,
     load_progress,
     prune_checkpoints,
-    whole_folder,
-    write_json,
 )
 
 ROOT = Path(__file__).parents[1]
-RECIPE = {
-    "preset": "tiny",
-    "vocab_size": 320,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "dropout": 0.2,
-    "mixed_precision": "no",
-    "tokens_per_update": 800,
-    "tokens_per_batch": 300,
-    "warmup_steps": 4,
-    "checkpoint_steps": 2,
-    "validate_steps": 6,
-    "keep_checkpoints": 2,
-    "average_checkpoints": 2,
-}
+RECIPE = """
+    --preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
+    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --dropout 0.2 --mixed_precision no
+    --tokens_per_update 800 --tokens_per_batch 300 --warmup_steps 4 --checkpoint_steps 2 --validate_steps 6
+    --keep_checkpoints 2 --average_checkpoints 2
+"""
 STEPS = 16
 STOP = 12  # a multiple of checkpoint_steps and validate_steps, as if the run had not been told to end here
 
@@ -137,8 +121,7 @@ class Runs:
         self.data = ["--train_file", train_file, "--validation_file", validation_file]
 
     def start(self, run, max_steps=STEPS, resume=False, faults=()):
-        recipe = [text for name, value in RECIPE.items() for text in (f"--{name}", value)]
-        arguments = [*self.data, *recipe, "--max_steps", max_steps, "--output_dir", run]
+        arguments = [*self.data, *RECIPE.split(), "--max_steps", max_steps, "--output_dir", run]
         process = self.context.Process(
             target=train,
             args=(arguments + ["--resume"] * resume, self.folder / "cache", self.log(run), faults),
@@ -152,6 +135,12 @@ class Runs:
         process = self.start(run, **settings)
         process.join(300)
         return process.exitcode, self.log(run).read_text(encoding="utf-8").replace("\r", "\n").splitlines()
+
+    def complete(self, name, **settings):
+        """The folder of a run that comes to its end."""
+        code, lines = self.finish(self.folder / name, **settings)
+        assert code == 0, lines
+        return self.folder / name
 
     def log(self, run):
         return self.folder / f"{run.name}.log"
@@ -171,19 +160,13 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(runs):
     """The run that nothing befalls, watched."""
-    run = runs.folder / "whole"
-    code, lines = runs.finish(run, faults=(Watch(run, runs.folder / "states"),))
-    assert code == 0, lines
-    return run
+    return runs.complete("whole", faults=(Watch(runs.folder / "whole", runs.folder / "states"),))
 
 
 @pytest.fixture(scope="module")
 def stopped(runs):
     """A run that came to its end in good order after STOP steps."""
-    run = runs.folder / "stopped"
-    code, lines = runs.finish(run, max_steps=STOP)
-    assert code == 0, lines
-    return run
+    return runs.complete("stopped", max_steps=STOP)
 
 
 @pytest.fixture
@@ -199,7 +182,7 @@ def tree(folder):
 def assert_same_end(run, whole):
     """The same losses, weights and moments to the bit, and the same files."""
     assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
-    folders = [folder.name for folder in list_checkpoints(whole)] + ["model"]
+    folders = [folder.name for folder in list_checkpoints(whole)] + ["model", "best"]
     for folder in folders:
         assert {path.name for path in (run / folder).iterdir()} == {path.name for path in (whole / folder).iterdir()}
         for name in ("model.safetensors", "optimizer.safetensors"):
@@ -236,7 +219,7 @@ def test_the_runs_have_what_could_go_wrong(whole):
     assert AutoModelForSeq2SeqLM.from_pretrained(whole / "model").config.dropout == 0.2
     assert progress["epoch"] > 0
     assert progress["updates_of_epoch"] > 0
-    assert progress["tokens"] / progress["step"] > 2 * RECIPE["tokens_per_batch"] * 2
+    assert progress["tokens"] / progress["step"] > 2 * 300 * 2
     assert not (whole / "checkpoint-2").exists()
 
 
@@ -267,21 +250,16 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(runs, w
         assert_checkpoints_load(run, left)
         assert [path.name for path in run.glob("*.part")] == [f"checkpoint-{step}.part" for step in part]
     kill_somewhere(runs, run, STEPS, random.Random(0).uniform(0, 4 * pace(whole)))
-    code, lines = runs.finish(run, resume=True)
-    assert code == 0, lines
-    assert_same_end(run, whole)
+    assert_resumes(runs, run, whole)
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_random_ends_as_if_it_had_not_been(runs):
-    long, killed, steps, rng = runs.folder / "long", runs.folder / "long-killed", 60, random.Random(1)
-    code, lines = runs.finish(long, max_steps=steps)
-    assert code == 0, lines
+    killed, steps, rng = runs.folder / "long-killed", 60, random.Random(1)
+    long = runs.complete("long", max_steps=steps)
     hits = [kill_somewhere(runs, killed, steps, rng.uniform(0, 4 * pace(long))) for _ in range(8)]
     assert sum(hits) > 3
-    code, lines = runs.finish(killed, max_steps=steps, resume=True)
-    assert code == 0, lines
-    assert_same_end(killed, long)
+    assert_resumes(runs, killed, long, max_steps=steps)
 
 
 def pace(run):
@@ -316,7 +294,7 @@ def dies_in_rmtree(monkeypatch):
             min(path.iterdir()).unlink()
             raise Killed
 
-    monkeypatch.setattr(checkpoints.shutil, "rmtree", rmtree)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
     return Killed
 
 
@@ -326,22 +304,12 @@ def test_what_is_deleted_in_part_has_no_name_that_counts(tmp_path, dies_in_rmtre
         for file in ("a", "b"):
             (tmp_path / name / file).write_text(name, encoding="utf-8")
     with pytest.raises(dies_in_rmtree):
-        prune_checkpoints(tmp_path, keep=1, best=None)
+        prune_checkpoints(tmp_path, keep=1)
     assert list_checkpoints(tmp_path) == [tmp_path / "checkpoint-2"]
     with pytest.raises(dies_in_rmtree), whole_folder(tmp_path / "model") as part:
-        part.mkdir()
         for file in ("a", "b"):
             (part / file).write_text("new", encoding="utf-8")
     assert tree(tmp_path / "model") == {"a": b"new", "b": b"new"}
-
-
-def test_what_killed_processes_left_is_deleted(tmp_path):
-    """A run that makes checkpoints by the clock never comes to write one of just that name again."""
-    for name in ("checkpoint-1", "checkpoint-2", "checkpoint-3.part", "model.part", "notes.part"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    prune_checkpoints(tmp_path, keep=1, best=None)
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "model.part", "notes.part"}
 
 
 # A full disk, and folders that cannot be written to
@@ -353,6 +321,13 @@ def assert_one_error(code, lines, start):
     assert found.startswith(f"error: {start}")
     assert "Traceback" not in "".join(lines)
     return found
+
+
+def assert_resumes(runs, run, whole, **settings):
+    """Nothing is in the way any more: the run comes to the end of the one that nothing befell."""
+    code, lines = runs.finish(run, resume=True, **settings)
+    assert code == 0, lines
+    assert_same_end(run, whole)
 
 
 NEXT = f"checkpoint-{STOP + 2}"
@@ -379,10 +354,7 @@ def test_a_full_disk_is_one_error_and_all_before_it_stays(runs, run, whole, file
     assert_checkpoints_load(run, left)
     assert tree(run / "model") == before
     assert not list(run.rglob("*.part"))
-
-    code, lines = runs.finish(run, resume=True)
-    assert code == 0, lines
-    assert_same_end(run, whole)
+    assert_resumes(runs, run, whole)
 
 
 @pytest.mark.slow
@@ -395,10 +367,7 @@ def test_a_full_disk_is_one_error_for_a_single_file(runs, run, whole, file):
     assert (run / file).read_bytes() == before
     assert_checkpoints_load(run, left)
     assert not list(run.rglob("*.part"))
-
-    code, lines = runs.finish(run, resume=True)
-    assert code == 0, lines
-    assert_same_end(run, whole)
+    assert_resumes(runs, run, whole)
 
 
 @pytest.mark.parametrize("way", ["no permission", pytest.param("a file in the way", marks=pytest.mark.slow)])
@@ -415,10 +384,7 @@ def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole
         name: data for name, data in before.items() if name.startswith(kept)
     }
     (run / f"{NEXT}.part").unlink(missing_ok=True)
-
-    code, lines = runs.finish(run, resume=True)
-    assert code == 0, lines
-    assert_same_end(run, whole)
+    assert_resumes(runs, run, whole)
 
 
 @pytest.mark.parametrize("place", ["file", "proc"])

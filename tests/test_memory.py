@@ -6,36 +6,56 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from accelerate.utils import DistributedType
 
 from modeling_vanilla.training.memory import fit_batch
 
 RESIDENT = """
 import sys, torch
-from modeling_vanilla.training.memory import keep_freed_memory
+from modeling_vanilla.training.memory import bound_kernel_caches, keep_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-torch.ones(1)
+weight = torch.ones(128, 512, dtype=torch.bfloat16)
+"""
+BLOCK = """
 before = resident()
-if sys.argv[1] == "keep":
+if sys.argv[1] == "yes":
     keep_freed_memory()
 block = torch.ones(2**26)
 assert resident() - before > 2**27
 del block
 print(resident() - before)
 """
+KERNELS = """
+if sys.argv[1] == "yes":
+    bound_kernel_caches()
+torch.ones(4, 128, dtype=torch.bfloat16) @ weight
+before = resident()
+for rows in range(1000, 1600):
+    torch.ones(rows, 128, dtype=torch.bfloat16) @ weight
+print(resident() - before)
+"""
+
+
+def held(code, how):
+    """Bytes that a process of its own still has after `code`."""
+    command = [sys.executable, "-c", RESIDENT + code, how]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is meant, and /proc")
 def test_freed_memory_is_kept():
     """A block of 256 MiB that was used and freed: by default it goes back at once."""
-    left = [
-        int(subprocess.run([sys.executable, "-c", RESIDENT, how], capture_output=True, text=True, check=True).stdout)
-        for how in ("keep", "default")
-    ]
-    assert left[0] > 2**27 > left[1]
+    assert held(BLOCK, "yes") > 2**27 > held(BLOCK, "no")
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no products by oneDNN in bf16")
+def test_products_of_ever_other_shapes_are_not_all_kept():
+    """Of 600 shapes oneDNN keeps the kernels of all, or of the last 64."""
+    assert held(KERNELS, "yes") < held(KERNELS, "no") / 2
 
 
 def test_a_sharded_model_is_not_tried_out():

@@ -79,7 +79,7 @@ def test_a_run_writes_model_results_and_picture(finished, corpus):
     run, results, printed = finished
     checkpoints = {f"checkpoint-{step}" for step in (1, 2, 3)}
     assert {path.name for path in run.iterdir()} == checkpoints | {
-        *("model", "results.json", "loss.png", "run.json", "tensorboard")
+        *("best", "model", "results.json", "loss.png", "run.json", "tensorboard")
     }
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert results["test_sentences"] == len(corpus["test"])

@@ -1,40 +1,49 @@
 """The training loop against a plain one written out here, against itself resumed, and on two processes."""
 
+import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.nn.utils.rnn import pad_sequence
 from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train, train_translation
+from modeling_vanilla.training import (
+    DataOptions,
+    TrainingOptions,
+    TranslationOptions,
+    train,
+    train_translation,
+    trainer,
+    validation,
+)
 from modeling_vanilla.training.batching import (
     epoch_batches,
     pair_lengths,
     tokenize_training_pairs,
     update_batches,
 )
-from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress
+from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress, newest_checkpoint
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
+STACKS = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 TINY = {
     "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
+    **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in STACKS.items()},
     # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
     "init_std": None,
 }
@@ -84,27 +93,20 @@ def options_for(run, **overrides):
 
 def plain_training(model, data, options):
     """The same updates as one big padded batch each, with torch alone. Returns the loss of each."""
-    lengths = pair_lengths(data)
-    batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, epoch=0)
-    updates = update_batches(batches, *lengths, options.tokens_per_update)[: options.max_steps]
+    updates = first_epoch(data, options)[: options.max_steps]
     assert min(len(update) for update in updates) > 2  # or nothing is accumulated
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     model.train()
     losses = []
     for step, update in enumerate(updates, start=1):
         rows = [data[int(row)] for row in np.concatenate(update)]
-        source = torch.zeros(len(rows), max(len(row["input_ids"]) for row in rows), dtype=torch.long)
-        target = torch.full((len(rows), max(len(row["labels"]) for row in rows)), -100)
-        mask = torch.zeros_like(source)
-        for index, row in enumerate(rows):
-            source[index, : len(row["input_ids"])] = torch.tensor(row["input_ids"])
-            mask[index, : len(row["input_ids"])] = 1
-            target[index, : len(row["labels"])] = torch.tensor(row["labels"])
+        source = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+        mask = pad_sequence([torch.ones(len(row["input_ids"]), dtype=torch.long) for row in rows], batch_first=True)
+        target = pad_sequence([torch.tensor(row["labels"]) for row in rows], batch_first=True, padding_value=-100)
         shifted = torch.cat([torch.ones(len(rows), 1, dtype=torch.long), target[:, :-1].clamp(min=0)], dim=1)
         logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=shifted, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), target.flatten(), label_smoothing=model.config.label_smoothing
-        )
+        smoothing = model.config.label_smoothing
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=smoothing)
         loss.backward()
         for group in optimizer.param_groups:
             group["lr"] = 16**-0.5 * min(step**-0.5, step * options.warmup_steps**-1.5)
@@ -112,6 +114,12 @@ def plain_training(model, data, options):
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def first_epoch(data, options):
+    lengths = pair_lengths(data)
+    batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, epoch=0)
+    return update_batches(batches, *lengths, options.tokens_per_update)
 
 
 def test_three_updates_are_those_of_a_plain_loop(tmp_path, tokenizer, training_data):
@@ -128,16 +136,54 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, tokenizer, training_d
     assert max(float((value.detach() - start[name]).abs().max()) for name, value in parameters.items()) > 0.1
 
 
-def test_the_result_is_the_average_of_the_last_checkpoints(tmp_path, tokenizer, training_data):
-    options = options_for(tmp_path / "run", max_steps=4, checkpoint_steps=1, keep_checkpoints=3, average_checkpoints=2)
-    trained, _ = train(new_model(tokenizer), tokenizer, training_data, None, options)
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == [f"checkpoint-{step}" for step in (2, 3, 4)]
-    third, fourth = (load_file(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors") for step in (3, 4))
+def test_averaged_are_evenly_spaced_checkpoints(tmp_path, corpus, tokenizer, training_data, monkeypatch):
+    """Not the best one, of step 3, nor the last, of step 7, nor those of the clock."""
+    set_scores(monkeypatch, 1.0, 5.0, 2.0)
+    run, validation = tmp_path / "run", as_dataset(corpus["validation"])
+    options = options_for(
+        run, max_steps=7, checkpoint_steps=2, keep_checkpoints=2, average_checkpoints=2, validate_steps=3,
+        checkpoint_minutes=1e-6,
+    )  # fmt: skip
+    trained, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
+    folders = {path.name for path in run.iterdir() if path.is_dir()} - {"tensorboard"}
+    assert folders == {"checkpoint-4", "checkpoint-6", "best", "last-7"}
+    assert progress.averaged == [4, 6]
+    fourth, sixth = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for step in (4, 6))
     weights = trained.state_dict()
-    for name, value in third.items():
-        torch.testing.assert_close(weights[name], (value + fourth[name]) / 2)
+    for name, value in fourth.items():
+        torch.testing.assert_close(weights[name], (value + sixth[name]) / 2)
     assert not trained.training
     assert trained.lm_head.weight is trained.get_input_embeddings().weight
+
+
+def test_the_schedule_fits_the_length_of_the_run():
+    """The paper's base model: 100000 updates in 12 hours, a checkpoint every 10 minutes."""
+    intervals = {steps: TrainingOptions("unused", max_steps=steps).checkpoint_interval for steps in (100_000, 4000, 3)}
+    assert intervals == {100_000: 1500, 4000: 60, 3: 10}
+    assert TrainingOptions("unused", checkpoint_steps=7).checkpoint_interval == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({}, None),
+        ({"max_steps": 8000}, None),
+        ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
+        (
+            {"max_minutes": 26.0},
+            "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000",
+        ),
+        ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
+    ],
+)
+def test_settings_that_do_not_fit_the_length_of_the_run_are_said(settings, line):
+    lines = TrainingOptions("unused", **settings).warnings()
+    assert [text[: len(line)] for text in lines] == [line] if line else lines == []
+
+
+def test_a_warning_is_logged_when_training_starts(tmp_path, tokenizer, training_data, caplog):
+    train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "run", max_steps=1))
+    assert [record.message for record in caplog.records if record.message.startswith("warmup_steps: ")]
 
 
 def test_progress_counts_what_was_read(tmp_path, corpus, tokenizer, training_data):
@@ -161,7 +207,7 @@ def test_progress_counts_what_was_read(tmp_path, corpus, tokenizer, training_dat
         assert 0 <= entry["bleu"] <= 100
         assert 0 <= entry["chrf"] <= 100
         assert "tok:13a" in entry["bleu_signature"]
-    assert load_progress(list_checkpoints(tmp_path / "run")[-1])["losses"] == progress.losses
+    assert load_progress(newest_checkpoint(tmp_path / "run"))["losses"] == progress.losses
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
@@ -184,31 +230,38 @@ def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, corpus, t
 
 
 def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, tokenizer, training_data):
-    options = options_for(tmp_path / "run", max_steps=1000, max_minutes=1e-6)
+    options = options_for(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
     _, progress = train(new_model(tokenizer), tokenizer, training_data, None, options)
     assert progress.step == 1
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-1"]
+    assert newest_checkpoint(tmp_path / "run").name == "last-1"
+    assert progress.averaged == [1]
+
+
+def fail_to_train(run, model, tokenizer, data, **overrides):
+    """The one line that it ends in."""
+    with pytest.raises(ValueError) as raised:
+        train(model, tokenizer, data, None, options_for(run, **overrides))
+    return str(raised.value)
+
+
+def multiply_output(model, factor, when):
+    """Let the decoder's output be multiplied wherever when() says so."""
+
+    def spoil(module, arguments, output):
+        if when():
+            output.last_hidden_state = output.last_hidden_state * factor
+        return output
+
+    model.get_decoder().register_forward_hook(spoil)
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, tokenizer, training_data):
-    model, seen = new_model(tokenizer), []
-
-    def spoil(module, arguments, output):
-        # The third update ends in this.
-        if len(list_checkpoints(tmp_path / "run")) == 2:
-            seen.append(True)
-            return output * float("nan")
-
-    model.get_decoder().register_forward_hook(lambda *a: _spoil_state(spoil, *a))
-    options = options_for(tmp_path / "run", max_steps=9, checkpoint_steps=1)
-    with pytest.raises(
-        ValueError,
-        match=r"^the loss of step 3 is nan, in (\d+) of \1 batches, of \d+ training pairs \(\d+, .*"
-        r"warmup_steps \(2\).*learning_rate_scale \(1.0\)",
-    ):
-        train(model, tokenizer, training_data, None, options)
-    assert seen
-    checkpoints = list_checkpoints(tmp_path / "run")
+    model = new_model(tokenizer)
+    multiply_output(model, math.nan, lambda: len(list_checkpoints(tmp_path)) == 2)
+    message = fail_to_train(tmp_path, model, tokenizer, training_data, max_steps=9, checkpoint_steps=1)
+    assert re.match(r"the loss of step 3 is nan, in (\d+) of \1 batches, of \d+ training pairs \(\d+, ", message)
+    assert re.search(r"warmup_steps \(2\).*learning_rate_scale \(1.0\)", message)
+    checkpoints = list_checkpoints(tmp_path)
     assert [path.name for path in checkpoints] == ["checkpoint-1", "checkpoint-2"]
     assert all(value.isfinite().all() for value in load_file(checkpoints[-1] / "model.safetensors").values())
 
@@ -217,32 +270,20 @@ def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, tokenizer, tr
     """Where every loss is finite. The rows named are the update's, counted from 1."""
     model = new_model(tokenizer)
     model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
-    lengths = pair_lengths(training_data)
-    first = update_batches(epoch_batches(*lengths, 150, 0, 0), *lengths, 500)[0]
+    first = first_epoch(training_data, options_for(tmp_path))[0]
     named = ", ".join(str(row + 1) for row in np.concatenate(first)[:5])
-    with pytest.raises(ValueError) as raised:
-        train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))
-    message = str(raised.value)
+    message = fail_to_train(tmp_path, model, tokenizer, training_data)
     assert message.startswith(f"the gradient norm of step 1 is nan, in {len(first)} of {len(first)} batches, of ")
     assert f" of {sum(map(len, first))} training pairs ({named}, ...)" in message
-    assert list_checkpoints(tmp_path / "run") == []
+    assert list_checkpoints(tmp_path) == []
 
 
 def test_only_the_batch_that_went_wrong_is_named(tmp_path, tokenizer, training_data):
-    model, calls = new_model(tokenizer), []
-
-    def spoil(module, arguments, output):
-        calls.append(True)
-        if len(calls) == 2:
-            output.last_hidden_state = output.last_hidden_state * float("inf")
-        return output
-
-    model.get_decoder().register_forward_hook(spoil)
-    lengths = pair_lengths(training_data)
-    second = update_batches(epoch_batches(*lengths, 150, 0, 0), *lengths, 500)[0][1]
-    message = rf"^the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]"
-    with pytest.raises(ValueError, match=message):
-        train(model, tokenizer, training_data, None, options_for(tmp_path / "run"))
+    model, calls = new_model(tokenizer), itertools.count(1)
+    multiply_output(model, math.inf, lambda: next(calls) == 2)
+    second = first_epoch(training_data, options_for(tmp_path))[0][1]
+    message = fail_to_train(tmp_path, model, tokenizer, training_data)
+    assert re.match(rf"the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]", message)
 
 
 def test_clipping_bounds_the_gradient_and_tensorboard_has_its_norm(tmp_path, tokenizer, training_data):
@@ -269,17 +310,19 @@ def scalars(run):
     }
 
 
-def test_early_stopping(tmp_path, data, monkeypatch):
-    """Two validations without a new best end the run; TensorBoard has them; resuming goes no further."""
-    from modeling_vanilla.training import trainer
-
-    bleus = [1.0, 3.0, 2.0, 3.0, 9.0]
+def set_scores(monkeypatch, *bleus):
+    """Let the validations find these BLEUs, one after the other."""
     scores = iter(bleus)
     monkeypatch.setattr(
         trainer,
         "validate",
         lambda *_: {"loss": 1.0, "perplexity": math.e, "bleu": next(scores), "chrf": 0.0, "bleu_signature": "x"},
     )
+
+
+def test_early_stopping(tmp_path, data, monkeypatch):
+    """Two validations without a new best end the run; TensorBoard has them; resuming goes no further."""
+    set_scores(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
     results = run_to(tmp_path / "run", data, 100, validate_steps=2, early_stopping=2)
     assert results["steps"] == 8
     assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
@@ -340,45 +383,30 @@ def test_compiled_training_is_the_same(tmp_path, tokenizer, training_data):
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
-def _spoil_state(spoil, module, arguments, output):
-    spoiled = spoil(module, arguments, output.last_hidden_state)
-    if spoiled is not None:
-        output.last_hidden_state = spoiled
-    return output
-
-
 def test_a_model_of_another_shape_of_update_is_refused(tmp_path, tokenizer, training_data):
-    with pytest.raises(ValueError, match=r"^tokens_per_update: 1000000 is more than all training data has"):
-        train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path, tokens_per_update=1_000_000))
-    with pytest.raises(ValueError, match=r"^tokens_per_batch: 3 cannot hold pair"):
-        train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path, tokens_per_batch=3))
+    for overrides, message in (
+        ({"tokens_per_update": 1_000_000}, "tokens_per_update: 1000000 is more than all training data has"),
+        ({"tokens_per_batch": 3}, "tokens_per_batch: 3 cannot hold pair"),
+    ):
+        assert fail_to_train(tmp_path, new_model(tokenizer), tokenizer, training_data, **overrides).startswith(message)
     assert list(tmp_path.glob("checkpoint*")) == []
 
 
+BAD_OPTIONS = {
+    0: "max_steps tokens_per_update warmup_steps validate_steps checkpoint_steps keep_checkpoints average_checkpoints "
+    "early_stopping",
+    -1: "tokens_per_batch seed data_workers",
+    6: "average_checkpoints",
+    math.nan: "max_minutes",
+    math.inf: "learning_rate_scale",
+    -0.5: "max_minutes max_grad_norm checkpoint_minutes sustained_tflops",
+    "fp8": "mixed_precision",
+    "14a": "bleu_tokenize",
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_steps", 0),
-        ("tokens_per_update", 0),
-        ("tokens_per_batch", -1),
-        ("warmup_steps", 0),
-        ("validate_steps", 0),
-        ("checkpoint_steps", 0),
-        ("keep_checkpoints", 0),
-        ("average_checkpoints", 0),
-        ("average_checkpoints", 6),
-        ("max_minutes", 0.0),
-        ("max_minutes", math.nan),
-        ("learning_rate_scale", math.inf),
-        ("max_grad_norm", -1.0),
-        ("checkpoint_minutes", 0.0),
-        ("seed", -1),
-        ("data_workers", -1),
-        ("mixed_precision", "fp8"),
-        ("bleu_tokenize", "14a"),
-        ("early_stopping", 0),
-        ("sustained_tflops", 0.0),
-    ],
+    ("name", "value"), [(name, bad) for bad, names in BAD_OPTIONS.items() for name in names.split()]
 )
 def test_options_that_nothing_can_be_trained_with(name, value):
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
@@ -443,16 +471,65 @@ def test_resuming_a_finished_run_trains_no_further(tmp_path, data):
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
-def test_the_best_checkpoint_is_kept(tmp_path, data, monkeypatch):
-    """The step of the best validation has a checkpoint even where none was due, and it outlives the last few."""
-    from modeling_vanilla.training import trainer
+def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
+    """Resumed from the end, which no schedule asked for, the run keeps it, too."""
+    set_scores(monkeypatch, 1.0, 9.0, 2.0, 3.0, 4.0)
+    run = tmp_path / "run"
+    run_to(run, data, 4, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
+    last = load_file(run / "last-4" / "model.safetensors")
+    run_to(run, data, 9, resume=True, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
+    assert {path.name for path in run.glob("*-*")} == {"checkpoint-9"}
+    best = load_file(run / "best" / "model.safetensors")
+    assert all(torch.equal(value, best[name]) for name, value in last.items())
 
-    scores = iter([1.0, 9.0, 2.0, 3.0])
-    monkeypatch.setattr(
-        trainer, "validate", lambda *_: {"loss": 1.0, "perplexity": math.e, "bleu": next(scores), "chrf": 0.0}
-    )
-    run_to(tmp_path / "run", data, 8, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-4", "checkpoint-8"]
+
+def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):
+    """In 16 bits fp16 is NaN within some steps, and bf16 loses most of what Adam adds."""
+    run_to(tmp_path / "first", data, 1)
+    folder = tmp_path / "first" / "model"
+    VanillaForConditionalGeneration.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
+    options = TranslationOptions(model=str(folder))
+    train_translation(data, options_for(tmp_path / "run", max_steps=8, tokens_per_update=900), options)
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+    assert all(value.isfinite().all() for value in weights.values())
+
+
+class Fp16OnCpu(Accelerator):
+    """accelerate's fp16 with the scaler of the loss, which it refuses on a CPU."""
+
+    mixed_precision = property(lambda self: "fp16")
+
+    def __init__(self, **keywords):
+        super().__init__(**keywords)
+        self.native_amp = True
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+
+
+def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, data, monkeypatch):
+    run_to(tmp_path / "fp32", data, 4)
+    monkeypatch.setattr(trainer, "Accelerator", Fp16OnCpu)
+    run_to(tmp_path / "whole", data, 4)
+    norms = [list(scalars(tmp_path / name)["gradient_norm"].values()) for name in ("fp32", "whole")]
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+    run_to(tmp_path / "parts", data, 3)
+    run_to(tmp_path / "parts", data, 4, resume=True)
+    ends = [load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts")]
+    assert ends[0]["scaler"] == ends[1]["scaler"]
+    assert (ends[0]["scaler"]["scale"], ends[0]["scaler"]["_growth_tracker"]) == (2.0**10, 0)
+    assert ends[0]["losses"] == ends[1]["losses"]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_processes_share_the_test_set(monkeypatch, rank):
+    """Each translates every so many sentences, and gets all of them in order."""
+    sentences = [str(number) for number in range(7)]
+    shares = [[f"translated {text}" for text in sentences[rank::3]] for rank in range(3)]
+    state = SimpleNamespace(process_index=rank, num_processes=3, is_main_process=rank == 0)
+    monkeypatch.setattr(validation, "PartialState", lambda: state)
+    monkeypatch.setattr(validation, "translate", lambda *given, **_: [f"translated {text}" for text in given[2]])
+    monkeypatch.setattr(validation, "gather_object", lambda own: shares if own == [shares[rank]] else None)
+    assert validation.translate_together(None, None, sentences) == [f"translated {text}" for text in sentences]
 
 
 DISTRIBUTED = """

@@ -23,7 +23,9 @@ from ..io import whole_folder, write_json
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
+BEST = "best"
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")  # of the schedule: these are averaged
+_LAST = re.compile(r"last-(\d+)")  # of any other step: to resume from
 
 
 def whole_model(accelerator: Accelerator, model) -> PreTrainedModel:
@@ -42,20 +44,27 @@ def whole_model(accelerator: Accelerator, model) -> PreTrainedModel:
 
 
 def save_checkpoint(
-    run: Path, accelerator: Accelerator, model, optimizer, tokenizer: PreTrainedTokenizerBase, progress: dict
+    run: Path,
+    accelerator: Accelerator,
+    model,
+    optimizer,
+    tokenizer: PreTrainedTokenizerBase,
+    progress: dict,
+    scheduled: bool = True,
 ) -> Path:
-    """Write run/checkpoint-STEP: a model folder that from_pretrained loads, and all that resuming needs.
+    """Write a model folder that from_pretrained loads, with all that resuming needs: moments and progress.
 
     Every process must call this. The folder is written under another name and renamed, so that one with this name is
     always whole, and what a killed process leaves behind is never taken for one.
 
     Args:
         progress: what JSON can hold, with the "step".
+        scheduled: write run/checkpoint-STEP, which list_checkpoints finds; otherwise run/last-STEP.
 
     Raises:
-        OSError: if it cannot be written; nothing half-written stays.
+        OSError: it cannot be written; nothing half-written stays.
     """
-    final = run / f"checkpoint-{progress['step']}"
+    final = run / f"{'checkpoint' if scheduled else 'last'}-{progress['step']}"
     whole = whole_model(accelerator, model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)  # empty but on the main process
@@ -67,6 +76,19 @@ def save_checkpoint(
             write_json(part / PROGRESS, progress)
     accelerator.wait_for_everyone()
     return final
+
+
+def save_best(run: Path, accelerator: Accelerator, model, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model folder run/best, in place of the one before. Every process must call this.
+
+    Raises:
+        OSError: it cannot be written; the one before stays.
+    """
+    whole = whole_model(accelerator, model)
+    if accelerator.is_main_process:
+        with whole_folder(run / BEST) as part:
+            save_model(whole, tokenizer, part)
+    accelerator.wait_for_everyone()
 
 
 def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict | None = None) -> None:
@@ -103,26 +125,35 @@ def load_optimizer(checkpoint: Path, model, optimizer) -> None:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
-    found = [path for path in Path(run).glob("checkpoint-*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=checkpoint_step)
+    """The whole checkpoints of a run that its schedule asked for, oldest first."""
+    return _find(run, _CHECKPOINT)
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The whole checkpoint of the highest step, of the schedule or not."""
+    return max(_find(run, _CHECKPOINT) + _find(run, _LAST), key=checkpoint_step, default=None)
+
+
+def _find(run: Path, name: re.Pattern) -> list[Path]:
+    return sorted((path for path in Path(run).glob("*-*") if name.fullmatch(path.name)), key=checkpoint_step)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
     """The step after which a checkpoint of a run was written."""
-    return int(_NAME.fullmatch(checkpoint.name).group(1))
+    return int(checkpoint.name.rpartition("-")[2])
 
 
-def prune_checkpoints(run: Path, keep: int, best: int | None) -> None:
-    """Delete all but the last `keep` checkpoints and the one of step `best`, and what killed processes left of others.
+def prune_checkpoints(run: Path, keep: int) -> None:
+    """Delete all checkpoints but the last `keep` of the schedule and the newest, and what killed processes left.
 
     Raises:
-        OSError: if one cannot be deleted.
+        OSError: one cannot be deleted.
     """
-    for part in run.glob("checkpoint-*.part"):
+    for part in (*run.glob("checkpoint-*.part"), *run.glob("last-*.part")):
         shutil.rmtree(part)
-    for path in list_checkpoints(run)[:-keep]:
-        if path.name != f"checkpoint-{best}":
+    newest = newest_checkpoint(run)
+    for path in _find(run, _CHECKPOINT)[:-keep] + _find(run, _LAST):
+        if path != newest:
             # Under another name, so that one that is deleted by half is no checkpoint.
             shutil.rmtree(path.rename(path.with_name(path.name + ".part")))
 

@@ -1,6 +1,7 @@
-"""Memory: the largest batch that a device holds, and a CPU's that is not asked for again at every step."""
+"""Memory: the largest batch that a device holds, and what a CPU keeps between steps."""
 
 import ctypes
+import os
 import sys
 
 import numpy as np
@@ -70,4 +71,16 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)  # as a size it is the largest there is: never
 
 
+def bound_kernel_caches() -> None:
+    """Let oneDNN keep fewer of its compiled kernels, unless the environment says how many.
+
+    In bf16 it compiles each matrix product for the shapes of its factors, and keeps 1024 of them: with batches of ever
+    other shapes that comes to gigabytes (`python benchmarks/train_step.py --shapes`). Has an effect only before the
+    process's first such product.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and torch's in front of it
+        os.environ.setdefault(name, _KERNELS)
+
+
+_KERNELS = "64"  # an update of one layout of the model needs about 50
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h

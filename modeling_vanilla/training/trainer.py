@@ -1,5 +1,6 @@
 """Section 5: the training loop, on accelerate."""
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -17,29 +18,39 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .batching import collate, epoch_batches, pair_lengths, tokenize_pairs, update_batches
+from .batching import collate, epoch_batches, pair_lengths, update_batches
 from .checkpoints import (
     average_checkpoints,
     checkpoint_step,
     list_checkpoints,
     load_optimizer,
+    newest_checkpoint,
     prune_checkpoints,
+    save_best,
     save_checkpoint,
     whole_model,
 )
-from .memory import fit_batch, keep_freed_memory
+from .memory import bound_kernel_caches, fit_batch, keep_freed_memory
 from .optimization import adam, learning_rate
 from .options import TrainingOptions
 from .validation import validate
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Progress:
     """How far a run is; all that a checkpoint holds besides weights and moments.
 
-    seconds: of training, without validation and checkpoints. tokens: real tokens read, both sides. positions: those,
-    padding included. tokens_per_batch: what fit_batch found. averaged: steps of the checkpoints that the final model is
-    the mean of. losses: each update's, in nats per target token, label-smoothed. validations: one entry each.
+    Attributes:
+        step: updates taken. epoch, updates_of_epoch: complete epochs, and updates of the current one.
+        seconds: time spent in updates, without validation and checkpoints.
+        tokens, positions: read so far on both sides, without and with padding.
+        tokens_per_batch: what fit_batch found.
+        scaler: state of the scaler of the loss, in fp16.
+        averaged: steps of the checkpoints that the final model is the mean of.
+        losses: of each update, in nats per target token, label-smoothed.
+        validations: the step and the scores of each.
     """
 
     step: int = 0
@@ -49,26 +60,37 @@ class Progress:
     tokens: int = 0
     positions: int = 0
     tokens_per_batch: int | None = None
+    scaler: dict | None = None
     averaged: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     validations: list[dict] = field(default_factory=list)
 
+    def add(self, update: "Update", loss: float, seconds: float) -> None:
+        """Count an update."""
+        self.step += 1
+        self.updates_of_epoch += 1
+        self.losses.append(loss)
+        self.seconds += seconds
+        self.tokens += update.tokens
+        self.positions += update.positions
+
     def best(self) -> dict | None:
-        """The validation with the highest BLEU."""
+        """The validation with the highest BLEU, the first of equal ones."""
         return max(self.validations, key=lambda entry: entry["bleu"], default=None)
 
     def stalled(self, patience: int | None) -> bool:
-        """Whether the last `patience` validations were all no better than an earlier one."""
+        """Whether none of the last `patience` validations was better than all before them."""
         return patience is not None and self.best() in self.validations[:-patience]
 
 
 @dataclass
 class Update:
-    """One process's part of one optimizer update.
+    """One process's share of one optimizer update.
 
-    batches: its batches, collated. rows: their rows of the training data. weights: 1 for each batch, 0 for one that is
-    there only because another process has one more. target_tokens, tokens, positions: of the whole update, on all
-    processes.
+    Attributes:
+        batches: its batches, collated. rows: their rows of the training data.
+        weights: 1 for each batch, 0 for one that only fills up a share that is one batch short.
+        target_tokens, tokens, positions: of the whole update, on all processes.
     """
 
     batches: list[dict]
@@ -92,91 +114,50 @@ def train(
     Args:
         training_data: as tokenize_training_pairs gives it.
         validation_pairs: string columns "source" and "target", or None not to validate.
-        progress: where to go on; the model's weights and the optimizer's moments are then of the run's last checkpoint.
+        progress: of the run's newest checkpoint, to resume from that; the model has its weights.
 
     Raises:
-        ValueError: if the data do not fill one update, or a loss or gradient is not finite.
-        OSError: if a checkpoint cannot be written.
+        ValueError: the data do not fill one update, or a loss or gradient is not finite.
+        OSError: a checkpoint cannot be written.
     """
-    run = Path(options.output_dir)
-    accelerator = Accelerator(mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=run)
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
-    resumed, progress = progress is not None, progress or Progress()
+    accelerator = Accelerator(
+        mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
+    )
     model, optimizer = _prepare(accelerator, model)
-    if resumed:
-        load_optimizer(list_checkpoints(run)[-1], model, optimizer)
-    elif options.fit_batch:
-        progress.tokens_per_batch = fit_batch(accelerator, model, pair_lengths(training_data), options.tokens_per_batch)
+    if progress is None:
+        progress = _start(accelerator, model, training_data, options)
+    else:
+        _resume(accelerator, model, optimizer, progress, options)
     options = replace(options, tokens_per_batch=progress.tokens_per_batch or options.tokens_per_batch)
-    save = partial(_save, run, accelerator, model, optimizer, tokenizer, progress, options)
-    validation_data = None if validation_pairs is None else tokenize_pairs(validation_pairs, tokenizer)
     compiled = torch.compile(model, dynamic=True) if options.compile else model
-
-    def over() -> bool:
-        out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
-        stalled = progress.stalled(options.early_stopping)
-        return _agree(accelerator, progress.step >= options.max_steps or out_of_time or stalled)
-
-    accelerator.init_trackers("tensorboard")
     updates = _updates(training_data, tokenizer, options, progress, accelerator)
-    last_save = start = time.monotonic()
-    finished = over()
+    save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
+    accelerator.init_trackers("tensorboard")
+    finished, saved = _finished(accelerator, progress, options), time.monotonic()
     with tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05) as bar:
         while not finished:
+            start = time.monotonic()
             update = next(updates)
             loss, norm = _take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
-            progress.step += 1
-            progress.updates_of_epoch += 1
-            progress.losses.append(loss)
-            progress.seconds += time.monotonic() - start
-            progress.tokens += update.tokens
-            progress.positions += update.positions
-            speed = progress.tokens / progress.seconds
+            progress.add(update, loss, time.monotonic() - start)
             rate = optimizer.param_groups[0]["lr"]
-            figures = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "tokens_per_second": speed}
-            accelerator.log(figures, step=progress.step)
-            bar.total = _expected_steps(progress, options)
-            bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s", refresh=False)
-            bar.update()
-
-            finished, best = over(), False
-            if validation_data is not None and (finished or progress.step % options.validate_steps == 0):
-                scores = validate(
-                    accelerator,
-                    model,
-                    tokenizer,
-                    validation_pairs,
-                    validation_data,
-                    options.tokens_per_batch,
-                    options.bleu_tokenize,
-                )
-                progress.validations.append({"step": progress.step, **scores})
-                best = progress.best() is progress.validations[-1]
-                accelerator.log(_numbers("validation", scores), step=progress.step)
-                if accelerator.is_main_process:
-                    bar.write(f"step {progress.step}: " + ", ".join(f"{key} {scores[key]:.2f}" for key in _SHOWN))
-                finished = over()
-            by_step = options.checkpoint_steps is not None and progress.step % options.checkpoint_steps == 0
-            minutes = (time.monotonic() - last_save) / 60
-            by_time = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
-            if _agree(accelerator, finished or best or by_step or by_time):
-                save()
-                last_save = time.monotonic()
-            start = time.monotonic()
+            _report(accelerator, bar, progress, options, {"loss": loss, "gradient_norm": norm, "learning_rate": rate})
+            finished = _finished(accelerator, progress, options)
+            if validation_pairs is not None and (finished or progress.step % options.validate_steps == 0):
+                _validate(accelerator, bar, model, tokenizer, validation_pairs, progress, options)
+                finished = _finished(accelerator, progress, options)  # early stopping
+            if save(finished, saved):
+                saved = time.monotonic()
     for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
         tracker.finish()
-    trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
-    last = list_checkpoints(run)[-options.average_checkpoints :]
-    progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
-    trained.load_state_dict(average_checkpoints(last), strict=False)
-    trained.tie_weights()
-    accelerator.wait_for_everyone()
-    return trained.eval(), progress
+    return _average(accelerator, model, progress, options), progress
 
 
 def _prepare(accelerator: Accelerator, model: PreTrainedModel):
     """Model and optimizer as accelerate wants them trained: spread over the processes, if it was told so (FSDP2)."""
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+        bound_kernel_caches()
     # FSDP2 takes a weight that input and output embedding share, but no third module: the stacks share theirs.
     model.set_input_embeddings(model.get_input_embeddings())
     if accelerator.is_fsdp2 and accelerator.mixed_precision != "no":
@@ -188,17 +169,21 @@ def _prepare(accelerator: Accelerator, model: PreTrainedModel):
     return accelerator.prepare(model, adam(model))
 
 
-def _expected_steps(progress: Progress, options: TrainingOptions) -> int:
-    if options.max_minutes is None:
-        return options.max_steps
-    return min(options.max_steps, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
+def _start(accelerator: Accelerator, model, training_data: Dataset, options: TrainingOptions) -> Progress:
+    if accelerator.is_main_process:
+        for line in options.warnings():
+            logger.warning(line)
+    if not options.fit_batch:
+        return Progress()
+    return Progress(
+        tokens_per_batch=fit_batch(accelerator, model, pair_lengths(training_data), options.tokens_per_batch)
+    )
 
 
-def _numbers(prefix: str, scores: dict) -> dict[str, float]:
-    return {f"{prefix}_{name}": value for name, value in scores.items() if not isinstance(value, str)}
-
-
-_SHOWN = ("loss", "perplexity", "bleu")
+def _resume(accelerator: Accelerator, model, optimizer, progress: Progress, options: TrainingOptions) -> None:
+    load_optimizer(newest_checkpoint(Path(options.output_dir)), model, optimizer)
+    if accelerator.scaler is not None and progress.scaler is not None:
+        accelerator.scaler.load_state_dict(progress.scaler)
 
 
 def _updates(
@@ -208,45 +193,48 @@ def _updates(
     progress: Progress,
     accelerator: Accelerator,
 ) -> Iterator[Update]:
-    """This process's part of every update from `progress` on, epoch after epoch, without end.
+    """This process's share of every update from `progress` on, epoch after epoch, without end.
 
     An update's batches are dealt out to the processes in turn, so that which sentences make an update does not depend
     on how many processes there are.
     """
-    rank, world = accelerator.process_index, accelerator.num_processes
     data = training_data.select_columns(["input_ids", "labels"])
     lengths = pair_lengths(data)
     while True:
         batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, progress.epoch)
         plan = update_batches(batches, *lengths, options.tokens_per_update)[progress.updates_of_epoch :]
-        # Every process must take part in as many backward passes: the one too few repeats a batch with weight 0.
-        rounds = [math.ceil(len(update) / world) for update in plan]
-        own = [
-            [update[rank + turn * world] if rank + turn * world < len(update) else None for turn in range(count)]
-            for update, count in zip(plan, rounds, strict=True)
-        ]
-        read = [[update[0] if rows is None else rows for rows in part] for update, part in zip(plan, own, strict=True)]
+        shares = [_share(update, accelerator.process_index, accelerator.num_processes) for update in plan]
         loader = DataLoader(
             data,
-            batch_sampler=[rows for part in read for rows in part],
+            batch_sampler=[batch for share, _ in shares for batch in share],
             collate_fn=partial(collate, pad_token_id=tokenizer.pad_token_id),
             num_workers=options.data_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
         loaded = iter(loader)
-        for update, part, part_rows in zip(plan, own, read, strict=True):
+        for update, (share, weights) in zip(plan, shares, strict=True):
             rows = np.concatenate(update)
-            targets = int(lengths[1][rows].sum())
+            target_tokens = int(lengths[1][rows].sum())
             yield Update(
-                batches=[next(loaded) for _ in part],
-                rows=part_rows,
-                weights=[float(batch is not None) for batch in part],
-                target_tokens=targets,
-                tokens=targets + int(lengths[0][rows].sum()),
+                batches=[next(loaded) for _ in share],
+                rows=share,
+                weights=weights,
+                target_tokens=target_tokens,
+                tokens=target_tokens + int(lengths[0][rows].sum()),
                 positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
             )
         progress.epoch += 1
         progress.updates_of_epoch = 0
+
+
+def _share(update: list[np.ndarray], rank: int, world: int) -> tuple[list[np.ndarray], list[float]]:
+    """The batches of an update that fall to process `rank` of `world`, and their weights.
+
+    Every process must take part in as many backward passes: a share that is one short repeats a batch with weight 0.
+    """
+    own = update[rank::world]
+    missing = math.ceil(len(update) / world) - len(own)
+    return own + [update[0]] * missing, [1.0] * len(own) + [0.0] * missing
 
 
 def _take_step(
@@ -279,9 +267,10 @@ def _take_step(
 
 
 def _gradient_norm(accelerator: Accelerator, model, limit: float | None) -> float:
-    """The norm of the whole gradient, before it is clipped to `limit`."""
+    """The norm of the whole gradient, without the scale of fp16's loss, before it is clipped to `limit`."""
     if limit is not None:
         return float(accelerator.clip_grad_norm_(model.parameters(), limit))
+    accelerator.unscale_gradients()  # as clip_grad_norm_ does
     return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
 
@@ -301,16 +290,91 @@ def _divergence(step: int, loss: float, norm: float, losses: list, update: Updat
 _NAMED_ROWS = 5
 
 
-def _save(run, accelerator, model, optimizer, tokenizer, progress: Progress, options: TrainingOptions) -> None:
-    save_checkpoint(run, accelerator, model, optimizer, tokenizer, asdict(progress))
+def _report(accelerator: Accelerator, bar, progress: Progress, options: TrainingOptions, figures: dict) -> None:
+    """An update's figures, to TensorBoard and beside the progress bar."""
+    speed = progress.tokens / progress.seconds
+    accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
+    bar.total = options.max_steps
+    if options.max_minutes is not None:
+        bar.total = min(bar.total, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
+    bar.set_postfix_str(f"loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+    bar.update()
+
+
+def _validate(
+    accelerator: Accelerator,
+    bar,
+    model,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    progress: Progress,
+    options: TrainingOptions,
+) -> None:
+    """Validate, report the scores, and save the model in best/ if its BLEU is the best so far."""
+    scores = validate(accelerator, model, tokenizer, pairs, options.tokens_per_batch, options.bleu_tokenize)
+    progress.validations.append({"step": progress.step, **scores})
+    numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
+    accelerator.log(numbers, step=progress.step)
     if accelerator.is_main_process:
-        best = progress.best()
-        prune_checkpoints(run, options.keep_checkpoints, None if best is None else best["step"])
+        shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
+        bar.write(f"step {progress.step}: {shown}")
+    if progress.best() is progress.validations[-1]:
+        save_best(Path(options.output_dir), accelerator, model, tokenizer)
+
+
+def _finished(accelerator: Accelerator, progress: Progress, options: TrainingOptions) -> bool:
+    out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
+    stalled = progress.stalled(options.early_stopping)
+    return _agree(accelerator, progress.step >= options.max_steps or out_of_time or stalled)
+
+
+def _save(
+    accelerator: Accelerator,
+    model,
+    optimizer,
+    tokenizer: PreTrainedTokenizerBase,
+    progress: Progress,
+    options: TrainingOptions,
+    finished: bool,
+    saved: float,
+) -> bool:
+    """Write a checkpoint if one is due: those of the schedule for the average, others only to resume from.
+
+    Args:
+        saved: time.monotonic() of the last one.
+
+    Returns:
+        Whether one was written.
+    """
+    scheduled = progress.step % options.checkpoint_interval == 0
+    minutes = (time.monotonic() - saved) / 60
+    overdue = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
+    if not _agree(accelerator, scheduled or finished or overdue):
+        return False
+    run = Path(options.output_dir)
+    progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
+    save_checkpoint(run, accelerator, model, optimizer, tokenizer, asdict(progress), scheduled)
+    if accelerator.is_main_process:
+        prune_checkpoints(run, options.keep_checkpoints)
+    return True
 
 
 def _agree(accelerator: Accelerator, condition: bool) -> bool:
-    """Whether the main process says so: clocks differ, and what depends on one must be decided once."""
+    """Whether the condition holds on the main process: clocks differ, so one process decides for all."""
     if accelerator.num_processes == 1:
         return condition
     flag = torch.tensor(int(condition and accelerator.is_main_process), device=accelerator.device)
     return bool(accelerator.reduce(flag, reduction="sum"))
+
+
+def _average(accelerator: Accelerator, model, progress: Progress, options: TrainingOptions) -> PreTrainedModel:
+    """The model with the mean of the last checkpoints of the schedule (6.1), or the newest one's weights if none was
+    due. Every process must call this."""
+    run = Path(options.output_dir)
+    trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
+    last = list_checkpoints(run)[-options.average_checkpoints :] or [newest_checkpoint(run)]
+    progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
+    trained.load_state_dict(average_checkpoints(last), strict=False)
+    trained.tie_weights()
+    accelerator.wait_for_everyone()
+    return trained.eval()

@@ -16,12 +16,11 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
-from ..inference import translate
 from ..io import check_unused, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run
 from .batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
-from .checkpoints import list_checkpoints, load_progress, save_model
+from .checkpoints import load_progress, newest_checkpoint, save_model
 from .cost import measured_rate, training_cost
 from .metrics import translation_scores
 from .optimization import learning_rate
@@ -30,6 +29,7 @@ from .reading import load_pairs
 from .resume import check_same_data, check_same_settings, data_digest, write_run
 from .tokenizer import train_tokenizer
 from .trainer import Progress, train
+from .validation import translate_together
 
 
 def train_translation(
@@ -42,7 +42,8 @@ def train_translation(
 
     - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
     - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
-    - `checkpoint-STEP/`: the last checkpoints and the best.
+    - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
+      BLEU was the highest. `last-STEP/`: where the run stopped, if that was after the last checkpoint.
 
     Args:
         overrides: fields of VanillaConfig that replace the preset's; vocab_size is the size of the vocabulary to train.
@@ -63,8 +64,8 @@ def train_translation(
     else:
         check_unused("output_dir", run)
     check_model_options(options, overrides)
-    checkpoints = list_checkpoints(run) if options.resume else []
-    start_folder = str(checkpoints[-1]) if checkpoints else options.model
+    checkpoint = newest_checkpoint(run) if options.resume else None
+    start_folder = options.model if checkpoint is None else str(checkpoint)
 
     # Without the argument accelerate would take processes on CPUs for as many separate runs.
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
@@ -85,14 +86,13 @@ def train_translation(
         write_run(run, settings, digest)
     state.wait_for_everyone()
 
-    progress = Progress(**load_progress(checkpoints[-1])) if checkpoints else None
+    progress = None if checkpoint is None else Progress(**load_progress(checkpoint))
     start = time.monotonic()
     model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
     results = {
         **_test_scores(model, tokenizer, pairs, training),
         **_training_results(model, training_data, training, progress),
         "total_seconds": round(time.monotonic() - start, 1),
-        "example": (pairs.get("test") or pairs["train"])["source"][0],
         "vocabulary": len(tokenizer),
         "removed": removed,
         "settings": settings,
@@ -130,7 +130,7 @@ def _tokenizer(
     if folder is not None:
         if not (Path(folder) / "tokenizer_config.json").is_file():
             raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     shared = [None]
     if PartialState().is_main_process:
         texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
@@ -152,7 +152,7 @@ def _model(
             f"the model {start_folder or options.preset} has {size}"
         )
     if start_folder is not None:
-        return _in_memory(VanillaForConditionalGeneration.from_pretrained(start_folder))
+        return _in_memory(VanillaForConditionalGeneration.from_pretrained(start_folder, dtype=torch.float32))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -184,7 +184,7 @@ def _test_scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training
         return {"test_sentences": 0}
     precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
     with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
-        translations = translate(model, tokenizer, test["source"][:], show_progress=PartialState().is_main_process)
+        translations = translate_together(model, tokenizer, test["source"][:], show_progress=True)
     scores = translation_scores(translations, test["target"][:], tokenize=training.bleu_tokenize)
     return {**scores, "test_sentences": len(test)}
 

@@ -1,15 +1,15 @@
-"""Validation while training: loss, perplexity per word piece, BLEU and chrF."""
+"""Validation while training, and the translation of a test set by all processes together."""
 
 import math
+from collections.abc import Sequence
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from ..inference import translate
-from .batching import collate, epoch_batches, pair_lengths
+from ..inference import score_pairs, translate
 from .checkpoints import whole_model
 from .metrics import translation_scores
 
@@ -19,46 +19,44 @@ def validate(
     model,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
-    tokenized: Dataset,
     tokens_per_batch: int,
     bleu_tokenize: str,
 ) -> dict:
-    """Score the model as it is on `pairs`; `tokenized` is what tokenize_pairs makes of them.
+    """Score the model as it is on `pairs`, which have the string columns "source" and "target".
+
+    Every process must call this.
 
     Returns:
         "loss" in nats per word piece, without label smoothing, "perplexity" per word piece, and translation_scores.
     """
     model = whole_model(accelerator, model).eval()
-    rank, world = accelerator.process_index, accelerator.num_processes
-    with accelerator.autocast(), torch.inference_mode():
-        own = tokenized.select(range(rank, len(tokenized), world))
-        sums = torch.tensor(negative_log_likelihood(model, own, tokenizer.pad_token_id, tokens_per_batch))
-        translations = translate(model, tokenizer, pairs["source"][rank::world], tokens_per_batch)
+    sources, targets = pairs["source"][:], pairs["target"][:]
+    own = slice(accelerator.process_index, None, accelerator.num_processes)
+    with accelerator.autocast():
+        scores = score_pairs(model, tokenizer, sources[own], targets[own], tokens_per_batch)
+        translations = translate_together(model, tokenizer, sources, tokens_per_batch)
+    sums = torch.tensor([-sum(score.log_prob for score in scores), float(sum(score.tokens for score in scores))])
     nll, tokens = accelerator.reduce(sums.to(accelerator.device), reduction="sum").tolist()
-    rows = dict(zip(range(rank, len(pairs), world), translations, strict=True))
-    everyone = {row: text for part in gather_object([rows]) for row, text in part.items()}
-    predictions = [everyone[row] for row in range(len(pairs))]
-    scores = translation_scores(predictions, list(pairs["target"]), tokenize=bleu_tokenize)
-    return {"loss": nll / tokens, "perplexity": math.exp(min(nll / tokens, 700)), **scores}
+    perplexity = math.exp(min(nll / tokens, 700))  # exp overflows beyond 709
+    return {"loss": nll / tokens, "perplexity": perplexity, **translation_scores(translations, targets, bleu_tokenize)}
 
 
-def negative_log_likelihood(
-    model: PreTrainedModel, tokenized: Dataset, pad_token_id: int, tokens_per_batch: int
-) -> tuple[float, float]:
-    """The sum of -ln p over all target tokens, and their number."""
-    total, count = 0.0, 0
-    lengths = pair_lengths(tokenized)
-    longest = int(max((side.max(initial=1) for side in lengths), default=1))
-    for rows in epoch_batches(*lengths, max(tokens_per_batch, longest), seed=0, epoch=0):
-        batch = {
-            name: value.to(model.device)
-            for name, value in collate([tokenized[int(row)] for row in rows], pad_token_id).items()
-        }
-        labels = batch.pop("labels")
-        inputs = model.prepare_decoder_input_ids_from_labels(labels)
-        logits = model(**batch, decoder_input_ids=inputs, use_cache=False).logits
-        total += float(
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        )
-        count += int((labels != -100).sum())
-    return total, float(count)
+def translate_together(
+    model,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    tokens_per_batch: int = 4096,
+    show_progress: bool = False,
+) -> list[str]:
+    """Translate `sources` as `translate` does; each process translates its share, and gets all translations.
+
+    Every process must call this.
+    """
+    state = PartialState()
+    own = slice(state.process_index, None, state.num_processes)
+    shown = show_progress and state.is_main_process
+    shares = gather_object([translate(model, tokenizer, sources[own], tokens_per_batch, show_progress=shown)])
+    translations = [""] * len(sources)
+    for index, share in enumerate(shares):
+        translations[index :: state.num_processes] = share
+    return translations
