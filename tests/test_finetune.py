@@ -89,7 +89,7 @@ def test_the_first_loss_is_that_of_our_own_loop(tmp_path, data, make_folder, bat
 
 def test_resumed_is_as_if_never_interrupted(tmp_path, data, make_folder):
     """Interrupted in the middle of the second epoch: other batches than the first's, and dropout, must go on."""
-    options = FinetuningOptions(make_folder(dropout=0.2), tokens_per_batch=1000)
+    options = FinetuningOptions(make_folder(dropout=0.2), tokens_per_batch=1300)
     run = tmp_path / "run"
     arguments = partial(arguments_for, run, max_steps=6, save_steps=2, eval_steps=2, save_total_limit=None)
     finetune(data, options, arguments())

@@ -131,7 +131,8 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, tokenizer, training_d
     assert progress.losses == pytest.approx(expected, abs=1e-5)
     parameters = dict(trained.named_parameters())
     for name, value in plain.named_parameters():
-        torch.testing.assert_close(parameters[name], value, rtol=0, atol=1e-5, msg=name)
+        # Adam divides by the gradient's own size, so that where that is rounding, rounding is what differs.
+        torch.testing.assert_close(parameters[name], value, rtol=0, atol=5e-5, msg=name)
     start = new_model(tokenizer).state_dict()
     assert max(float((value.detach() - start[name]).abs().max()) for name, value in parameters.items()) > 0.1
 

@@ -79,7 +79,8 @@ def _escape(value) -> str:
 def _dataset(results: dict) -> str | None:
     """The name of the data set on the Hub; None for files and for a folder of this machine."""
     name = results["settings"]["data"]["dataset_name"]
-    return name if name and not Path(name).exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else None
+    named = name and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
+    return name if named and not Path(name).exists() else None
 
 
 def _training(results: dict) -> str:

@@ -170,7 +170,7 @@ class TrainingOptions:
     early_stopping: int | None = _option(None, "Stop when so many validations in a row have not raised the best BLEU.")
     checkpoint_steps: int | None = _option(
         None,
-        "Write a checkpoint every so many updates; by default 1.5% of max_steps, but at least 10: 1500 of the base "
+        "Write a checkpoint every so many updates; by default 1.5%% of max_steps, but at least 10: 1500 of the base "
         "model's 100000, the paper's 10 minutes.",
     )
     checkpoint_minutes: float | None = _option(
