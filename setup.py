@@ -11,7 +11,6 @@ version = re.search(r'^__version__ = "(.+)"$', (here / "modeling_vanilla/__init_
 train = [
     "accelerate>=1.10",
     "datasets>=4.0",
-    "evaluate>=0.4.5",
     "sacrebleu>=2.5",
     "matplotlib>=3.9",
     "tensorboard>=2.18",
@@ -23,6 +22,7 @@ test = [
     *reproduce,
     *export,
     *convert,
+    "evaluate[evaluator]>=0.4.5",
     "hypothesis>=6.100",
     "parameterized>=0.9",
     "peft>=0.18",
