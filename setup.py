@@ -10,7 +10,7 @@ version = re.search(r'^__version__ = "(.+)"$', (here / "modeling_vanilla/__init_
 
 train = [
     "accelerate>=1.10",
-    "datasets>=4.0",
+    "datasets>=4.4",
     "sacrebleu>=2.5",
     "matplotlib>=3.9",
     "tensorboard>=2.18",

@@ -27,7 +27,11 @@ def main() -> None:
         sys.exit(2)
     command = sys.argv.pop(1)
     sys.argv[0] = f"vanilla {command}"
-    importlib.import_module(f"modeling_vanilla.cli.{command}").main()
+    try:
+        importlib.import_module(f"modeling_vanilla.cli.{command}").main()
+    except ModuleNotFoundError as error:
+        print(f"error: vanilla {command} needs {error.name}, which is not installed; see README", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

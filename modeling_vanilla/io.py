@@ -157,9 +157,16 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise  # of another file, written in the same block, or of no file at all
     except Exception as error:
         # safetensors and tokenizers, written in Rust, raise classes of their own and end the message in the errno.
-        if isinstance(error, OSError) or "(os error " in str(error):
+        if _is_of(error, path) or "(os error " in str(error):
             raise _NotWritten(f"{path}: cannot be written: {error}") from error
         raise
+
+
+def _is_of(error: Exception, path: Path) -> bool:
+    """Whether an error is one of the disk, at this path or its temporary twin, or at no path that it names."""
+    if not isinstance(error, OSError) or isinstance(error, ConnectionError) or error.errno is None:
+        return False
+    return error.filename is None or str(error.filename).startswith((str(path), str(path.resolve())))
 
 
 def _sync(path: Path) -> None:

@@ -70,16 +70,16 @@ def join_pieces(translations: Iterable[str]) -> str:
 
 
 def source_limit(model: PreTrainedModel, max_source_tokens: int = MAX_SOURCE_TOKENS) -> int:
-    """The most tokens of a source: max_source_tokens, or the model's learned positions where those are fewer.
+    """The most tokens of a source: max_source_tokens, or the model's positions where those end earlier.
 
     Raises:
         ValueError: if max_source_tokens is below 8.
     """
     if max_source_tokens < MIN_SOURCE_TOKENS:
         raise ValueError(f"max_source_tokens must be at least {MIN_SOURCE_TOKENS}, not {max_source_tokens}")
-    if getattr(model.config, "position_embedding_type", None) == "learned":
-        return min(max_source_tokens, model.config.max_position_embeddings)
-    return max_source_tokens
+    positions = getattr(model.config, "max_position_embeddings", None)
+    endless = positions is None or getattr(model.config, "position_embedding_type", None) == "sinusoidal"
+    return max_source_tokens if endless else min(max_source_tokens, positions)
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, text: str, limit: int, target: int) -> list[str]:

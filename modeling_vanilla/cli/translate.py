@@ -79,6 +79,8 @@ def run(options: Namespace) -> None:
         for name in excluded:
             if getattr(options, mode) and getattr(options, name) is not None:
                 raise ValueError(f"--{name} cannot be combined with --{mode}")
+    if options.output is not None and options.output == options.alignments:
+        raise ValueError(f"--output and --alignments are both {options.output}")
     with closed_pipe():
         if options.interactive:
             translate_interactively(options)

@@ -77,10 +77,9 @@ def _escape(value) -> str:
 
 
 def _dataset(results: dict) -> str | None:
-    """The name of the data set on the Hub; None for files and for a folder of this machine."""
-    name = results["settings"]["data"]["dataset_name"]
-    named = name and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name)
-    return name if named and not Path(name).exists() else None
+    """The name of the data set on the Hub; None for files and for a folder of the machine that trained."""
+    name = results.get("dataset")
+    return name if name and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
 
 
 def _training(results: dict) -> str:

@@ -29,7 +29,7 @@ def load_translator(
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from error
     tokenizers = [load_tokenizer(Path(folder)) for folder in folders]
     for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():

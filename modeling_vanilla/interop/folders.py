@@ -42,7 +42,7 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
     """Write the model and the tokenizer of the folder `source` in one of FORMATS.
 
     Args:
-        settings: of to_ctranslate2.
+        settings: of to_ctranslate2; to_onnx has none.
 
     Raises:
         ValueError: if `destination` holds something, `source` cannot be loaded, a library is not installed, or for a
@@ -57,7 +57,7 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
     model, tokenizer = load_translator([source])
     with whole_folder(destination) as part:
         if to == "onnx":
-            library.to_onnx(model, part, show_progress=True)
+            library.to_onnx(model, part, show_progress=True, **settings)
             tokenizer.save_pretrained(part)
         else:
             library.to_ctranslate2(model, tokenizer, part, **settings)

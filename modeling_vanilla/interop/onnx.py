@@ -1,8 +1,8 @@
 """Export to ONNX: an encoder, and a decoder with its cache, for onnxruntime and whatever else reads that format.
 
 encoder.onnx    input_ids (B, S), attention_mask (B, S) -> last_hidden_state (B, S, D), and of every decoder layer i
-                memory_key_i (B, H, S, K) and memory_value_i (B, H, S, V): what its cross-attention reads, computed once
-decoder.onnx    input_ids (B, T), encoder_attention_mask (B, S), memory_key_i, memory_value_i, and of the positions
+                encoder_key_i (B, H, S, K) and encoder_value_i (B, H, S, V), which its cross-attention reads
+decoder.onnx    input_ids (B, T), encoder_attention_mask (B, S), encoder_key_i, encoder_value_i, and of the positions
                 before, of which there may be none, past_key_i (B, H, P, K) and past_value_i (B, H, P, V)
                 -> logits (B, T, vocabulary), present_key_i and present_value_i, the next call's past
 
@@ -54,9 +54,9 @@ class Encoder(nn.Module):
         self.model = model.model
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        memory = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        pairs = [layer.cross_attn.keys_and_values(memory, None) for layer in self.model.decoder.layers]
-        return memory, *(tensor for pair in pairs for tensor in pair)
+        hidden_states = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        pairs = [layer.cross_attn.keys_and_values(hidden_states, None) for layer in self.model.decoder.layers]
+        return hidden_states, *(tensor for pair in pairs for tensor in pair)
 
 
 class Decoder(nn.Module):
@@ -70,13 +70,13 @@ class Decoder(nn.Module):
         self,
         input_ids: torch.Tensor,
         encoder_attention_mask: torch.Tensor,
-        memory: list[torch.Tensor],
+        encoder: list[torch.Tensor],
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        cache = EncoderDecoderCache(DynamicCache(_pairs(past)), DynamicCache(_pairs(memory)))
+        cache = EncoderDecoderCache(DynamicCache(_pairs(past)), DynamicCache(_pairs(encoder)))
         rows, source = encoder_attention_mask.shape
         # The layers read the cached keys and values; of the encoder's output only the size is looked at.
-        encoder_hidden_states = memory[0].new_zeros(rows, source, self.model.config.d_model)
+        encoder_hidden_states = encoder[0].new_zeros(rows, source, self.model.config.d_model)
         x = self.model.model.decoder(
             input_ids=input_ids,
             encoder_hidden_states=encoder_hidden_states,
@@ -104,7 +104,7 @@ def _export_encoder(model: VanillaForConditionalGeneration, path: Path) -> None:
         (ids, torch.ones_like(ids)),
         path,
         input_names=["input_ids", "attention_mask"],
-        output_names=["last_hidden_state", *_names("memory", model.config.decoder_layers)],
+        output_names=["last_hidden_state", *_names("encoder", model.config.decoder_layers)],
         dynamic_shapes=(axes, axes),
     )
 
@@ -125,7 +125,7 @@ def _export_decoder(model: VanillaForConditionalGeneration, path: Path) -> None:
             keys_and_values(PAST),
         ),
         path,
-        input_names=["input_ids", "encoder_attention_mask", *_names("memory", layers), *_names("past", layers)],
+        input_names=["input_ids", "encoder_attention_mask", *_names("encoder", layers), *_names("past", layers)],
         output_names=["logits", *_names("present", layers)],
         dynamic_shapes=(
             {0: "B", 1: "T"},

@@ -144,12 +144,12 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
-    """Delete all checkpoints but the last `keep` of the schedule and the newest, and what killed processes left.
+    """Delete all checkpoints but the last `keep` of the schedule and the newest, and unfinished folders.
 
     Raises:
         OSError: one cannot be deleted.
     """
-    for part in (*run.glob("checkpoint-*.part"), *run.glob("last-*.part")):
+    for part in (*run.glob("checkpoint-*.part"), *run.glob("last-*.part"), *run.glob(f"{BEST}*.part")):
         shutil.rmtree(part)
     newest = newest_checkpoint(run)
     for path in _find(run, _CHECKPOINT)[:-keep] + _find(run, _LAST):

@@ -28,7 +28,7 @@ def model_flops(config: VanillaConfig, source_lengths: np.ndarray, target_length
     Causal attention counts in full, T x T, as Eq. 1 computes it; under attention_window r each position counts the
     min(r, n) keys that restricted attention needs (section 4), although the mask here saves none of the others.
     Not counted are embedding look-ups, positions, biases, softmax, dropout, normalisation, residuals, the loss and the
-    optimizer: a small share, that grows the narrower the model is.
+    optimizer: a small share, which grows as the model narrows.
 
     Args:
         source_lengths, target_lengths: (pairs,), tokens of each sentence, end-of-sentence token included.
@@ -54,13 +54,13 @@ def model_flops(config: VanillaConfig, source_lengths: np.ndarray, target_length
     return float(3 * forward.sum())
 
 
-def _attention(config: VanillaConfig, num_heads: int, queries, memory, keys) -> np.ndarray:
-    """Multiply-adds of multi-head attention (3.2.2) of `queries` positions over `memory`, of which each sees `keys`.
+def _attention(config: VanillaConfig, num_heads: int, queries, sources, keys) -> np.ndarray:
+    """Multiply-adds of multi-head attention (3.2.2) of `queries` positions over `sources`, of which each sees `keys`.
 
-    W^Q and W^O work on the queries, d_k and d_v wide; W^K and W^V on the memory, as wide; the score of a key takes d_k
+    W^Q and W^O work on the queries, d_k and d_v wide; W^K and W^V on the sources, as wide; the score of a key takes d_k
     multiply-adds, its value d_v. Hence d_k + d_v is a factor of all.
     """
-    return num_heads * sum(config.head_dims(num_heads)) * (config.d_model * (queries + memory) + queries * keys)
+    return num_heads * sum(config.head_dims(num_heads)) * (config.d_model * (queries + sources) + queries * keys)
 
 
 def _feed_forward(config: VanillaConfig, d_ff: int, tokens) -> np.ndarray:

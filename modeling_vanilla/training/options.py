@@ -226,10 +226,15 @@ class TrainingOptions:
         """Updates from one checkpoint to the next.
 
         The paper averages checkpoints written every 10 minutes (6.1), which are 1500 of the base model's updates of
-        0.4 s (5.2). Counted in updates, as by the clock no two runs would average the same; as a share of the run, so
-        that the last ones lie as near its end in a short run; but at least 10, as writing one takes time, too.
+        0.4 s (5.2) and 600 of the big one's. Counted in updates, as by the clock no two runs would average the same; as
+        a share of the run, so that the last ones lie as near its end in a short run; but at least 10, as writing one
+        takes time, too.
         """
         return self.checkpoint_steps or max(10, round(0.015 * self.max_steps))
+
+    def is_scheduled(self, step: int) -> bool:
+        """Whether a checkpoint after this update is of those to average: they lie evenly up to the last update."""
+        return (self.max_steps - step) % self.checkpoint_interval == 0
 
     def warnings(self) -> list[str]:
         """A line for each setting that can be trained with but does not fit the length of the run."""
@@ -238,6 +243,11 @@ class TrainingOptions:
             lines.append(
                 f"warmup_steps: the learning rate rises for {self.warmup_steps} of {self.max_steps} updates and hardly "
                 "falls; set fewer"
+            )
+        if self.average_checkpoints * self.checkpoint_interval > self.max_steps / 2:
+            lines.append(
+                f"average_checkpoints: {self.average_checkpoints} checkpoints, one every {self.checkpoint_interval} "
+                f"updates, span more than half of {self.max_steps} updates; set fewer, or a smaller checkpoint_steps"
             )
         if self.max_minutes is not None and self.checkpoint_steps is None:
             lines.append(

@@ -20,7 +20,8 @@ def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
     before = _read(run)
     for part, values in settings.items():
-        for name in {**before[part], **values}:
+        # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
+        for name in {**before[part], **values} if part == "model" else values:
             was, now = before[part].get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
             if was != now and name not in MAY_CHANGE_ON_RESUME:
                 raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")

@@ -346,7 +346,7 @@ def _save(
     Returns:
         Whether one was written.
     """
-    scheduled = progress.step % options.checkpoint_interval == 0
+    scheduled = options.is_scheduled(progress.step)
     minutes = (time.monotonic() - saved) / 60
     overdue = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
     if not _agree(accelerator, scheduled or finished or overdue):
@@ -369,10 +369,12 @@ def _agree(accelerator: Accelerator, condition: bool) -> bool:
 
 def _average(accelerator: Accelerator, model, progress: Progress, options: TrainingOptions) -> PreTrainedModel:
     """The model with the mean of the last checkpoints of the schedule (6.1), or the newest one's weights if none was
-    due. Every process must call this."""
+    due. A run that was resumed with another max_steps or checkpoint_steps has checkpoints of another schedule, too,
+    which do not count. Every process must call this."""
     run = Path(options.output_dir)
     trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
-    last = list_checkpoints(run)[-options.average_checkpoints :] or [newest_checkpoint(run)]
+    scheduled = [path for path in list_checkpoints(run) if options.is_scheduled(checkpoint_step(path))]
+    last = scheduled[-options.average_checkpoints :] or [newest_checkpoint(run)]
     progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
     trained.load_state_dict(average_checkpoints(last), strict=False)
     trained.tie_weights()

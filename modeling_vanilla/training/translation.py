@@ -95,6 +95,7 @@ def train_translation(
         "total_seconds": round(time.monotonic() - start, 1),
         "vocabulary": len(tokenizer),
         "removed": removed,
+        "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": settings,
     }
     if state.is_main_process:

@@ -1,6 +1,5 @@
 """Validation while training, and the translation of a test set by all processes together."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..inference import score_pairs, translate
+from ..inference.scoring import PairScore
 from .checkpoints import whole_model
 from .metrics import translation_scores
 
@@ -37,7 +37,7 @@ def validate(
         translations = translate_together(model, tokenizer, sources, tokens_per_batch)
     sums = torch.tensor([-sum(score.log_prob for score in scores), float(sum(score.tokens for score in scores))])
     nll, tokens = accelerator.reduce(sums.to(accelerator.device), reduction="sum").tolist()
-    perplexity = math.exp(min(nll / tokens, 700))  # exp overflows beyond 709
+    perplexity = PairScore(-nll, int(tokens)).perplexity
     return {"loss": nll / tokens, "perplexity": perplexity, **translation_scores(translations, targets, bleu_tokenize)}
 
 
