@@ -10,7 +10,9 @@ On several GPUs:
 
     accelerate launch -m modeling_vanilla train --preset base --train_file train.jsonl --output_dir runs/mine
 
---output_dir then holds model/ (what from_pretrained loads), results.json, loss.png and the last checkpoints.
+--output_dir then holds model/ (what from_pretrained loads), results.json, loss.png, the last checkpoints, of which
+model/ is the average, and best/, the model of the best validation BLEU. After an interruption the same command with
+--resume goes on from the newest checkpoint.
 """
 
 import json
