@@ -47,12 +47,12 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
 LENGTH_PENALTIES = ("gnmt", "length")
 
 
-def length_penalty(length: torch.Tensor | int, alpha: float, kind: str = "gnmt") -> torch.Tensor | float:
+def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
     """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
 
-    kind "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
+    penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
     """
-    return ((5 + length) / 6 if kind == "gnmt" else length) ** alpha
+    return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** alpha
 
 
 def check_generation_inputs(
@@ -81,9 +81,9 @@ def check_generation_inputs(
     check("num_beams", Integral, 1, "a whole number of at least 1")
     check("max_extra_tokens", Integral, 0, "a whole number of at least 0")
     check("length_penalty", Real, -math.inf, "a finite number")
-    kind = settings.get("length_penalty_type", getattr(generation_config, "length_penalty_type", None))
-    if kind is not None and kind not in LENGTH_PENALTIES:
-        raise ValueError(f"length_penalty_type must be one of {', '.join(LENGTH_PENALTIES)}, not {kind!r}")
+    penalty_type = settings.get("length_penalty_type", getattr(generation_config, "length_penalty_type", None))
+    if penalty_type is not None and penalty_type not in LENGTH_PENALTIES:
+        raise ValueError(f"length_penalty_type must be one of {', '.join(LENGTH_PENALTIES)}, not {penalty_type!r}")
     if input_ids is None:
         return
     if input_ids.dim() != 2 or not input_ids.numel():
@@ -97,7 +97,7 @@ def check_generation_inputs(
     if attention_mask is not None and attention_mask.shape != input_ids.shape:
         raise ValueError(
             f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, "
-            f"not {tuple(attention_mask.shape)}"
+            f"not {tuple(attention_mask.shape)}; only forward() takes a mask of four axes"
         )
 
 
@@ -276,7 +276,11 @@ def _expand_cross_attention_cache(output) -> None:
     if cache is None:
         return
     rows, shared = (part.layers[0].keys.shape[0] for part in (cache.self_attention_cache, cache.cross_attention_cache))
-    cache.cross_attention_cache.batch_repeat_interleave(rows // shared)
+    if rows != shared:
+        for layer in cache.cross_attention_cache.layers:
+            layer.keys, layer.values = (
+                kept.repeat_interleave(rows // shared, 0) for kept in (layer.keys, layer.values)
+            )
 
 
 @dataclass
@@ -334,19 +338,18 @@ class Hypotheses:
 class Rules:
     """How hypotheses are scored, which of them finish, and when a sentence is done.
 
-    kind "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as tensor2tensor has them. kind
+    penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as tensor2tensor has them;
     "length" is that of transformers. Its own code is not called, because it needs each source repeated for each beam
-    and neither limits each sentence nor drops those that are done: it took 1.7 times as long (MarianMT beside ours in
-    benchmarks/decode.py).
+    and neither limits each sentence nor drops those that are done: it took 1.7 times as long on the expanded batch.
     """
 
-    kind: str
+    penalty_type: str
     alpha: float
     early_stopping: bool | str
     num_return_sequences: int
 
     def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
-        return length_penalty(length, self.alpha, self.kind)
+        return length_penalty(length, self.alpha, self.penalty_type)
 
     def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Which of the candidates, best first, end, and which of these may enter the finished list.
@@ -357,7 +360,7 @@ class Rules:
         Args:
             ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
         """
-        if self.kind == "gnmt":
+        if self.penalty_type == "gnmt":
             return ended, ended
         ended = ended | at_limit
         return ended, ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
@@ -371,7 +374,7 @@ class Rules:
         """
         if self.early_stopping is True:
             return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
-        if self.kind == "gnmt":
+        if self.penalty_type == "gnmt":
             worst, ahead = finished[:, self.num_return_sequences - 1], limits if self.alpha > 0 else length + 1
         else:
             worst, ahead = finished[:, -1], limits if self.early_stopping == "never" and self.alpha > 0 else length
@@ -411,9 +414,9 @@ class BeamSearch:
         score[:, 1:] = -torch.inf
         alive = Hypotheses(prompts, score, path)
         nothing = alive.gather(limits.new_zeros(len(limits), beams))
-        kind = getattr(config, "length_penalty_type", None) or "gnmt"
+        penalty_type = getattr(config, "length_penalty_type", None) or "gnmt"
         return cls(
-            rules=Rules(kind, config.length_penalty, config.early_stopping, config.num_return_sequences),
+            rules=Rules(penalty_type, config.length_penalty, config.early_stopping, config.num_return_sequences),
             beams=beams,
             eos=prompts.new_empty(0) if eos is None else eos,
             pad=0 if pad is None else int(pad),
