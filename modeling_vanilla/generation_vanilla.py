@@ -50,7 +50,8 @@ LENGTH_PENALTIES = ("gnmt", "length")
 def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
     """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
 
-    penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
+    penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in
+    transformers.
     """
     return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** alpha
 
