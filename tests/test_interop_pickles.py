@@ -55,6 +55,7 @@ HOSTILE = {
     "another shape": with_weight(torch.zeros(3, 4, 5)),
     "no size": with_weight(torch.zeros(0)),
     "many layers": with_settings(encoder_layers=10**6),
+    "a wide layer": with_settings(decoder_ffn_embed_dim=10**9),
     "many positions": with_settings(max_source_positions=10**12, max_target_positions=10**12),
     "layers in words": with_settings(encoder_layers="two"),
     "no number": with_settings(dropout=float("nan")),
