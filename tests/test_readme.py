@@ -16,6 +16,7 @@ BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", TEXT, re.MULTILINE | re.DOT
 # What cannot run in a test, and why.
 NOT_RUN = {
     "make ": "runs these tests, or for minutes",
+    "python3.11 -m venv": "makes an environment",
     "pip install": "changes the environment",
     "accelerate launch": "needs eight GPUs (test_accelerate_configs.py launches it on CPUs)",
     "vanilla push": "needs the Hub (test_push_to_hub.py has a server)",
@@ -23,7 +24,7 @@ NOT_RUN = {
     "--from fairseq": "needs a model of fairseq (test_interop_fairseq.py makes one)",
     'model="you/your-model"': "needs the Hub (test_push_to_hub.py has a server)",
 }
-# Runs before a block or a command: training stops after five checkpoints, one every ten updates.
+# Runs before a block of Python and a command: training stops after five checkpoints, one every ten updates.
 SMALL = """
 import modeling_vanilla.training as training
 check = training.TrainingOptions.__post_init__
@@ -36,7 +37,10 @@ training.TrainingOptions.__post_init__ = small
 COMMANDS = {
     "vanilla": f"#!{sys.executable}\n{SMALL}\nfrom modeling_vanilla.__main__ import main\nmain()\n",
     "python": f"""#!/bin/sh
-case "$1" in *finetune*) exec {sys.executable} "$@" --max_steps 2 ;; esac
+case "$1" in
+*finetune*) set -- "$@" --max_steps 2 ;;
+*toy_corpus*) set -- "$@" --validation 8 --test 8 ;;
+esac
 exec {sys.executable} "$@"
 """,
 }
