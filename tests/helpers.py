@@ -1,6 +1,7 @@
 """What many test files do: run a command, save a small model with its tokenizer, and write and compare files."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 
 
 class Done(NamedTuple):
@@ -70,6 +76,30 @@ def run_python(*arguments, cwd: Path, **variables: str) -> Done:
         timeout=300,
     )
     return Done(process.returncode, process.stdout, process.stderr)
+
+
+def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:
+    """Run a script in a process where this package cannot be imported: the JSON object that is its last line."""
+    hidden = "import sys; sys.modules['modeling_vanilla'] = None\n"
+    done = run_python("-P", "-c", hidden + script, *arguments, cwd=cwd, **variables)
+    assert done.code == 0, done.errors
+    return json.loads(done.output.splitlines()[-1])
+
+
+def make_tiny(vocab_size: int = 280, **settings) -> VanillaForConditionalGeneration:
+    """A model of one layer, which ends a sentence soon: untrained, it rarely would by itself."""
+    torch.manual_seed(0)
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, **SIZES, **settings)).eval()
+    model.generation_config.max_extra_tokens = 3
+    return model
+
+
+def make_marian(vocab_size: int = 280, **settings) -> MarianMTModel:
+    """A model of one layer of MarianMT's."""
+    torch.manual_seed(0)
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    special = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    return MarianMTModel(MarianConfig(vocab_size=vocab_size, **SIZES, **heads, **special, **settings)).eval()
 
 
 def make_tokenizer(texts: Iterable[str], vocab_size: int = 280):

@@ -1,7 +1,6 @@
 """The command `vanilla`: its list of commands, and what all of them have in common."""
 
 import importlib
-import json
 import re
 
 import pytest
@@ -38,13 +37,7 @@ def test_help_keeps_the_lines_of_its_examples(name):
     assert any(f"vanilla {name} " in line for line in examples)
     assert set(examples) <= set(done.output.splitlines())
     assert "--debug" in done.output and "(default: None)" not in done.output
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_bad_usage_is_one_line(name):
-    done = run(name, "--none")
-    assert (done.code, done.output) == (2, "")
-    assert re.fullmatch(r"error: .*(required|unrecognized arguments): .*; see --help\n", done.errors)
+    assert re.fullmatch("(.* required|unrecognized arguments): .*; see --help", run(name, "--none").error)
 
 
 BAD = {
@@ -73,23 +66,3 @@ def test_bad_input_is_one_line_and_debug_shows_where(name, tmp_path, monkeypatch
 def test_python_runs_the_package(tmp_path):
     done = run_python("-m", "modeling_vanilla", "average", "none", "new", cwd=tmp_path)
     assert done == (2, "", "error: none: no checkpoint, as it has no model.safetensors\n")
-
-
-@pytest.mark.slow
-def test_accelerate_launches_the_training(tmp_path):
-    """Two processes on CPUs; the checkpoint becomes a model, which translates."""
-    pairs = [{"translation": {"en": f"a dog sees {n} cats", "de": f"ein Hund sieht {n} Katzen"}} for n in range(60)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
-    (tmp_path / "in").write_text("a dog sees 7 cats\n", encoding="utf-8")
-    flags = "--multi_gpu --main_process_port 0 --num_processes 2 --num_machines 1 --mixed_precision no"
-    sizes = "--vocab_size 290 --d_model 16 --encoder_layers 1 --decoder_layers 1 --max_steps 2 --warmup_steps 2"
-    batches = "--tokens_per_update 400 --tokens_per_batch 200 --average_checkpoints 1 --output_dir run"
-    launch = f"-m accelerate.commands.launch {flags} -m modeling_vanilla"
-    train = f"train --train_file train.jsonl --preset tiny {sizes} {batches}"
-    done = run_python(*launch.split(), *train.split(), cwd=tmp_path, ACCELERATE_USE_CPU="true")
-    assert done.code == 0, done.errors
-    assert json.loads(done.output[done.output.index("{\n") :])["processes"] == 2
-    for arguments in ("average run averaged --last 1", "translate averaged --input in --output out"):
-        done = run_python("-m", "modeling_vanilla", *arguments.split(), cwd=tmp_path)
-        assert done.code == 0, done.errors
-    assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1

@@ -2,67 +2,39 @@
 
 import ast
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import SIZES, make_tiny, make_tokenizer, run_elsewhere, save_folder
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipeline
 
 import modeling_vanilla
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
 PARTS = ("attention", "configuration", "cpu", "generation", "layers", "loss", "modeling", "pipeline", "splitting")
 CODE = {f"{part}_vanilla.py" for part in PARTS}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
-# An import of the package fails from here on, as it does where the package is not installed.
-NOT_INSTALLED = "import sys; sys.modules['modeling_vanilla'] = None\n"
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(texts=["a small house", "the dog runs across the green meadow"] * 5, vocab_size=280)
+    return make_tokenizer(SENTENCES)
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **sizes)).eval()
-    model.generation_config.max_extra_tokens = 3
-    return model
+    return make_tiny(len(tokenizer))
 
 
 @pytest.fixture(scope="module")
 def folder(model, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hub") / "saved-model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def run_elsewhere(script: str, cwd: Path, *arguments) -> dict:
-    """Run a script in a process without this package, and read the JSON object that is its last line."""
-    cache = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cwd / "hf"), "HF_MODULES_CACHE": str(cwd / "hf" / "modules")}
-    process = subprocess.run(
-        [sys.executable, "-P", "-c", NOT_INSTALLED + script, *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **cache},
-        stdin=subprocess.DEVNULL,  # nobody is there to answer a question
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout.splitlines()[-1])
+    return save_folder(tmp_path_factory.mktemp("hub") / "saved-model", model, tokenizer)
 
 
 # The folder
@@ -96,27 +68,19 @@ def test_the_base_model_alone_carries_its_code_too(tmp_path, model):
 # With the package
 
 
-def test_the_auto_classes_know_the_model(folder, model):
-    assert type(AutoConfig.from_pretrained(folder)) is VanillaConfig
-    assert type(AutoModel.from_pretrained(folder)) is VanillaModel
-    reloaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
+@pytest.mark.parametrize("trust", (False, True))
+def test_the_auto_classes_know_the_model(folder, model, trust):
+    """Also where the folder's code is trusted, what is installed is run."""
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=trust)) is VanillaConfig
+    assert type(AutoModel.from_pretrained(folder, trust_remote_code=trust)) is VanillaModel
+    reloaded = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=trust)
     assert type(reloaded) is VanillaForConditionalGeneration
     inputs = {"input_ids": torch.tensor([[4, 9, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
     torch.testing.assert_close(reloaded.eval()(**inputs).logits, model(**inputs).logits, rtol=0, atol=0)
 
 
-def test_the_package_wins_over_the_folders_code(folder):
-    """Also with trust_remote_code=True: what is installed is run, not a copy of it."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-    assert type(model) is VanillaForConditionalGeneration
-
-
-def test_auto_tokenizer_reloads_the_tokenizer(folder, tokenizer):
-    assert AutoTokenizer.from_pretrained(folder)(SENTENCES).input_ids == tokenizer(SENTENCES).input_ids
-
-
 def test_auto_classes_build_from_a_configuration():
-    config = AutoConfig.for_model("vanilla", d_model=16, vocab_size=20, encoder_layers=1, decoder_layers=1)
+    config = AutoConfig.for_model("vanilla", vocab_size=20, **SIZES)
     assert type(AutoModelForSeq2SeqLM.from_config(config)) is VanillaForConditionalGeneration
     assert type(AutoModel.from_config(config)) is VanillaModel
 
@@ -168,7 +132,7 @@ def elsewhere(folder, model, tokenizer, tmp_path_factory):
     for _ in range(2):
         out = tmp_path_factory.mktemp("elsewhere")
         save_file(inputs, out / "inputs.safetensors")
-        facts = run_elsewhere(LOADED, out, source, out, json.dumps(SENTENCES))
+        facts = run_elsewhere(LOADED, source, out, json.dumps(SENTENCES), cwd=out)
         shutil.rmtree(source)
         runs.append((facts, load_file(out / "results.safetensors"), {path.name for path in (out / "again").iterdir()}))
         source = out / "again"
@@ -217,7 +181,7 @@ print(json.dumps(results))
 def test_without_the_package_the_pipeline_translates_the_same(folder, tmp_path, tasks):
     texts = [*SENTENCES, "", f"{SENTENCES[1]}. " * 90]  # the last is translated in pieces
     expected = pipeline("translation", model=str(folder))(texts, max_new_tokens=3)
-    results = run_elsewhere(PIPELINES, tmp_path, folder, json.dumps(texts), json.dumps(tasks))
+    results = run_elsewhere(PIPELINES, folder, json.dumps(texts), json.dumps(tasks), cwd=tmp_path)
     assert "trust_remote_code" in results.pop("not trusted")
     assert results == dict.fromkeys([*map(str, tasks), "object"], expected)
 
@@ -225,35 +189,24 @@ def test_without_the_package_the_pipeline_translates_the_same(folder, tmp_path, 
 # The flat files
 
 
-def flat_files() -> list[Path]:
-    return sorted(PACKAGE.glob("*_vanilla.py"))
+FLAT = sorted(PACKAGE.glob("*_vanilla.py"))
 
 
-@pytest.mark.parametrize("path", flat_files(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FLAT, ids=lambda path: path.name)
 def test_flat_files_import_each_other_only_as_the_hub_copies_them(path):
-    siblings = {file.stem for file in flat_files()}
+    """`from .x_vanilla import y`. transformers finds these by their text, also where a docstring has one."""
     source = path.read_text()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            assert (node.level, node.module in siblings) == (1, True), f"line {node.lineno}: imports {node.module}"
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            names = [getattr(node, "module", None) or alias.name for alias in node.names]
-            assert PACKAGE.name not in {name.split(".")[0] for name in names}, f"line {node.lineno}: imports {names}"
-    # transformers finds the imports by their text: a line of a docstring that begins like one would count.
-    by_text = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", source, re.MULTILINE))
-    by_text |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", source, re.MULTILINE))
-    assert by_text <= siblings
+    relative = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.level]
+    by_text = re.findall(r"^\s*(?:from\s+\.(\S+)\s+import|import\s+\.(\S+)\s*$)", source, re.MULTILINE)
+    assert {node.level for node in relative} <= {1}
+    assert {node.module for node in relative} | {"".join(names) for names in by_text} <= {file.stem for file in FLAT}
 
 
-@pytest.mark.parametrize("path", flat_files(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FLAT, ids=lambda path: path.name)
 def test_flat_files_never_ask_isinstance_of_their_own_classes(path):
     """Loaded from a folder, each entry file has its own copy of the classes, and the answer would be no."""
-    own = {
-        node.name
-        for file in flat_files()
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ClassDef)
-    }
+    nodes = (node for file in FLAT for node in ast.walk(ast.parse(file.read_text())))
+    own = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("isinstance", "issubclass"):
             named = {getattr(part, "id", getattr(part, "attr", None)) for part in ast.walk(node.args[1])}

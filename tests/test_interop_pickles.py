@@ -14,16 +14,18 @@ from modeling_vanilla.interop import from_fairseq
 from modeling_vanilla.interop.pickles import MAX_OPERATIONS
 
 
-def with_weight(weight) -> bytes:
+def content_of(*arguments) -> bytes:
     stream = io.BytesIO()
-    save(stream, {**make_weights(), "decoder.layers.0.fc1.bias": weight})
+    save(stream, *arguments)
     return stream.getvalue()
+
+
+def with_weight(weight) -> bytes:
+    return content_of({**make_weights(), "decoder.layers.0.fc1.bias": weight})
 
 
 def with_settings(**settings) -> bytes:
-    stream = io.BytesIO()
-    save(stream, make_weights(), make_settings(**settings))
-    return stream.getvalue()
+    return content_of(make_weights(), make_settings(**settings))
 
 
 def zipped(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -37,12 +39,11 @@ def zipped(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
 
 HOSTILE = {
     "nothing": b"",
-    "stack underflow": b"\x80\x02.",
     "stack underflow in an archive": zipped(b"\x80\x02R."),
     "build": zipped(b"\x80\x02]}b."),
     "cut off": with_settings()[:3000],
     "a long list": zipped(b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e."),
-    "a compressed list of 4 * 10^8": zipped(b"\x80\x02](" + b"N" * 4 * 10**7 + b"e.", zipfile.ZIP_DEFLATED),
+    "a compressed list of 4 * 10^7": zipped(b"\x80\x02](" + b"N" * 4 * 10**7 + b"e.", zipfile.ZIP_DEFLATED),
     "nested deeply": zipped(b"\x80\x02" + b"]" * 10**5 + b"a" * (10**5 - 1) + b"."),
     "a class": zipped(pickle.dumps(zipfile.ZipFile)),
     "no weights": zipped(pickle.dumps({"model": {"a": 1}, "args": {"encoder_layers": 1}}, protocol=2)),
@@ -50,7 +51,6 @@ HOSTILE = {
     "meta": with_weight(torch.empty(3, device="meta")),
     "integers": with_weight(torch.ones(20, dtype=torch.long)),
     "a number": with_weight(torch.tensor(1.0)),
-    "no tensor": with_weight([1.0] * 20),
     "one value repeated": with_weight(torch.zeros(1).expand(2**40)),
     "another shape": with_weight(torch.zeros(3, 4, 5)),
     "no size": with_weight(torch.zeros(0)),
@@ -85,16 +85,11 @@ def test_no_change_of_bytes_gets_another_answer(tmp_path):
     legacy = io.BytesIO()
     torch.save({"args": {}, "model": dict(make_weights())}, legacy, _use_new_zipfile_serialization=False)
     path = tmp_path / "model.pt"
+    change = strategies.tuples(strategies.integers(0, 8000), strategies.integers(0, 3), strategies.binary(max_size=8))
+    changes = strategies.lists(change, min_size=1, max_size=4)
 
     @hypothesis.settings(max_examples=2000, deadline=None, database=None, derandomize=True)
-    @hypothesis.given(
-        strategies.sampled_from([with_settings(), legacy.getvalue()]),
-        strategies.lists(
-            strategies.tuples(strategies.integers(0, 8000), strategies.integers(0, 3), strategies.binary(max_size=8)),
-            min_size=1,
-            max_size=4,
-        ),
-    )
+    @hypothesis.given(strategies.sampled_from([with_settings(), legacy.getvalue()]), changes)
     def check(content, changes):
         content = bytearray(content)
         for place, removed, inserted in changes:

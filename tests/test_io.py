@@ -77,11 +77,11 @@ def whole(request):
 @pytest.fixture
 def place(whole, tmp_path) -> Path:
     """The path of something old."""
-    write(whole, tmp_path / "place")
-    for path in (tmp_path / "place", tmp_path / "place" / "file"):
-        if path.is_file():
-            path.write_text("old", encoding="utf-8")
-    return tmp_path / "place"
+    path = tmp_path / "place"
+    if whole is files.whole_folder:
+        path.mkdir()
+    (path / "file" if path.is_dir() else path).write_text("old", encoding="utf-8")
+    return path
 
 
 def test_the_old_stays_until_the_new_is_whole(whole, place, tmp_path):
@@ -112,22 +112,21 @@ def test_an_error_of_the_disk_names_what_was_to_be_written(whole, place, tmp_pat
     assert tree(tmp_path) == before
 
 
-def test_an_error_of_a_library_in_rust_names_it_too(tmp_path):
-    with (
-        pytest.raises(OSError, match=f"^{tmp_path}/new: cannot be written: .*os error 2"),
-        files.whole_folder(tmp_path / "new") as part,
-    ):
+def write_by_rust(path: Path) -> None:
+    with files.whole_folder(path) as part:
         save_file({"a": torch.zeros(1)}, part / "none" / "model.safetensors")
-    assert not tree(tmp_path)
 
 
-def test_of_two_files_the_error_names_the_one_at_fault(tmp_path):
-    with (
-        pytest.raises(OSError, match=f"^{tmp_path}/none/two: cannot be written: "),
-        files.whole_file(tmp_path / "one"),
-        files.whole_file(tmp_path / "none" / "two") as part,
-    ):
+def write_the_second_of_two(path: Path) -> None:
+    with files.whole_file(path.with_name("one")), files.whole_file(path) as part:
         part.write_text("new", encoding="utf-8")
+
+
+@pytest.mark.parametrize(("writer", "name"), [(write_by_rust, "new"), (write_the_second_of_two, "none/two")])
+def test_an_error_names_the_file_at_fault(tmp_path, writer, name):
+    """Also where safetensors, written in Rust, raises an error of its own, and where two files are written."""
+    with pytest.raises(OSError, match=f"^{tmp_path}/{name}: cannot be written: .*(os error 2|No such file)"):
+        writer(tmp_path / name)
     assert not tree(tmp_path)
 
 
@@ -141,24 +140,22 @@ def test_new_parents_go_with_a_folder_that_fails(tmp_path):
 
 def test_a_link_stays_a_link(whole, place, tmp_path):
     (tmp_path / "link").symlink_to(place)
-    names = {*tree(tmp_path)}
+    before = tree(tmp_path)
     write(whole, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert {*tree(tmp_path)} == names
-    assert b"old" not in tree(tmp_path).values()
+    assert tree(tmp_path) == {name: content and b"new" for name, content in before.items()}
 
 
 def test_a_folder_that_a_person_has_moved_away_is_not_touched(tmp_path):
-    write(files.whole_folder, tmp_path / "model.old")
-    for _ in range(2):
-        write(files.whole_folder, tmp_path / "model")
-    assert [*tree(tmp_path)].count("model.old/file") == 1
+    for name in ("model.old", "model", "model"):
+        write(files.whole_folder, tmp_path / name)
+    assert {*tree(tmp_path)} == {"model", "model/file", "model.old", "model.old/file"}
 
 
 def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
-    write(files.whole_folder, tmp_path / "place")
+    (tmp_path / "place").mkdir()
     (tmp_path / "place" / "file").write_text("old", encoding="utf-8")
-    before, rename = tree(tmp_path), Path.rename
+    rename = Path.rename
 
     def refuse(path, target):
         if path.name == "place.part":
@@ -168,7 +165,7 @@ def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(OSError, match=r"place: cannot be written: .*Permission denied"):
         write(files.whole_folder, tmp_path / "place")
-    assert tree(tmp_path) == before
+    assert tree(tmp_path) == {"place": None, "place/file": b"old"}
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (os, "replace"), (Path, "rename"), (shutil, "rmtree")])
@@ -220,10 +217,7 @@ def test_a_place_in_use(tmp_path):
 
 def fail(error: BaseException, debug: bool = False) -> None:
     with files.one_line_errors(debug):
-        try:
-            raise RuntimeError("the cause")
-        except RuntimeError as cause:
-            raise error from cause
+        raise error from RuntimeError("the cause")
 
 
 @pytest.mark.parametrize(
@@ -249,4 +243,4 @@ def test_the_cause_is_shown_on_request(monkeypatch, debug, variable, shown):
     monkeypatch.setenv("VANILLA_DEBUG", variable)
     done = call(lambda: fail(ValueError("bad"), debug))
     assert done.code == 2 and done.errors.endswith("error: bad\n")
-    assert bool(re.search(r"Traceback.*RuntimeError: the cause.*ValueError: bad", done.errors, re.S)) == shown
+    assert bool(re.search(r"RuntimeError: the cause.*Traceback.*ValueError: bad", done.errors, re.S)) == shown

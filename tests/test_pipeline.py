@@ -1,5 +1,6 @@
 """pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -7,57 +8,44 @@ import torch
 from datasets import Dataset
 from evaluate.evaluator import base as evaluator_base
 from evaluate.evaluator import evaluator
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, NllbTokenizer, pipeline
+from helpers import make_marian, make_tiny, make_tokenizer, save_folder
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
-from modeling_vanilla import TranslationPipeline, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import TranslationPipeline
 from modeling_vanilla.inference import split_long, translate
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
 CORPUS = ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft"]
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
+SPREAD = {"init_std": 0.5, "forced_eos_token_id": None}  # weights with which a model of MarianMT goes on
 LONG = "the dog runs across the green meadow. " * 120
-SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(texts=CORPUS * 5, vocab_size=300)
+    return make_tokenizer(CORPUS, vocab_size=300)
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
     """Weights spread enough that the sentences get different translations."""
-    config = VanillaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, **SIZES)
-    model = VanillaForConditionalGeneration(config).eval()
-    generator = torch.Generator().manual_seed(0)
+    model = make_tiny(len(tokenizer), tie_word_embeddings=False)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" not in name:
-                parameter.normal_(std=0.5, generator=generator)
-    model.generation_config.max_extra_tokens = 3
+                parameter.normal_(std=0.5)
     return model
 
 
 @pytest.fixture(scope="module")
 def folder(model, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pipeline") / "model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(save_folder(tmp_path_factory.mktemp("pipeline") / "model", model, tokenizer))
 
 
 @pytest.fixture(scope="module")
 def translator(folder):
     return pipeline("translation", model=folder)
-
-
-def marian(vocab_size: int) -> MarianMTModel:
-    torch.manual_seed(0)
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    ids = {"vocab_size": vocab_size, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
-    return MarianMTModel(MarianConfig(**ids, **SIZES, **heads, init_std=0.5, forced_eos_token_id=None)).eval()
 
 
 def by_hand(model, tokenizer, sentences: list[str], **kwargs) -> list[str]:
@@ -101,10 +89,8 @@ def test_an_evaluator_opens_and_calls_it(folder, model, tokenizer, expected, mon
     monkeypatch.setattr(evaluator_base, "SCIPY_AVAILABLE", True)  # which it asks for, and does not use here
     data = Dataset.from_dict({"text": SENTENCES, "label": texts_of(expected)})
     accuracy = SimpleNamespace(compute=lambda predictions, references: {"equal": predictions == list(references)})
-    found = evaluator("translation").compute(
-        folder if given == "folder" else model, data, metric=accuracy, tokenizer=tokenizer
-    )
-    assert found["equal"]
+    model = folder if given == "folder" else model
+    assert evaluator("translation").compute(model, data, metric=accuracy, tokenizer=tokenizer)["equal"]
 
 
 # Kinds of input
@@ -114,19 +100,13 @@ def test_an_evaluator_opens_and_calls_it(folder, model, tokenizer, expected, mon
 @pytest.mark.parametrize("kind", (list, tuple, lambda texts: Dataset.from_dict({"en": texts})["en"]))
 def test_lists(translator, expected, kind, batch_size):
     assert translator(kind(SENTENCES), batch_size=batch_size) == expected
+    assert translator(SENTENCES[0]) == expected[:1] and translator([]) == []
 
 
-def test_one_text_or_none(translator, expected):
-    assert translator(SENTENCES[0]) == translator(SENTENCES[:1]) == expected[:1]
-    assert translator([]) == []
-
-
-@pytest.mark.parametrize(
-    "stream", [lambda: KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), lambda: (text for text in SENTENCES)]
-)
 @pytest.mark.parametrize("batch_size", (1, 4))
-def test_a_stream_gives_a_stream_of_lists(translator, expected, stream, batch_size):
-    assert list(translator(stream(), batch_size=batch_size)) == [[result] for result in expected]
+def test_a_stream_gives_a_stream_of_lists(translator, expected, batch_size):
+    for stream in (KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), (text for text in SENTENCES)):
+        assert list(translator(stream, batch_size=batch_size)) == [[result] for result in expected]
 
 
 @pytest.mark.parametrize("wrong", (7, None, ["a house", 7], [["a house"]], {"text": "a house"}, b"a house"), ids=repr)
@@ -215,7 +195,7 @@ def test_languages(translator, expected):
     """They choose the first token of a model of many languages, and mean nothing to a model of one pair."""
     assert translator(SENTENCES, src_lang="en", tgt_lang="de") == expected
     tokenizer = NllbTokenizer()
-    many = pipeline("translation", model=marian(len(tokenizer)), tokenizer=tokenizer, max_new_tokens=3)
+    many = pipeline("translation", model=make_marian(len(tokenizer), **SPREAD), tokenizer=tokenizer, max_new_tokens=3)
     languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
     for batch_size in (1, 2):
         for result in many(SENTENCES, **languages, batch_size=batch_size, return_tensors=True):
@@ -227,12 +207,15 @@ def test_languages(translator, expected):
 # Other models
 
 
-@pytest.mark.parametrize("other", ("marian", "t5"))
-def test_any_sequence_to_sequence_model(tokenizer, other):
+def make_t5(vocab_size: int) -> T5ForConditionalGeneration:
     torch.manual_seed(0)
-    ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
-    t5 = T5ForConditionalGeneration(T5Config(**ids, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2))
-    model = marian(len(tokenizer)) if other == "marian" else t5.eval()
+    ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "vocab_size": vocab_size}
+    return T5ForConditionalGeneration(T5Config(**ids, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)).eval()
+
+
+@pytest.mark.parametrize("make", (partial(make_marian, **SPREAD), make_t5), ids=("marian", "t5"))
+def test_any_sequence_to_sequence_model(tokenizer, make):
+    model = make(len(tokenizer))
     translator = pipeline("translation", model=model, tokenizer=tokenizer)
     assert type(translator) is TranslationPipeline
     expected = by_hand(model, tokenizer, SENTENCES, max_new_tokens=5)

