@@ -11,6 +11,8 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
+from safetensors.torch import load_file
+from toy_corpus import toy_corpus, write_corpus
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -18,6 +20,13 @@ from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+# Of a model that is trained in a moment.
+TINY = {
+    "vocab_size": 320,
+    "d_model": 16,
+    **{f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in (("layers", 1), ("ffn_dim", 32))},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
+}
 
 
 class Done(NamedTuple):
@@ -122,3 +131,21 @@ def as_lines(texts: Iterable[str]) -> bytes:
 def tree(folder: Path) -> dict[str, bytes | None]:
     """All below a folder: of each file its content, of each folder None."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def as_options(options: dict) -> list[str]:
+    """Options by name as a command takes them. One that is None is not given, one that is True has no value."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return [str(word) for name, value in given.items() for word in (f"--{name}", value) if word is not True]
+
+
+def write_toy_corpus(folder: Path, **sizes: int) -> dict[str, str]:
+    """Write a toy corpus of so many pairs; the options that name its files."""
+    names = ("train_file", "validation_file", "test_file")
+    return dict(zip(names, map(str, write_corpus(toy_corpus(**sizes), folder / "corpus")), strict=True))
+
+
+def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: float = 0) -> None:
+    """The tensors of two folders are the same, to the bit unless `atol` is given."""
+    values, others = (load_file(folder / f"{name}.safetensors") for folder in (found, expected))
+    torch.testing.assert_close(values, others, rtol=0, atol=atol)

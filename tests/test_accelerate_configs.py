@@ -7,7 +7,6 @@ import shlex
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +14,13 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
+from helpers import ROOT, TINY, as_options, assert_same_weights, environment, write_toy_corpus
 from safetensors.torch import load_file
-from toy_corpus import toy_corpus, write_corpus
 from transformers import HfArgumentParser
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
 
-ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "accelerate"
 FILES = sorted(FOLDER.glob("*.yaml"))
 SHARDED = FOLDER / "2x8_gpus_fsdp.yaml"
@@ -90,16 +88,15 @@ def test_the_command_in_the_file_is_one_that_accelerate_takes(path):
 
 
 def test_sharded_are_the_layers_of_the_model(monkeypatch, make_model):
-    environment = prepare_multi_gpu_env(launch_arguments(SHARDED, "--machine_rank", "1"))
-    for name in [name for name in os.environ if name.startswith("FSDP_")]:
-        monkeypatch.delenv(name)
-    for name, value in environment.items():
+    told = prepare_multi_gpu_env(launch_arguments(SHARDED, "--machine_rank", "1"))
+    for name in {*os.environ, *told}:
         if name.startswith("FSDP_"):
-            monkeypatch.setenv(name, value)
+            monkeypatch.delenv(name, raising=False)
+            if name in told:
+                monkeypatch.setenv(name, told[name])
     plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2
-    assert plugin.reshard_after_forward is True
-    assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+    options = (plugin.fsdp_version, plugin.reshard_after_forward, plugin.state_dict_type.name)
+    assert options == (2, True, "FULL_STATE_DICT")
     model = make_model()
     plugin.set_auto_wrap_policy(model)  # raises for a class that the model does not have
     layers = {type(layer) for stack in (model.model.encoder, model.model.decoder) for layer in stack.layers}
@@ -109,13 +106,13 @@ def test_sharded_are_the_layers_of_the_model(monkeypatch, make_model):
 
 # Training, on CPUs in place of the GPUs
 
-SETTINGS = """
-    --preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
-    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --dropout 0.0 --tokens_per_update 500
-    --tokens_per_batch 150 --warmup_steps 2 --average_checkpoints 1 --checkpoint_steps 1
-"""
-# Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
-SETTINGS += "--learning_rate_scale 0.05"
+SETTINGS = {
+    **TINY,
+    **{"preset": "tiny", "dropout": 0.0, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2},
+    **{"average_checkpoints": 1, "checkpoint_steps": 1, "validate_steps": 2},
+    # Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
+    "learning_rate_scale": 0.05,
+}
 
 # accelerate takes processes on CPUs for DDP's, whatever it was told; torch shards there as on GPUs.
 ON_CPUS = """
@@ -147,7 +144,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("accelerate")
-    write_corpus(toy_corpus(train=120, validation=6, test=6), folder / "corpus")
     (folder / "on_cpus.py").write_text(ON_CPUS, encoding="utf-8")
     return folder
 
@@ -155,26 +151,16 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def launch(folder):
     """Run `accelerate launch FLAGS train_translation.py` once for each list of flags, at the same time."""
-    environment = {
-        **os.environ,
-        "HF_DATASETS_CACHE": str(folder / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
+    data = write_toy_corpus(folder, train=120, validation=6, test=6)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
-    def launch(run, *flag_lists, settings="", sharded=False):
-        script = [str(ROOT / "examples" / "train_translation.py"), *shlex.split(SETTINGS), *shlex.split(settings)]
-        for part in ("train", "validation", "test"):
-            script += [f"--{part}_file", str(folder / "corpus" / f"{part}.jsonl")]
-        script += ["--output_dir", str(run)]
-        if sharded:
-            script.insert(0, str(folder / "on_cpus.py"))
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    def launch(run, *flag_lists, sharded=False, **settings):
         launcher = [sys.executable, "-m", "accelerate.commands.launch"]
-        commands = [[*launcher, *map(str, flags), *script] for flags in flag_lists]
-        started = [subprocess.Popen(command, env=environment, cwd=folder, **pipes) for command in commands]
+        script = [folder / "on_cpus.py"] * sharded + [ROOT / "examples" / "train_translation.py"]
+        script += as_options({**data, **SETTINGS, "max_steps": 3, **settings, "output_dir": run})
+        commands = [list(map(str, [*launcher, *flags, *script])) for flags in flag_lists]
+        variables = environment(folder, ACCELERATE_USE_CPU="true")
+        started = [subprocess.Popen(command, env=variables, cwd=folder, **pipes) for command in commands]
         try:
             outputs = [process.communicate(timeout=300) for process in started]
         finally:
@@ -182,20 +168,20 @@ def launch(folder):
                 process.terminate()
         for process, (_, errors) in zip(started, outputs, strict=True):
             assert process.returncode == 0, errors
-        return outputs[0][0]
+        return "".join(outputs[0])
 
     return launch
+
+
+def flags_of(name, *flags, mixed_precision="no"):
+    return ["--config_file", FOLDER / f"{name}.yaml", "--mixed_precision", mixed_precision, *flags]
 
 
 @pytest.fixture(scope="module")
 def one_process(folder, launch):
     """Three updates as 1_gpu.yaml trains them, in 32 bits."""
     run = folder / "one"
-    launch(
-        run,
-        ["--config_file", FOLDER / "1_gpu.yaml", "--cpu", "--mixed_precision", "no"],
-        settings="--max_steps 3 --validate_steps 2",
-    )
+    launch(run, flags_of("1_gpu", "--cpu"))
     second, third = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for step in (2, 3))
     assert max(float((third[name] - second[name]).abs().max()) for name in third) > 1e-3
     return run
@@ -214,11 +200,9 @@ def assert_same(run, other, processes):
     for one, two in zip(*(end["validations"] for end in ends), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-5)
         assert (one["step"], one["bleu"]) == (two["step"], pytest.approx(two["bleu"]))
-    for name, tolerance in (("checkpoint-3/model", 1e-5), ("checkpoint-3/optimizer", 1e-6), ("model/model", 1e-5)):
-        values, others = (load_file(folder / f"{name}.safetensors") for folder in (run, other))
-        assert values.keys() == others.keys()
-        for key, value in values.items():
-            torch.testing.assert_close(value, others[key], rtol=0, atol=tolerance, msg=f"{name} {key}")
+    assert_same_weights(run / "checkpoint-3", other / "checkpoint-3", atol=1e-5)
+    assert_same_weights(run / "checkpoint-3", other / "checkpoint-3", "optimizer", atol=1e-6)
+    assert_same_weights(run / "model", other / "model", atol=1e-5)
     for part in ("checkpoint-3", "model"):
         files = [{path.name for path in (folder / part).iterdir()} for folder in (run, other)]
         assert files[0] == files[1]
@@ -228,10 +212,9 @@ def assert_same(run, other, processes):
 
 @pytest.mark.slow
 def test_one_machine_trains_as_one_process(folder, launch, one_process):
-    run = folder / "ddp"
-    flags = ["--config_file", FOLDER / "8_gpus.yaml", "--num_processes", 2, "--mixed_precision", "no"]
-    launch(run, flags, settings="--max_steps 3 --validate_steps 2")
-    assert_same(run, one_process, processes=2)
+    told = launch(folder / "ddp", flags_of("8_gpus", "--num_processes", 2))
+    assert told.count("step 2: loss") == 1  # not once for each process
+    assert_same(folder / "ddp", one_process, processes=2)
 
 
 @pytest.mark.slow
@@ -240,32 +223,29 @@ def test_two_machines_train_as_one_process(folder, launch, one_process):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = ["--config_file", FOLDER / "2x8_gpus_ddp.yaml", "--num_processes", 2, "--mixed_precision", "no"]
-    flags += ["--main_process_ip", "127.0.0.1", "--main_process_port", port, "--machine_rank"]
-    run = folder / "machines"
-    launch(run, [*flags, 0], [*flags, 1], settings="--max_steps 3 --validate_steps 2")
-    assert_same(run, one_process, processes=2)
+    flags = flags_of("2x8_gpus_ddp", "--num_processes", 2, "--main_process_ip", "127.0.0.1")
+    flags += ["--main_process_port", port, "--machine_rank"]
+    launch(folder / "machines", [*flags, 0], [*flags, 1])
+    assert_same(folder / "machines", one_process, processes=2)
 
 
-SHARDED_FLAGS = ["--config_file", SHARDED, "--num_machines", 1, "--num_processes", 2, "--mixed_precision"]
+TWO_SHARDS = ("--num_machines", 1, "--num_processes", 2)
 
 
 @pytest.mark.slow
 def test_sharded_trains_as_one_process_resumed_too(folder, launch, one_process):
-    run = folder / "fsdp"
-    settings = "--validate_steps 2 --max_steps"
-    told = launch(run, [*SHARDED_FLAGS, "no"], settings=f"{settings} 2", sharded=True)
+    run, flags = folder / "fsdp", flags_of(SHARDED.stem, *TWO_SHARDS)
+    told = launch(run, flags, sharded=True, max_steps=2)
     assert {"FSDPEncoderLayer", "FSDPDecoderLayer"} <= set(re.search("sharded: (.*)", told)[1].split())
-    launch(run, [*SHARDED_FLAGS, "no"], settings=f"{settings} 3 --resume", sharded=True)
-    validations = progress_of(run)["validations"]
-    assert [entry["step"] for entry in validations] == [2, 3]
+    launch(run, flags, sharded=True, resume=True)
+    assert [entry["step"] for entry in progress_of(run)["validations"]] == [2, 3]
     assert_same(run, one_process, processes=2)
 
 
 @pytest.mark.slow
 def test_sharded_in_16_bits_gives_loss_and_gradients_in_32(folder, launch, one_process):
     run = folder / "bf16"
-    launch(run, [*SHARDED_FLAGS, "bf16"], settings="--validate_steps 2 --max_steps 2", sharded=True)
+    launch(run, flags_of(SHARDED.stem, *TWO_SHARDS, mixed_precision="bf16"), sharded=True, max_steps=2)
     losses = torch.tensor(progress_of(run, step=2)["losses"])
     torch.testing.assert_close(losses, torch.tensor(progress_of(one_process)["losses"][:2]), rtol=0, atol=2e-2)
     assert not torch.equal(losses, losses.bfloat16().float())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import call, make_tokenizer, save_folder, tree
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.average import main
@@ -18,11 +18,11 @@ STEPS = (8, 9, 10, 100)  # by name, 10 and 100 would come before 8
 TEXT = "a dog sees a cat"
 
 
-def save(folder, seed=0, text=TEXT, **overrides):
+def save(folder, seed=0, text=TEXT):
     """A model folder with a tokenizer and weights of its own."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": 264, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 24}
-    model = VanillaForConditionalGeneration(VanillaConfig.preset("tiny", **{**sizes, **overrides}))
+    config = VanillaConfig.preset("tiny", vocab_size=264, d_model=16, encoder_layers=2, encoder_ffn_dim=24)
+    model = VanillaForConditionalGeneration(config)
     model.generation_config.max_extra_tokens = 10 + seed
     return save_folder(folder, model, make_tokenizer([text], vocab_size=264))
 
@@ -36,13 +36,11 @@ def sources(tmp_path_factory):
         save_file({"moments": np.zeros(3, np.float32)}, checkpoint / "optimizer.safetensors")
         (checkpoint / "progress.json").write_text("{}", encoding="utf-8")
     whole = folder / "run" / "checkpoint-8"
-    for name in ("run/checkpoint-101.part", "no tokenizer", "broken"):
+    for name in ("run/checkpoint-101.part", "no tokenizer"):
         shutil.copytree(whole, folder / name)
     for path in (folder / "no tokenizer").glob("tokenizer*"):
         path.unlink()
-    (folder / "broken" / WEIGHTS).write_bytes(b"no weights at all")
     (folder / "empty").mkdir()
-    save(folder / "other shape", encoder_ffn_dim=28)
     save(folder / "other words", text="the old man and the sea")
     return folder
 
@@ -55,13 +53,9 @@ def run(sources):
     assert tree(sources) == before
 
 
-def weights_of(*folders):
-    return [load_file(folder / WEIGHTS) for folder in folders]
-
-
 def assert_mean(folder, checkpoints):
     """The mean in 64 bits, rounded to 32 once."""
-    (found,), expected = weights_of(folder), weights_of(*checkpoints)
+    found, *expected = (load_file(path / WEIGHTS) for path in (folder, *checkpoints))
     assert found.keys() == expected[0].keys()
     for name, value in found.items():
         assert value.dtype == np.float32
@@ -91,21 +85,15 @@ def test_the_folder_is_a_model_that_loads_and_translates(run, tmp_path):
     """Weights, code, configuration, generation configuration and tokenizer, and nothing that only resuming needs."""
     folder = tmp_path / "model"
     assert call(main, run, folder, "--last", 2).code == 0
-    names = {path.name for path in folder.iterdir()}
-    assert names == {path.name for path in (run / "checkpoint-100").iterdir()} - {
-        *("optimizer.safetensors", "progress.json")
-    }
-    assert {"modeling_vanilla.py", "generation_config.json", "tokenizer.json"} <= names
+    unlike_a_checkpoint = {"optimizer.safetensors", "progress.json"}
+    assert {*tree(folder)} == {*tree(run / "checkpoint-100")} - unlike_a_checkpoint
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert type(model) is VanillaForConditionalGeneration
-    assert model.config.auto_map["AutoModelForSeq2SeqLM"].startswith("modeling_vanilla.")
     assert (model.generation_config.num_beams, model.generation_config.max_extra_tokens) == (4, 13)
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == make_tokenizer([TEXT], 264).get_vocab()
     state = {name: value.numpy() for name, value in model.state_dict().items()}
-    for name, value in weights_of(folder)[0].items():
-        assert np.array_equal(state[name], value), name
-    (translation,) = pipeline("translation", model=str(folder))(TEXT)
-    assert isinstance(translation["translation_text"], str)
+    assert all(np.array_equal(state[name], value) for name, value in load_file(folder / WEIGHTS).items())
+    assert "modeling_vanilla.py" in tree(folder)
 
 
 def test_the_type_of_the_weights_stays(run, tmp_path):
@@ -127,11 +115,8 @@ def test_the_type_of_the_weights_stays(run, tmp_path):
         (["run"], 5, "{run}: has 4 checkpoints, not 5"),
         (["run"], 0, "last must be at least 1, not 0"),
         (["run", "empty"], 2, "last: of one run, not of 2: {run}, {empty}"),
-        (["run"], None, "{run}: no checkpoint, as it has no model.safetensors"),
-        (["run/checkpoint-8", "other shape"], None, "{other shape}: its weights have other names or shapes than"),
         (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
         (["run/checkpoint-8", "no tokenizer"], None, "model: {no tokenizer} is a model without a tokenizer"),
-        (["run/checkpoint-8", "broken"], None, "{broken}/model.safetensors: cannot be read: "),
     ],
 )
 def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path, names, last, message):
@@ -149,16 +134,6 @@ def test_a_destination_in_use_is_left_alone(run, tmp_path):
         error = call(main, run, destination, "--last", 2).error
         assert error == f"destination: {destination} holds something already; choose another folder"
     assert tree(tmp_path) == {"thesis.tex": b"years of work"}
-
-
-def test_a_full_disk_leaves_nothing(run, tmp_path, monkeypatch):
-    def full(*arguments, **keywords):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(PreTrainedTokenizerBase, "save_pretrained", full)
-    error = call(main, run, tmp_path / "new", "--last", 2).error
-    assert error == f"{tmp_path / 'new'}: cannot be written: [Errno 28] No space left on device"
-    assert not tree(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file/model", "file.part"])

@@ -10,15 +10,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batching import (
-    collate,
-    epoch_batches,
-    pair_lengths,
-    tokenize_pairs,
-    tokenize_training_pairs,
-    update_batches,
-)
+from modeling_vanilla.training import DataOptions, batching
+from modeling_vanilla.training.batching import collate, epoch_batches, pair_lengths, tokenize_pairs, update_batches
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -67,29 +60,25 @@ def test_removed_training_pairs_are_counted_and_named():
         ("b", "c c c"),
     )
     options = DataOptions(max_source_tokens=4, max_target_tokens=3)
-    tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), options)
+    tokenized, removed = batching.tokenize_training_pairs(pairs, word_tokenizer(), options)
     assert tokenized["input_ids"][:] == [[4, 5, 2], [4, 4, 4, 2]]
-    assert removed == {
-        "empty": 4,
-        "too_long": 3,
-        "examples": [
-            "train line 2: empty source",
-            "train line 4: source of 5 tokens",
-            "train line 5: empty target",
-            "train line 6: source of 6 tokens, target of 7 tokens",
-            "train line 7: empty source, empty target",
-        ],
-    }
+    examples = [
+        "2: empty source",
+        "4: source of 5 tokens",
+        "5: empty target",
+        "6: source of 6 tokens, target of 7 tokens",
+        "7: empty source, empty target",
+    ]
+    assert removed == {"empty": 4, "too_long": 3, "examples": [f"train line {example}" for example in examples]}
 
 
 def test_no_training_pair_is_removed_or_all_are():
     pairs = dataset(("a b", "c"), ("a", "d"))
-    tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
+    tokenized, removed = batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
     assert (len(tokenized), removed) == (2, {"empty": 0, "too_long": 0, "examples": []})
-    with pytest.raises(
-        ValueError, match=r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train line 1:"
-    ):
-        tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
+    message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train line 1:"
+    with pytest.raises(ValueError, match=message):
+        batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
 
 
 def corpus_lengths(pairs=20_000):
@@ -110,9 +99,7 @@ def test_batches_hold_every_pair_once_within_the_limit_in_random_order(tokens_pe
     sides = corpus_lengths()
     batches = epoch_batches(*sides, tokens_per_batch, seed=1, epoch=0)
     assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(20_000))
-    for batch in batches:
-        for side in sides:
-            assert len(batch) * side[batch].max() <= tokens_per_batch
+    assert all(len(batch) * side[batch].max() <= tokens_per_batch for batch in batches for side in sides)
     means = [sides[0][batch].mean() for batch in batches]
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.2
 

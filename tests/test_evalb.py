@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 
 import pytest
 from baseline import right_branching, right_branching_labels
@@ -36,23 +37,20 @@ def brackets(text):
 
 
 def second_score(gold, tested):
-    matched = total_gold = total_tested = valid = complete = errors = 0
+    total = Counter()
     for one, other in zip(map(bracketed, gold), map(bracketed, tested), strict=True):
         (one_words, one_brackets), (other_words, other_brackets) = brackets(one), brackets(other)
         if one_words != other_words:
-            errors += 1
+            total["errors"] += 1
             continue
-        valid += 1
-        total_gold += len(one_brackets)
-        total_tested += len(other_brackets)
+        total += Counter(sentences=1, gold=len(one_brackets), tested=len(other_brackets))
         same = 0
         for bracket in one_brackets:
             if bracket in other_brackets:
                 other_brackets.remove(bracket)
                 same += 1
-        matched += same
-        complete += same == len(one_brackets) and not other_brackets
-    return Scores(matched, total_gold, total_tested, valid, complete, errors)
+        total += Counter(matched=same, complete=int(same == len(one_brackets) and not other_brackets))
+    return Scores(*(total[name] for name in ("matched", "gold", "tested", "sentences", "complete", "errors")))
 
 
 def mangled(part, rng):
@@ -157,9 +155,8 @@ def test_no_other_labels_score_higher_on_the_training_trees():
     def found(root, inner):
         total = 0
         for sentence, spans in map(constituents, training):
-            n = len(sentence)
-            ends = {span for span in spans if span[2] == n and n - span[1] > 1}
-            total += sum(label == (inner if start else root) for label, start, _ in ends)
+            ends = [(label, start) for label, start, end in spans if end == len(sentence) > start + 1]
+            total += sum(label == (inner if start else root) for label, start in ends)
         return total
 
     labels = ["S", "SQ", "NP", "VP", "PP", "SBAR", "ADVP"]

@@ -9,6 +9,7 @@ import figures
 import pytest
 import torch
 from figures import Head, Options, label_smoothing, positions, retrieval, scaling, schedule, softmax_gradient
+from helpers import call, tree
 
 QUICK = ["--d_k", 2, 8, "--lengths", 8, 64, "--train_steps", 2, "--train_seeds", 1, "--rounds", 1]
 
@@ -84,14 +85,13 @@ def test_retrieval_is_learned():
     assert retrieval("scaled dot-product", 16, 150, seed=0) == after
 
 
-def test_the_script_leaves_pictures_and_their_numbers(run_main, monkeypatch, tmp_path):
+def test_the_script_leaves_pictures_and_their_numbers(monkeypatch, tmp_path):
     monkeypatch.setattr(common, "keep_freed_memory", lambda: None)  # it would change the tests that follow
-    assert run_main(figures, "--output_dir", tmp_path / "out", *QUICK)[0] == 0
-    names = ["additive", "label_smoothing", "positions", "scaling", "schedule"]
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert files == {"figures.json", *(f"{name}.png" for name in names)}
-    results = json.loads((tmp_path / "out" / "figures.json").read_text())
-    assert set(names) < set(results)
+    assert call(figures.main, "--output_dir", tmp_path, *QUICK).code == 0
+    names = {"additive", "label_smoothing", "positions", "scaling", "schedule"}
+    assert {*tree(tmp_path)} == {"figures.json", *(f"{name}.png" for name in names)}
+    results = json.loads((tmp_path / "figures.json").read_text())
+    assert names < {*results}
     costs = {(cost["kind"], cost["n"]): cost["bytes"] for cost in results["additive"]["costs"]}
     # Additive attention holds tanh(q + k) of every pair, d_k (here 64) numbers of four bytes each.
     assert costs["additive", 64] > 64 * 64 * 64 * 4 > costs["scaled dot-product", 64]

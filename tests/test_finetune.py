@@ -10,8 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, TokenBatches, finetune
-from safetensors.torch import load_file
-from toy_corpus import toy_corpus, write_corpus
+from helpers import TINY, assert_same_weights, make_tokenizer, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -19,38 +18,26 @@ from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, TrainingOptions, train
 from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training.reading import load_pairs
-from modeling_vanilla.training.tokenizer import train_tokenizer
-
-SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
-def corpus():
-    return toy_corpus(train=60, validation=4, test=4)
+def data(tmp_path_factory):
+    return DataOptions(**write_toy_corpus(tmp_path_factory.mktemp("corpus"), train=60, validation=4, test=4))
 
 
 @pytest.fixture(scope="module")
-def data(corpus, tmp_path_factory):
-    names = ("train_file", "validation_file", "test_file")
-    paths = map(str, write_corpus(corpus, tmp_path_factory.mktemp("corpus")))
-    return DataOptions(**dict(zip(names, paths, strict=True)))
-
-
-@pytest.fixture(scope="module")
-def make_folder(corpus, tmp_path_factory):
+def make_folder(data, tmp_path_factory):
     """A saved model of random weights with its tokenizer."""
-    tokenizer = train_tokenizer((text for pair in corpus["train"] for text in pair), vocab_size=300)
+    pairs = load_pairs(data)["train"]
+    tokenizer = make_tokenizer([*pairs["source"], *pairs["target"]], TINY["vocab_size"])
 
     def make(**overrides) -> str:
-        folder = tmp_path_factory.mktemp("models") / "model"
         torch.manual_seed(0)
-        model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **SIZES, **overrides))
+        model = VanillaForConditionalGeneration(VanillaConfig(**TINY, **overrides))
         model.generation_config.max_extra_tokens = 4
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        return str(folder)
+        return str(save_folder(tmp_path_factory.mktemp("models") / "model", model, tokenizer))
 
     return make
 
@@ -93,16 +80,13 @@ def test_resumed_is_as_if_never_interrupted(tmp_path, data, make_folder):
     run = tmp_path / "run"
     arguments = partial(arguments_for, run, max_steps=6, save_steps=2, eval_steps=2, save_total_limit=None)
     finetune(data, options, arguments())
-    whole = load_file(run / "checkpoint-6" / "model.safetensors")
     assert 1 < logged(run, 4, "epoch")[4] < 2
-    for name in ("checkpoint-6", "checkpoint-2", "model"):
+    whole = (run / "checkpoint-6").rename(tmp_path / "whole")
+    for name in ("checkpoint-2", "model"):
         shutil.rmtree(run / name)
     options.resume = True
     finetune(data, options, arguments())
-    again = load_file(run / "checkpoint-6" / "model.safetensors")
-    assert whole.keys() == again.keys()
-    for name, tensor in whole.items():
-        torch.testing.assert_close(again[name], tensor, rtol=0, atol=1e-6)
+    assert_same_weights(run / "checkpoint-6", whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -134,9 +118,7 @@ def test_what_it_writes(tmp_path, data, make_folder):
     evaluations = logged(run, 2, "eval_bleu")
     chosen = int(results["best_checkpoint"].removeprefix("checkpoint-"))
     assert results["best_validation_bleu"] == evaluations[chosen] == max(evaluations.values())
-    tuned = load_file(run / "model" / "model.safetensors")
-    for name, tensor in load_file(run / f"checkpoint-{chosen}" / "model.safetensors").items():
-        assert torch.equal(tuned[name], tensor)
+    assert_same_weights(run / "model", run / f"checkpoint-{chosen}")
     # The search is still the model's own, not what an evaluation of Trainer sets.
     before, after = (GenerationConfig.from_pretrained(path).to_diff_dict() for path in (folder, run / "model"))
     assert before == after
@@ -147,9 +129,7 @@ def test_what_it_writes(tmp_path, data, make_folder):
     ("change", "message"),
     [
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: the model's own loss is smoothed already"),
-        ({"tokens_per_batch": 5}, "tokens_per_batch: 5 cannot hold pair"),
         ({"resume": True}, "No valid checkpoint"),
-        ({"label_smoothing": 1.5}, "label_smoothing must be at least 0 and below 1, not 1.5"),
         ({"validation_file": None}, "no validation data"),
         ({"output_dir": str(Path(__file__).parent)}, "holds something already|is not empty"),
     ],

@@ -1,6 +1,5 @@
 """What the training loop does about memory beside fit_batch, which test_trainer.py tries."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from helpers import run_python
 
 from modeling_vanilla.training.memory import fit_batch
 
@@ -40,20 +40,20 @@ print(resident() - before)
 """
 
 
-def held(code, how):
+@pytest.fixture
+def held(tmp_path):
     """Bytes that a process of its own still has after `code`."""
-    command = [sys.executable, "-c", RESIDENT + code, how]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return lambda code, how: int(run_python("-c", RESIDENT + code, how, cwd=tmp_path).output)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is meant, and /proc")
-def test_freed_memory_is_kept():
+def test_freed_memory_is_kept(held):
     """A block of 256 MiB that was used and freed: by default it goes back at once."""
     assert held(BLOCK, "yes") > 2**27 > held(BLOCK, "no")
 
 
 @pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no products by oneDNN in bf16")
-def test_products_of_ever_other_shapes_are_not_all_kept():
+def test_products_of_ever_other_shapes_are_not_all_kept(held):
     """Of 600 shapes oneDNN keeps the kernels of all, or of the last 64."""
     assert held(KERNELS, "yes") < held(KERNELS, "no") / 2
 

@@ -14,14 +14,6 @@ def test_learning_rate_of_the_base_model_by_hand():
     assert learning_rate(4000, 128, 4000, scale=3.0) == pytest.approx(6 * 6.987712e-4, rel=1e-6)
 
 
-def test_learning_rate_rises_in_a_line_then_falls_with_the_root_of_the_step():
-    rates = [learning_rate(step, 512, 100) for step in range(1, 401)]
-    assert max(range(400), key=rates.__getitem__) + 1 == 100
-    assert rates[49] == pytest.approx(rates[99] / 2)
-    assert rates[24] == pytest.approx(rates[99] / 4)
-    assert rates[399] == pytest.approx(rates[99] / 2)
-
-
 @pytest.mark.parametrize(("step", "warmup"), [(0, 10), (-1, 10), (1, 0)])
 def test_learning_rate_refuses_what_has_no_rate(step, warmup):
     with pytest.raises(ValueError, match=rf"at least 1, not {step} and {warmup}$"):

@@ -64,22 +64,10 @@ def test_languages_are_those_of_the_json_and_nothing_is_assumed_of_text():
     for files, languages in (
         (text, (None, None)),
         ({"train_file": "a"}, ("en", "de")),
-        ({"dataset_name": "a"}, ("en", "de")),
         ({**text, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
     ):
         options = DataOptions(**files)
         assert (options.source_lang, options.target_lang) == languages
-
-
-def test_lines_end_at_the_newline_alone(write):
-    source = write("a.en", "one\u2028still one\x85still\x0bone\rone\r\n\r\nthree\n")
-    target = write("a.de", "eins\nzwei\n\u2029drei\x1c\n")
-    pairs = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
-    assert rows(pairs) == [
-        ("one\u2028still one\x85still\x0bone\rone", "eins"),
-        ("", "zwei"),
-        ("three", "\u2029drei\x1c"),
-    ]
 
 
 @pytest.mark.parametrize("limit", [None, 2])
@@ -130,11 +118,10 @@ def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
 
 
 GOOD = json_lines(PAIRS[:2])
-NOISE = gzip.compress(json_lines([(os.urandom(20).hex(), "x") for _ in range(2000)]).encode())
 
 
 def line_3(line):
-    return {"train_file": GOOD.encode() + (line if isinstance(line, bytes) else line.encode()) + b"\n"}
+    return {"train_file": f"{GOOD}{line}\n"}
 
 
 def text(source, target):
@@ -152,14 +139,11 @@ def text(source, target):
         (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
         (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
         (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
-        (line_3(b'{"translation": {"en": "\xff", "de": "b"}}'), "line 3: not UTF-8: byte 0xff"),
         ({"train_file": ""}, "train data: {train_file} is empty"),
         (text("", ""), "train data: {train_source} and {train_target} is empty"),
         (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
-        *(
-            (text("x\n" * a, "x\n" * b), f"{{train_source}} has {a} lines, {{train_target}} has {b}$")
-            for a, b in ((5, 3), (3, 5), (0, 1))
-        ),
+        (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
+        (text("", "x\n"), "{train_source} has 0 lines, {train_target} has 1$"),
     ],
 )
 def test_broken_files(write, tmp_path, files, message):
@@ -169,21 +153,11 @@ def test_broken_files(write, tmp_path, files, message):
     assert not list((tmp_path / "cache").rglob("*.arrow"))  # of what was read before the fault
 
 
-@pytest.mark.parametrize("content", [b"not gzip at all\n", NOISE[: len(NOISE) // 2], NOISE[:-8] + bytes(8)])
-def test_broken_gzip(tmp_path, content):
-    path = tmp_path / "train.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^{path}: cannot be read"):
-        load_pairs(DataOptions(train_file=str(path)))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"test_file": "{good}"}, "no training data: give train_file"),
         ({"train_file": "none.json"}, "train_file: there is no file 'none.json'"),
-        ({"train_file": "/"}, "train_file: there is no file '/'"),
-        ({"train_source": "{good}"}, "train_source {good} is given without train_target"),
         ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
         ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
         ({"dataset_name": "{nowhere}"}, "dataset_name: {nowhere} cannot be loaded"),

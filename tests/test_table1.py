@@ -1,6 +1,5 @@
 """Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
 
-import functools
 import json
 import math
 import shlex
@@ -9,6 +8,7 @@ import common
 import pytest
 import table1
 import torch
+from helpers import call, tree
 from measure import best_seconds, fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
 from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
@@ -40,22 +40,18 @@ def test_restricted_attention_is_the_package_s_with_a_window(make_config, monkey
 
 def test_restricted_attention_multiplies_in_proportion_to_r_n_d():
     def flops(n: int, r: int, d: int) -> int:
-        x = torch.randn(1, 1, n, d)
         with FlopCounterMode(display=False) as counter:
-            restricted_attention(x, x, x, r)
+            restricted_attention(*[torch.randn(1, 1, n, d)] * 3, r)
         return counter.get_total_flops()
 
     # Two products of n x (2r - 1) x d, of two FLOPs each.
-    assert flops(64, 8, 16) == 2 * 2 * 64 * 15 * 16
-    assert flops(512, 8, 16) == 8 * flops(64, 8, 16)
-    assert flops(64, 8, 32) == 2 * flops(64, 8, 16)
+    for n, r, d in ((64, 8, 16), (512, 8, 16), (64, 8, 32)):
+        assert flops(n, r, d) == 2 * 2 * n * (2 * r - 1) * d
     with pytest.raises(ValueError, match=r"^r must be at least 1, not 0$"):
         flops(4, 0, 2)
     # With a tensor of size n x n, eight times the length would take 64 times the memory.
-    long, short = (
-        peak_bytes(lambda n=n: restricted_attention(*[torch.randn(1, 1, n, 16)] * 3, 8)) for n in (8192, 1024)
-    )
-    assert long < 8.5 * short
+    peaks = [peak_bytes(lambda n=n: restricted_attention(*[torch.randn(1, 1, n, 16)] * 3, 8)) for n in (8192, 1024)]
+    assert peaks[0] < 8.5 * peaks[1]
 
 
 def test_peak_is_what_is_held_at_once():
@@ -140,16 +136,18 @@ SIZES = shlex.split("--lengths 8 16 --widths 4 8 --kernels 2 3 --windows 2 4 --d
 
 
 @pytest.fixture
-def run(monkeypatch, run_main):
+def run(monkeypatch, tmp_path):
+    """Run the script on small sizes with these arguments: how it ended, and its folder."""
     monkeypatch.setattr(common, "keep_freed_memory", lambda: None)  # it would change the tests that follow
-    return functools.partial(run_main, table1)
+    folder = tmp_path / "out"
+    return lambda *arguments: (call(table1.main, "--output_dir", folder, *SIZES, *arguments), folder)
 
 
-def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
-    assert run("--output_dir", tmp_path / "out", *SIZES)[0] == 0
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert files == {"costs.png", "paths.png", "table1.json", "table1.md"}
-    results = json.loads((tmp_path / "out" / "table1.json").read_text())
+def test_the_script_leaves_table_numbers_and_pictures(run):
+    done, folder = run()
+    assert done.code == 0
+    assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
+    results = json.loads((folder / "table1.json").read_text())
     assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula
     assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
     first, second = results["costs"][:2]
@@ -157,7 +155,7 @@ def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
     slope = math.log(second["bytes"] / first["bytes"]) / math.log(2)
     assert results["exponents"]["self-attention"]["bytes"]["n"] == pytest.approx(slope)
     assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
-    text = (tmp_path / "out" / "table1.md").read_text()
+    text = (folder / "table1.md").read_text()
     for formula in (*(row.complexity for row in ROWS.values()), *(row.length for row in PATHS.values())):
         assert f"| {formula} |" in text
 
@@ -172,7 +170,7 @@ def test_the_script_leaves_table_numbers_and_pictures(run, tmp_path):
         (("--windows", 2, 32), "windows: 32 is wider than the 16 positions it meets"),
     ],
 )
-def test_bad_input_is_one_line(run, tmp_path, arguments, message):
-    code, errors = run("--output_dir", tmp_path / "out", *SIZES, *arguments)
-    assert (code, errors) == (2, f"error: {message}\n")
-    assert not (tmp_path / "out").exists()
+def test_bad_input_is_one_line(run, arguments, message):
+    done, folder = run(*arguments)
+    assert (done.code, done.errors) == (2, f"error: {message}\n")
+    assert not folder.exists()

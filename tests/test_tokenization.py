@@ -55,12 +55,10 @@ def assert_lossless(tokenizer, text):
 def test_any_unicode_string_round_trips_without_unknowns(tokenizer):
     rng = random.Random(0)
     fragments = [*SPECIAL_TOKENS, "<unused0>", "##", "Ġ", "  ", "\n", "-", "'", "&apos;", "Hund", "7"]
+    unicode = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]  # any code point but the surrogates
 
     def draw():
-        if rng.random() < 0.5:
-            return rng.choice(fragments)
-        code = rng.randrange(0x110000 - 0x800)
-        return chr(code if code < 0xD800 else code + 0x800)  # any code point but the surrogates
+        return rng.choice(fragments) if rng.random() < 0.5 else chr(rng.choice(unicode))
 
     for text in [*SENTENCES, *("".join(draw() for _ in range(rng.randrange(30))) for _ in range(300))]:
         assert_lossless(tokenizer, text)
@@ -68,14 +66,12 @@ def test_any_unicode_string_round_trips_without_unknowns(tokenizer):
 
 def test_is_a_stock_tokenizer_with_the_settings_of_a_translation_model(tokenizer):
     assert type(tokenizer) is PreTrainedTokenizerFast
-    assert tokenizer.padding_side == "right"
+    assert (tokenizer.padding_side, tokenizer.clean_up_tokenization_spaces) == ("right", False)
     assert tokenizer.model_input_names == ["input_ids", "attention_mask"]
     assert tokenizer.model_max_length > 10**12
-    assert tokenizer.clean_up_tokenization_spaces is False
     assert len(tokenizer) == tokenizer.vocab_size == 400
-    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]
     special = (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    assert special == (0, 1, 2, 3)
+    assert special == (*tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)),) == (0, 1, 2, 3)
 
 
 def test_every_sequence_ends_in_eos_and_is_padded_on_the_right(tokenizer):
@@ -144,14 +140,16 @@ WORD_COUNTS = {
     **{"tone": 41, "stew": 1, "lower": 36, "west": 29, "on": 17, "one": 51, "net": 11},
     **{"new": 42, "stone": 16, "tower": 19, "newest": 25, "low": 3, "newer": 31},
 }
+UNSEEN_TOO = [*WORD_COUNTS, "lowest", "townest", "essential"]
 MERGES = 12  # MIN_VOCAB_SIZE + 12 is a multiple of 8
 
 
 @pytest.fixture(scope="module")
-def counted_texts():
+def train_on_counts():
     words = [word for word, count in WORD_COUNTS.items() for _ in range(count)]
     random.Random(0).shuffle(words)
-    return [" ".join(words[i : i + 5]) for i in range(0, len(words), 5)]
+    texts = [" ".join(words[i : i + 5]) for i in range(0, len(words), 5)]
+    return lambda algorithm: train_tokenizer(texts, vocab_size=MIN_VOCAB_SIZE + MERGES, algorithm=algorithm)
 
 
 @pytest.fixture(scope="module")
@@ -162,14 +160,14 @@ def merges():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_first_tokens_are_the_merges_of_the_bpe_algorithm(counted_texts, merges, algorithm):
-    tokenizer = train_tokenizer(counted_texts, vocab_size=MIN_VOCAB_SIZE + MERGES, algorithm=algorithm)
-    assert {token for token in tokenizer.get_vocab() if len(token) > 1} == {*SPECIAL_TOKENS, *map("".join, merges)}
+def test_the_first_tokens_are_the_merges_of_the_bpe_algorithm(train_on_counts, merges, algorithm):
+    vocabulary = train_on_counts(algorithm).get_vocab()
+    assert {token for token in vocabulary if len(token) > 1} == {*SPECIAL_TOKENS, *map("".join, merges)}
 
 
-def test_bpe_applies_the_merges_in_the_order_learnt(counted_texts, merges):
-    tokenizer = train_tokenizer(counted_texts, vocab_size=MIN_VOCAB_SIZE + MERGES)
-    for word in [*WORD_COUNTS, "lowest", "townest", "essential"]:
+def test_bpe_applies_the_merges_in_the_order_learnt(train_on_counts, merges):
+    tokenizer = train_on_counts("bpe")
+    for word in UNSEEN_TOO:
         symbols = list(f"Ġ{word}")
         for pair in merges:
             symbols = merge(symbols, pair)
@@ -177,10 +175,10 @@ def test_bpe_applies_the_merges_in_the_order_learnt(counted_texts, merges):
     assert tokenizer.tokenize("newest") == ["Ġne", "west"]
 
 
-def test_wordpiece_takes_the_longest_match(counted_texts, merges):
-    tokenizer = train_tokenizer(counted_texts, vocab_size=MIN_VOCAB_SIZE + MERGES, algorithm="wordpiece")
+def test_wordpiece_takes_the_longest_match(train_on_counts, merges):
+    tokenizer = train_on_counts("wordpiece")
     vocabulary = {*"abcdefghijklmnopqrstuvwxyzĠ", *map("".join, merges)}
-    for word in [*WORD_COUNTS, "lowest", "townest", "essential"]:
+    for word in UNSEEN_TOO:
         rest, tokens = f"Ġ{word}", []
         while rest:
             tokens.append(max((token for token in vocabulary if rest.startswith(token)), key=len))
@@ -189,7 +187,7 @@ def test_wordpiece_takes_the_longest_match(counted_texts, merges):
     assert tokenizer.tokenize("newest") == ["Ġnew", "e", "st"]
 
 
-@pytest.mark.parametrize(("vocab_size", "length"), [(260, 264), (264, 264), (265, 272), (397, 400)])
+@pytest.mark.parametrize(("vocab_size", "length"), [(260, 264), (264, 264), (265, 272)])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_vocab_size_is_rounded_up_to_a_multiple_of_8(algorithm, vocab_size, length):
     tokenizer, again = (train_tokenizer(iter(CORPUS), vocab_size=vocab_size, algorithm=algorithm) for _ in range(2))
@@ -211,9 +209,7 @@ def test_fillers_complete_a_small_vocabulary_and_are_never_seen(algorithm, tmp_p
 
 
 def test_a_pair_that_occurs_once_is_not_merged():
-    tokens = train_tokenizer(["twice", "twice", "once"]).get_vocab()
-    assert "Ġtwice" in tokens
-    assert "Ġonce" not in tokens
+    assert {"Ġtwice", "Ġonce"} & train_tokenizer(["twice", "twice", "once"]).get_vocab().keys() == {"Ġtwice"}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +217,6 @@ def test_a_pair_that_occurs_once_is_not_merged():
     [
         ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
         ({"texts": CORPUS, "vocab_size": 259}, "vocab_size=259: must be at least 260"),
-        ({"texts": []}, "texts: no text to train on"),
         ({"texts": iter(["", " \n"])}, "texts: no text to train on"),
         ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
         ({"texts": ["ok", {"en": "ok"}]}, "texts, item 2: must be a string, not dict"),

@@ -1,12 +1,9 @@
 """The training loop against a plain one written out here, against itself resumed, and on two processes."""
 
 import itertools
-import json
 import math
-import os
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +12,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from helpers import TINY, assert_same_weights, make_tokenizer, write_toy_corpus
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
-from toy_corpus import toy_corpus, write_corpus
+from toy_corpus import toy_corpus
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training import (
@@ -30,23 +28,11 @@ from modeling_vanilla.training import (
     trainer,
     validation,
 )
-from modeling_vanilla.training.batching import (
-    epoch_batches,
-    pair_lengths,
-    tokenize_training_pairs,
-    update_batches,
-)
+from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
 from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress, newest_checkpoint
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
-ROOT = Path(__file__).parents[1]
-STACKS = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
-TINY = {
-    "d_model": 16,
-    **{f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in STACKS.items()},
-    # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
-    "init_std": None,
-}
+# The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
+SETTINGS = {**TINY, "init_std": None}
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -59,23 +45,36 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def tokenizer(corpus):
-    return train_tokenizer((text for pair in corpus["train"] for text in pair), vocab_size=320)
-
-
-def as_dataset(pairs):
-    return Dataset.from_dict({"source": [source for source, _ in pairs], "target": [target for _, target in pairs]})
+    return make_tokenizer((text for pair in corpus["train"] for text in pair), 320)
 
 
 @pytest.fixture
-def training_data(corpus, tokenizer):
-    return tokenize_training_pairs(as_dataset(corpus["train"]), tokenizer, DataOptions())[0]
+def datasets(corpus):
+    """The splits as training reads them."""
+    columns = {split: zip(*pairs, strict=True) for split, pairs in corpus.items()}
+    return {
+        split: Dataset.from_dict(dict(zip(("source", "target"), both, strict=True))) for split, both in columns.items()
+    }
 
 
-def new_model(tokenizer, **overrides):
+@pytest.fixture
+def training_data(datasets, tokenizer):
+    return tokenize_training_pairs(datasets["train"], tokenizer, DataOptions())[0]
+
+
+def new_model():
     torch.manual_seed(0)
-    return VanillaForConditionalGeneration(
-        VanillaConfig(vocab_size=len(tokenizer), **{**TINY, "dropout": 0.0, **overrides})
-    )
+    return VanillaForConditionalGeneration(VanillaConfig(**SETTINGS, dropout=0.0))
+
+
+@pytest.fixture
+def run_loop(tokenizer, training_data):
+    """Train a new model without dropout, or the one given: the model and its progress."""
+
+    def run(folder, model=None, validation=None, **overrides):
+        return train(model or new_model(), tokenizer, training_data, validation, options_for(folder, **overrides))
+
+    return run
 
 
 def options_for(run, **overrides):
@@ -122,30 +121,26 @@ def first_epoch(data, options):
     return update_batches(batches, *lengths, options.tokens_per_update)
 
 
-def test_three_updates_are_those_of_a_plain_loop(tmp_path, tokenizer, training_data):
-    """So the batches of an update, of whatever shape, add up to one big batch."""
-    options = options_for(tmp_path / "run")
-    plain = new_model(tokenizer)
-    expected = plain_training(plain, training_data, options)
-    trained, progress = train(new_model(tokenizer), tokenizer, training_data, None, options)
+def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_data, caplog):
+    """So the batches of an update, of whatever shape, add up to one big batch. A warning of the options is logged."""
+    plain = new_model()
+    expected = plain_training(plain, training_data, options_for(tmp_path))
+    trained, progress = run_loop(tmp_path / "run", warmup_steps=2)
     assert progress.losses == pytest.approx(expected, abs=1e-5)
-    parameters = dict(trained.named_parameters())
-    for name, value in plain.named_parameters():
-        # Adam divides by the gradient's own size, so that where that is rounding, rounding is what differs.
-        torch.testing.assert_close(parameters[name], value, rtol=0, atol=5e-5, msg=name)
-    start = new_model(tokenizer).state_dict()
+    parameters, start = dict(trained.named_parameters()), new_model().state_dict()
+    # Adam divides by the gradient's own size, so that where that is rounding, rounding is what differs.
+    torch.testing.assert_close(parameters, dict(plain.named_parameters()), rtol=0, atol=5e-5)
     assert max(float((value.detach() - start[name]).abs().max()) for name, value in parameters.items()) > 0.1
+    assert [record.message for record in caplog.records if record.message.startswith("warmup_steps: ")]
 
 
-def test_averaged_are_evenly_spaced_checkpoints(tmp_path, corpus, tokenizer, training_data, monkeypatch):
+def test_averaged_are_evenly_spaced_checkpoints(tmp_path, run_loop, datasets, monkeypatch):
     """Not the best one, of step 3, nor the last, of step 7, nor those of the clock."""
     set_scores(monkeypatch, 1.0, 5.0, 2.0)
-    run, validation = tmp_path / "run", as_dataset(corpus["validation"])
-    options = options_for(
-        run, max_steps=7, checkpoint_steps=2, keep_checkpoints=2, average_checkpoints=2, validate_steps=3,
-        checkpoint_minutes=1e-6,
-    )  # fmt: skip
-    trained, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
+    run, schedule = tmp_path / "run", {"checkpoint_steps": 2, "keep_checkpoints": 2, "average_checkpoints": 2}
+    trained, progress = run_loop(
+        run, validation=datasets["validation"], max_steps=7, validate_steps=3, checkpoint_minutes=1e-6, **schedule
+    )
     folders = {path.name for path in run.iterdir() if path.is_dir()} - {"tensorboard"}
     assert folders == {"checkpoint-4", "checkpoint-6", "best", "last-7"}
     assert progress.averaged == [4, 6]
@@ -170,10 +165,7 @@ def test_the_schedule_fits_the_length_of_the_run():
         ({}, None),
         ({"max_steps": 8000}, None),
         ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
-        (
-            {"max_minutes": 26.0},
-            "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000",
-        ),
+        ({"max_minutes": 26.0}, "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000"),
         ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
     ],
 )
@@ -182,43 +174,29 @@ def test_settings_that_do_not_fit_the_length_of_the_run_are_said(settings, line)
     assert [text[: len(line)] for text in lines] == [line] if line else lines == []
 
 
-def test_a_warning_is_logged_when_training_starts(tmp_path, tokenizer, training_data, caplog):
-    train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "run", max_steps=1))
-    assert [record.message for record in caplog.records if record.message.startswith("warmup_steps: ")]
-
-
-def test_progress_counts_what_was_read(tmp_path, corpus, tokenizer, training_data):
+def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_data):
     """Losses, tokens and validations of two epochs and a bit."""
     lengths = pair_lengths(training_data)
     plan = [update_batches(epoch_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
-    steps = sum(map(len, plan)) + 1
-    options = options_for(tmp_path / "run", max_steps=steps, validate_steps=len(plan[0]))
-    validation = as_dataset(corpus["validation"])
-    _, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
-    assert (progress.step, progress.epoch, progress.updates_of_epoch) == (steps, 2, 1)
-    assert len(progress.losses) == steps
+    steps, every = sum(map(len, plan)) + 1, len(plan[0])
+    _, progress = run_loop(tmp_path / "run", validation=datasets["validation"], max_steps=steps, validate_steps=every)
+    assert (progress.step, progress.epoch, progress.updates_of_epoch, len(progress.losses)) == (steps, 2, 1, steps)
     assert all(math.isfinite(loss) for loss in progress.losses)
-    assert progress.tokens > 2 * sum(int(side.sum()) for side in lengths)
-    assert progress.positions >= progress.tokens
+    assert progress.positions >= progress.tokens > 2 * sum(int(side.sum()) for side in lengths)
     assert progress.seconds > 0
-    due = [step for step in range(1, steps) if step % len(plan[0]) == 0]
-    assert [entry["step"] for entry in progress.validations] == [*due, steps]
+    assert [entry["step"] for entry in progress.validations] == [*range(every, steps, every), steps]
     for entry in progress.validations:
         assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
-        assert 0 <= entry["bleu"] <= 100
-        assert 0 <= entry["chrf"] <= 100
-        assert "tok:13a" in entry["bleu_signature"]
+        assert 0 <= entry["bleu"] <= 100 and "tok:13a" in entry["bleu_signature"]
     assert load_progress(newest_checkpoint(tmp_path / "run"))["losses"] == progress.losses
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
-def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, corpus, tokenizer, training_data):
-    validation = as_dataset(corpus["validation"])
-    options = options_for(tmp_path / "with", validate_steps=1)
-    trained, progress = train(new_model(tokenizer), tokenizer, training_data, validation, options)
-    without, other = train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "without"))
+def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, run_loop, corpus, datasets, tokenizer):
+    trained, progress = run_loop(tmp_path / "with", validation=datasets["validation"], validate_steps=1)
+    without, other = run_loop(tmp_path / "without")
     assert progress.losses == other.losses
-    assert all(torch.equal(value, without.state_dict()[name]) for name, value in trained.state_dict().items())
+    torch.testing.assert_close(trained.state_dict(), without.state_dict(), rtol=0, atol=0)
     total, count = 0.0, 0
     for source, target in corpus["validation"]:
         batch = tokenizer(source, text_target=target, return_tensors="pt")
@@ -230,19 +208,22 @@ def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, corpus, t
     assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
-def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, tokenizer, training_data):
-    options = options_for(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
-    _, progress = train(new_model(tokenizer), tokenizer, training_data, None, options)
-    assert progress.step == 1
+def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, run_loop):
+    _, progress = run_loop(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
+    assert (progress.step, progress.averaged) == (1, [1])
     assert newest_checkpoint(tmp_path / "run").name == "last-1"
-    assert progress.averaged == [1]
 
 
-def fail_to_train(run, model, tokenizer, data, **overrides):
-    """The one line that it ends in."""
-    with pytest.raises(ValueError) as raised:
-        train(model, tokenizer, data, None, options_for(run, **overrides))
-    return str(raised.value)
+@pytest.fixture
+def fail_to_train(tmp_path, run_loop):
+    """The one line that training into the test's folder ends in."""
+
+    def fail(model=None, **overrides):
+        with pytest.raises(ValueError) as raised:
+            run_loop(tmp_path, model, **overrides)
+        return str(raised.value)
+
+    return fail
 
 
 def multiply_output(model, factor, when):
@@ -256,10 +237,10 @@ def multiply_output(model, factor, when):
     model.get_decoder().register_forward_hook(spoil)
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, tokenizer, training_data):
-    model = new_model(tokenizer)
+def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, fail_to_train):
+    model = new_model()
     multiply_output(model, math.nan, lambda: len(list_checkpoints(tmp_path)) == 2)
-    message = fail_to_train(tmp_path, model, tokenizer, training_data, max_steps=9, checkpoint_steps=1)
+    message = fail_to_train(model, max_steps=9, checkpoint_steps=1)
     assert re.match(r"the loss of step 3 is nan, in (\d+) of \1 batches, of \d+ training pairs \(\d+, ", message)
     assert re.search(r"warmup_steps \(2\).*learning_rate_scale \(1.0\)", message)
     checkpoints = list_checkpoints(tmp_path)
@@ -267,40 +248,38 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_pat
     assert all(value.isfinite().all() for value in load_file(checkpoints[-1] / "model.safetensors").values())
 
 
-def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, tokenizer, training_data):
+def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, fail_to_train, training_data):
     """Where every loss is finite. The rows named are the update's, counted from 1."""
-    model = new_model(tokenizer)
+    model = new_model()
     model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
     first = first_epoch(training_data, options_for(tmp_path))[0]
     named = ", ".join(str(row + 1) for row in np.concatenate(first)[:5])
-    message = fail_to_train(tmp_path, model, tokenizer, training_data)
+    message = fail_to_train(model)
     assert message.startswith(f"the gradient norm of step 1 is nan, in {len(first)} of {len(first)} batches, of ")
     assert f" of {sum(map(len, first))} training pairs ({named}, ...)" in message
     assert list_checkpoints(tmp_path) == []
 
 
-def test_only_the_batch_that_went_wrong_is_named(tmp_path, tokenizer, training_data):
-    model, calls = new_model(tokenizer), itertools.count(1)
+def test_only_the_batch_that_went_wrong_is_named(tmp_path, fail_to_train, training_data):
+    model, calls = new_model(), itertools.count(1)
     multiply_output(model, math.inf, lambda: next(calls) == 2)
     second = first_epoch(training_data, options_for(tmp_path))[0][1]
-    message = fail_to_train(tmp_path, model, tokenizer, training_data)
+    message = fail_to_train(model)
     assert re.match(rf"the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]", message)
 
 
-def test_clipping_bounds_the_gradient_and_tensorboard_has_its_norm(tmp_path, tokenizer, training_data):
+def test_clipping_bounds_the_gradient_and_tensorboard_has_its_norm(tmp_path, run_loop):
     """The first step of Adam is as long whatever the gradient's size; the second depends on it."""
-    _, free = train(new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "free"))
-    _, clipped = train(
-        new_model(tokenizer), tokenizer, training_data, None, options_for(tmp_path / "clipped", max_grad_norm=1e-9)
-    )
-    assert free.losses[0] == clipped.losses[0]
-    assert free.losses[2] != clipped.losses[2]
-    logged = {name: scalars(tmp_path / name) for name in ("free", "clipped")}
-    assert logged["free"]["gradient_norm"][1] == pytest.approx(logged["clipped"]["gradient_norm"][1], rel=1e-4)
-    assert logged["free"]["gradient_norm"][1] > 1e-3
-    assert list(logged["free"]["loss"].values()) == pytest.approx(free.losses, rel=1e-6)
+    free = run_loop(tmp_path / "free")[1].losses
+    clipped = run_loop(tmp_path / "clipped", max_grad_norm=1e-9)[1].losses
+    assert free[0] == clipped[0]
+    assert free[2] != clipped[2]
+    shown, other = scalars(tmp_path / "free"), scalars(tmp_path / "clipped")
+    assert shown["gradient_norm"][1] == pytest.approx(other["gradient_norm"][1], rel=1e-4)
+    assert shown["gradient_norm"][1] > 1e-3
+    assert list(shown["loss"].values()) == pytest.approx(free, rel=1e-6)
     rates = [16**-0.5 * min(step**-0.5, step * 2**-1.5) for step in (1, 2, 3)]
-    assert list(logged["free"]["learning_rate"].values()) == pytest.approx(rates, rel=1e-6)
+    assert list(shown["learning_rate"].values()) == pytest.approx(rates, rel=1e-6)
 
 
 def scalars(run):
@@ -313,12 +292,9 @@ def scalars(run):
 
 def set_scores(monkeypatch, *bleus):
     """Let the validations find these BLEUs, one after the other."""
+    figures = {"loss": 1.0, "perplexity": math.e, "chrf": 0.0, "bleu_signature": "x"}
     scores = iter(bleus)
-    monkeypatch.setattr(
-        trainer,
-        "validate",
-        lambda *_: {"loss": 1.0, "perplexity": math.e, "bleu": next(scores), "chrf": 0.0, "bleu_signature": "x"},
-    )
+    monkeypatch.setattr(trainer, "validate", lambda *_: {**figures, "bleu": next(scores)})
 
 
 def test_early_stopping(tmp_path, data, monkeypatch):
@@ -375,22 +351,10 @@ def test_other_sentences_in_the_same_file_are_not_resumed_on(tmp_path, data):
 
 
 @pytest.mark.slow
-def test_compiled_training_is_the_same(tmp_path, tokenizer, training_data):
-    losses = []
-    for compiled in (False, True):
-        model = new_model(tokenizer)  # without dropout, whose masks Inductor draws otherwise
-        options = options_for(tmp_path / f"run-{compiled}", compile=compiled)
-        losses.append(train(model, tokenizer, training_data, None, options)[1].losses)
+def test_compiled_training_is_the_same(tmp_path, run_loop):
+    """Without dropout, whose masks Inductor draws otherwise."""
+    losses = [run_loop(tmp_path / str(compiled), compile=compiled)[1].losses for compiled in (False, True)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-
-
-def test_a_model_of_another_shape_of_update_is_refused(tmp_path, tokenizer, training_data):
-    for overrides, message in (
-        ({"tokens_per_update": 1_000_000}, "tokens_per_update: 1000000 is more than all training data has"),
-        ({"tokens_per_batch": 3}, "tokens_per_batch: 3 cannot hold pair"),
-    ):
-        assert fail_to_train(tmp_path, new_model(tokenizer), tokenizer, training_data, **overrides).startswith(message)
-    assert list(tmp_path.glob("checkpoint*")) == []
 
 
 BAD_OPTIONS = {
@@ -418,36 +382,31 @@ def test_options_that_nothing_can_be_trained_with(name, value):
 
 
 @pytest.fixture
-def data(tmp_path, corpus):
-    train_file, validation_file, _ = map(str, write_corpus(corpus, tmp_path / "corpus"))
-    return DataOptions(train_file=train_file, validation_file=validation_file)
+def data(tmp_path):
+    files = write_toy_corpus(tmp_path, train=120, validation=6, test=6)
+    return DataOptions(**{**files, "test_file": None})
 
 
 def run_to(run, data, max_steps, resume=False, **overrides):
     """Two epochs are four updates here, so the end of an epoch is on the way."""
-    settings = {"max_steps": max_steps, "tokens_per_update": 900, "checkpoint_steps": 1, "validate_steps": 3}
-    return train_translation(
-        data,
-        options_for(run, **{**settings, **overrides}),
-        TranslationOptions(preset="tiny", resume=resume),
-        {**TINY, "vocab_size": 320, "dropout": 0.1},
-    )
+    steps = {"max_steps": max_steps, "tokens_per_update": 900, "checkpoint_steps": 1, "validate_steps": 3}
+    options = TranslationOptions(preset="tiny", resume=resume)
+    return train_translation(data, options_for(run, **{**steps, **overrides}), options, {**SETTINGS, "dropout": 0.1})
 
 
 @pytest.mark.parametrize("stop", [3, 4])
 def test_resumed_is_as_if_never_interrupted(tmp_path, data, stop):
-    whole = run_to(tmp_path / "whole", data, 6)
+    """The run that has come to its end is resumed, too: it trains no further."""
+    run_to(tmp_path / "whole", data, 6)
     run_to(tmp_path / "parts", data, stop)
-    resumed = run_to(tmp_path / "parts", data, 6, resume=True)
-    ends = [load_progress(tmp_path / run / "checkpoint-6") for run in ("whole", "parts")]
-    assert ends[0]["epoch"] > 0
-    assert ends[0]["losses"] == ends[1]["losses"]
-    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
-    assert (whole["steps"], resumed["steps"]) == (6, 6)
-    for folder in ("checkpoint-6", "model"):
-        weights, others = (load_file(tmp_path / run / folder / "model.safetensors") for run in ("whole", "parts"))
-        assert weights.keys() == others.keys()
-        assert all(torch.equal(value, others[name]) for name, value in weights.items())
+    for _ in range(2):
+        assert run_to(tmp_path / "parts", data, 6, resume=True)["steps"] == 6
+        whole, parts = (load_progress(tmp_path / run / "checkpoint-6") for run in ("whole", "parts"))
+        assert parts["epoch"] > 0
+        assert all(whole[name] == parts[name] for name in ("losses", "tokens", "positions"))
+        for folder in ("checkpoint-6", "model"):
+            assert_same_weights(tmp_path / "parts" / folder, tmp_path / "whole" / folder)
+    assert newest_checkpoint(tmp_path / "parts").name == "checkpoint-6"
 
 
 def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
@@ -462,26 +421,15 @@ def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
     assert ends[0][2] != ends[1][2]
 
 
-def test_resuming_a_finished_run_trains_no_further(tmp_path, data):
-    run_to(tmp_path / "run", data, 2)
-    before = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    results = run_to(tmp_path / "run", data, 2, resume=True)
-    assert results["steps"] == 2
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-1", "checkpoint-2"]
-    after = load_file(tmp_path / "run" / "model" / "model.safetensors")
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
-
-
 def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
     """Resumed from the end, which no schedule asked for, the run keeps it, too."""
     set_scores(monkeypatch, 1.0, 9.0, 2.0, 3.0, 4.0)
-    run = tmp_path / "run"
-    run_to(run, data, 4, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
-    last = load_file(run / "last-4" / "model.safetensors")
-    run_to(run, data, 9, resume=True, validate_steps=2, checkpoint_steps=3, keep_checkpoints=1)
+    run, schedule = tmp_path / "run", {"validate_steps": 2, "checkpoint_steps": 3, "keep_checkpoints": 1}
+    run_to(run, data, 4, **schedule)
+    last = shutil.copytree(run / "last-4", tmp_path / "last")
+    run_to(run, data, 9, resume=True, **schedule)
     assert {path.name for path in run.glob("*-*")} == {"checkpoint-9"}
-    best = load_file(run / "best" / "model.safetensors")
-    assert all(torch.equal(value, best[name]) for name, value in last.items())
+    assert_same_weights(run / "best", last)
 
 
 def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):
@@ -531,56 +479,3 @@ def test_processes_share_the_test_set(monkeypatch, rank):
     monkeypatch.setattr(validation, "translate", lambda *given, **_: [f"translated {text}" for text in given[2]])
     monkeypatch.setattr(validation, "gather_object", lambda own: shares if own == [shares[rank]] else None)
     assert validation.translate_together(None, None, sentences) == [f"translated {text}" for text in sentences]
-
-
-DISTRIBUTED = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from test_trainer import TINY, options_for
-from modeling_vanilla.training import DataOptions, TranslationOptions, train_translation
-
-run, _, train_file, validation_file = sys.argv[1:]
-train_translation(
-    DataOptions(train_file=train_file, validation_file=validation_file),
-    options_for(run, max_steps=20, tokens_per_batch=200, validate_steps=10, learning_rate_scale=0.05),
-    TranslationOptions(preset="tiny"),
-    {**TINY, "vocab_size": 320, "dropout": 0.0},
-)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path, data):
-    """The same losses, weights and validation: who computes a sentence's gradient makes no difference."""
-    script = tmp_path / "distributed.py"
-    script.write_text(DISTRIBUTED, encoding="utf-8")
-    environment = {
-        **os.environ,
-        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "examples"))),
-    }
-    ends, weights, shown = [], [], []
-    for processes in (1, 2):
-        run = tmp_path / f"run-{processes}"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
-        command += [script, run, ROOT / "tests", data.train_file, data.validation_file]
-        done = subprocess.run(
-            list(map(str, command)), env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-        assert results["processes"] == processes
-        ends.append(load_progress(run / "checkpoint-20"))
-        weights.append(load_file(run / "checkpoint-20" / "model.safetensors"))
-        shown.append((done.stdout + done.stderr).count("step 10: loss"))
-    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
-    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-5, msg=name)
-    for one, two in zip(*(end["validations"] for end in ends), strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
-        assert two["bleu"] == pytest.approx(one["bleu"])
-    assert shown == [1, 1]  # each line once, not once for each process
