@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import torch
+
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -92,3 +94,15 @@ def as_lines(texts: Iterable[str]) -> bytes:
 def tree(folder: Path) -> dict[str, bytes | None]:
     """All below a folder: of each file its content, of each folder None."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:
+    """Token ids as one batch, padded with 0 to `width` or the longest row. (B, width)"""
+    width = width or max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def batch_of(sources: list[list[int]]) -> dict[str, torch.Tensor]:
+    """The sources padded, and their mask; a 0 within a source is a token."""
+    lengths, input_ids = torch.tensor([len(source) for source in sources]), pad_right(sources)
+    return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
