@@ -149,3 +149,15 @@ def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: 
     """The tensors of two folders are the same, to the bit unless `atol` is given."""
     values, others = (load_file(folder / f"{name}.safetensors") for folder in (found, expected))
     torch.testing.assert_close(values, others, rtol=0, atol=atol)
+
+
+def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:
+    """Token ids as one batch, padded with 0 to `width` or the longest row. (B, width)"""
+    width = width or max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def batch_of(sources: list[list[int]]) -> dict[str, torch.Tensor]:
+    """The sources padded, and their mask; a 0 within a source is a token."""
+    lengths, input_ids = torch.tensor([len(source) for source in sources]), pad_right(sources)
+    return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}

@@ -24,13 +24,9 @@ def attention_by_hand(q, k, v, seen=None):
     """Eq. 1 for one head, one number at a time. q (T, K), k (S, K), v (S, V), seen (T, S) -> lists (T, V), (T, S)"""
     outputs, weights = [], []
     for t, query in enumerate(q):
-        scores = []
-        for s, key in enumerate(k):
-            dot = sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query))
-            scores.append(dot if seen is None or seen[t][s] else -math.inf)
-        exponents = [math.exp(score) for score in scores]
-        total = sum(exponents)
-        row = [0.0 if total == 0 else exponent / total for exponent in exponents]
+        scores = [sum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in k]
+        exponents = [math.exp(z) if seen is None or seen[t][s] else 0.0 for s, z in enumerate(scores)]
+        row = [exponent / (sum(exponents) or 1.0) for exponent in exponents]
         weights.append(row)
         outputs.append([sum(w * value[j] for w, value in zip(row, v, strict=True)) for j in range(len(v[0]))])
     return outputs, weights
@@ -64,14 +60,12 @@ def seen():
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_equation_1(qkv, seen, back_end, masked):
-    q, k, v = qkv
-    output, weights = run(back_end, q, k, v, seen if masked else None)
+    output, weights = run(back_end, *qkv, seen if masked else None)
     assert output.shape == (2, 4, 3, 7)
     for b in range(2):
         for h in range(3):
-            rows, row_weights = attention_by_hand(
-                q[b, h].tolist(), k[b, h].tolist(), v[b, h].tolist(), seen[b, 0].tolist() if masked else None
-            )
+            one_head = [tensor[b, h].tolist() for tensor in qkv]
+            rows, row_weights = attention_by_hand(*one_head, seen[b, 0].tolist() if masked else None)
             torch.testing.assert_close(output[b, :, h], torch.tensor(rows), atol=1e-5, rtol=1e-5)
             if weights is not None:
                 torch.testing.assert_close(weights[b, h], torch.tensor(row_weights), atol=1e-6, rtol=1e-5)
@@ -90,17 +84,15 @@ def test_eager_drops_attention_weights_in_training_only(qkv):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(back_end, dtype):
     # Scores of -32: added to the most negative 16-bit float, they run over into minus infinity.
-    q = torch.full((1, 2, 3, 4), 4.0, dtype=dtype, requires_grad=True)
-    k = torch.full((1, 2, 5, 4), -4.0, dtype=dtype, requires_grad=True)
-    v = torch.randn(1, 2, 5, 6).to(dtype).requires_grad_()
+    tensors = torch.full((1, 2, 3, 4), 4.0), torch.full((1, 2, 5, 4), -4.0), torch.randn(1, 2, 5, 6)
+    q, k, v = (tensor.to(dtype).requires_grad_() for tensor in tensors)
     mask = torch.ones(1, 1, 3, 5, dtype=torch.bool)
     mask[:, :, 1] = False
     output, _ = run(back_end, q, k, v, mask)
     assert not output[:, 1].any()
     torch.testing.assert_close(output[0, 0], v[0].mean(dim=1), atol=1e-2, rtol=1e-2)
     output.sum().backward()
-    for tensor in (q, k, v):
-        assert tensor.grad.isfinite().all()
+    assert all(tensor.grad.isfinite().all() for tensor in (q, k, v))
     assert not q.grad[:, :, 1].any()
 
 
@@ -137,18 +129,11 @@ def test_multi_head_attention_by_hand(make_config, attn, bias, kind):
 def padded():
     """Sources and targets padded on either side, one source that is all padding, and a target that begins with it."""
     torch.manual_seed(0)
-    batch = {
-        "input_ids": torch.randint(4, 41, (4, 7)),
-        "attention_mask": torch.ones(4, 7, dtype=torch.long),
-        "decoder_input_ids": torch.randint(4, 41, (4, 6)),
-        "decoder_attention_mask": torch.ones(4, 6, dtype=torch.long),
-    }
-    batch["attention_mask"][0, 4:] = 0
-    batch["attention_mask"][1, :3] = 0
-    batch["attention_mask"][2] = 0
-    batch["decoder_attention_mask"][1, :2] = 0
-    batch["decoder_attention_mask"][3, 5:] = 0
-    return batch
+    source, target = torch.randint(4, 41, (4, 7)), torch.randint(4, 41, (4, 6))
+    source_mask, target_mask = torch.ones_like(source), torch.ones_like(target)
+    source_mask[0, 4:] = source_mask[1, :3] = source_mask[2] = target_mask[1, :2] = target_mask[3, 5:] = 0
+    inputs = {"input_ids": source, "attention_mask": source_mask}
+    return {**inputs, "decoder_input_ids": target, "decoder_attention_mask": target_mask}
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 3])
@@ -161,13 +146,9 @@ def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, d
         model = make_model(attn=attn, attention_window=window, **dims)
         logits = model(**padded, use_cache=False).logits
         logits.square().mean().backward()
-        results.append((logits, [parameter.grad for parameter in model.parameters()]))
-    (eager, eager_grads), (sdpa, sdpa_grads) = results
-    assert eager.isfinite().all()
-    torch.testing.assert_close(eager, sdpa, atol=1e-5, rtol=1e-5)
-    for one, other in zip(eager_grads, sdpa_grads, strict=True):
-        assert one.isfinite().all()
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        results.append([logits, *(parameter.grad for parameter in model.parameters())])
+    assert all(tensor.isfinite().all() for tensor in results[0])
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("numbers", [False, True])
@@ -175,19 +156,15 @@ def test_masks_of_four_axes(make_model, padded, attn, numbers):
     """They say what each token sees; over the source, target tokens then see what any source token sees."""
     model = make_model(attn=attn)
     source, target = padded["attention_mask"].bool(), padded["decoder_attention_mask"].bool()
-    causal = torch.ones(6, 6, dtype=torch.bool).tril()
-    whole = {
-        "attention_mask": source[:, None, None, :].expand(-1, 1, 7, -1),
-        "decoder_attention_mask": target[:, None, None, :] & causal,
-    }
+    whole = {"attention_mask": source[:, None, None, :].expand(-1, 1, 7, -1)}
+    whole["decoder_attention_mask"] = target[:, None, None, :] & torch.ones(6, 6, dtype=torch.bool).tril()
     if numbers:
         least = torch.finfo(torch.float32).min
         whole = {name: torch.zeros(mask.shape).masked_fill(~mask, least) for name, mask in whole.items()}
-    expected = model(**padded | {"decoder_attention_mask": None}).logits
-    inputs = padded | whole
+    logits, expected = (model(**padded | masks).logits for masks in (whole, {"decoder_attention_mask": None}))
     # Positions are counted from the first column; so only rows without padding on the left are as with two axes.
     rows = [0, 2, 3]
-    torch.testing.assert_close(model(**inputs).logits[rows, :5], expected[rows, :5], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[rows, :5], expected[rows, :5], atol=1e-5, rtol=1e-5)
     # A source token that only the first one sees is seen by the target.
     diagonal = torch.eye(7, dtype=torch.bool).expand(4, 1, 7, 7)
     own = model(**padded | {"attention_mask": diagonal, "decoder_attention_mask": None})
@@ -197,20 +174,15 @@ def test_masks_of_four_axes(make_model, padded, attn, numbers):
 
 
 def test_attention_to_padding_is_exactly_zero(make_model, padded):
+    """And to what is seen it adds up to 1, unless nothing is."""
     output = make_model(attn="eager")(**padded, output_attentions=True)
-    source_hidden = padded["attention_mask"][:, None, None, :] == 0
-    target_hidden = padded["decoder_attention_mask"][:, None, None, :] == 0
-    later = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    for weights in output.encoder_attentions:
-        assert not weights.masked_select(source_hidden).any()
-    for weights in output.cross_attentions:
-        assert not weights.masked_select(source_hidden).any()
-    for weights in output.decoder_attentions:
-        assert not weights.masked_select(target_hidden | later).any()
-    # What does see something distributes exactly 1.
-    for weights in (*output.encoder_attentions, *output.cross_attentions, *output.decoder_attentions):
-        totals = weights.sum(-1)
-        assert (((totals - 1).abs() < 1e-5) | (totals == 0)).all()
+    source = padded["attention_mask"].bool()[:, None, None, :]
+    target = padded["decoder_attention_mask"].bool()[:, None, None, :] & torch.ones(6, 6).tril().bool()
+    for name, seen in (("encoder", source), ("cross", source), ("decoder", target)):
+        for weights in output[f"{name}_attentions"]:
+            assert not weights.masked_select(~seen).any()
+            totals = weights.sum(-1)
+            assert (((totals - 1).abs() < 1e-5) | (totals == 0)).all()
 
 
 # Section 4: the window
@@ -220,11 +192,8 @@ def inputs_seen(model: VanillaModel, length: int, stack: str) -> list[list[int]]
     """For each output position of a stack of one layer, the input positions that it depends on, by the gradient."""
     torch.manual_seed(0)
     x = torch.randn(1, length, 24, requires_grad=True)
-    if stack == "encoder":
-        output = model.encoder(inputs_embeds=x).last_hidden_state
-    else:
-        memory = torch.randn(1, 3, 24)
-        output = model.decoder(inputs_embeds=x, encoder_hidden_states=memory).last_hidden_state
+    more = {} if stack == "encoder" else {"encoder_hidden_states": torch.randn(1, 3, 24)}
+    output = getattr(model, stack)(inputs_embeds=x, **more).last_hidden_state
     direction = torch.randn(24)  # a plain sum over a normalised vector is constant
     rows = []
     for position in range(length):
@@ -233,59 +202,23 @@ def inputs_seen(model: VanillaModel, length: int, stack: str) -> list[list[int]]
     return rows
 
 
-@pytest.mark.parametrize("r", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("r", [1, 2, 3, 4, 5, 8, None])
 def test_window_r_sees_exactly_r(make_model, attn, r):
+    """r positions with its own among them, an even r one more on the left; without a window all, but for the future."""
     length = 12
     model = make_model(VanillaModel, attn=attn, attention_window=r, encoder_layers=1, decoder_layers=1)
-    encoder, decoder = (inputs_seen(model, length, stack) for stack in ("encoder", "decoder"))
-    for i in range(length):
-        left, right = r // 2, (r - 1) // 2  # r positions with i among them; an even r has one more on the left
-        assert encoder[i] == list(range(max(0, i - left), min(length, i + right + 1)))
-        assert decoder[i] == list(range(max(0, i - r + 1), i + 1))
-    inside = slice(r, length - r)
-    assert all(len(row) == r for row in encoder[inside] + decoder[inside])
-
-
-def test_without_a_window_all_is_seen(make_model):
-    model = make_model(VanillaModel, encoder_layers=1, decoder_layers=1)
-    assert inputs_seen(model, 6, "encoder") == [list(range(6))] * 6
-    assert inputs_seen(model, 6, "decoder") == [list(range(i + 1)) for i in range(6)]
-
-
-@pytest.mark.parametrize("r", [1, 2, 3])
-def test_window_is_the_same_with_a_cache(make_model, attn, r):
-    model = make_model(attn=attn, attention_window=r)
-    torch.manual_seed(0)
-    source, target = torch.randint(4, 41, (2, 7)), torch.randint(4, 41, (2, 8))
-    full = model(input_ids=source, decoder_input_ids=target, use_cache=False).logits
-    cache, pieces = None, []
-    for start, end in ((0, 3), (3, 4), (4, 7), (7, 8)):
-        output = model(input_ids=source, decoder_input_ids=target[:, start:end], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        pieces.append(output.logits)
-    torch.testing.assert_close(torch.cat(pieces, dim=1), full, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("padding_side", ["left", "right"])
-def test_window_does_not_depend_on_padding(make_model, padding_side):
-    model = make_model(VanillaModel, attention_window=3)
-    torch.manual_seed(0)
-    ids = torch.randint(4, 41, (1, 6))
-    alone = model.encoder(ids).last_hidden_state
-    pad = (4, 0) if padding_side == "left" else (0, 4)
-    mask = nn.functional.pad(torch.ones_like(ids), pad)
-    together = model.encoder(nn.functional.pad(ids, pad), attention_mask=mask).last_hidden_state
-    torch.testing.assert_close(together[mask.bool()], alone[0], atol=1e-5, rtol=1e-5)
+    left, right, past = (r // 2, (r - 1) // 2, r - 1) if r else (length, length, length)
+    positions = range(length)
+    assert inputs_seen(model, length, "encoder") == [[*positions[max(0, i - left) : i + right + 1]] for i in positions]
+    assert inputs_seen(model, length, "decoder") == [[*positions[max(0, i - past) : i + 1]] for i in positions]
 
 
 def test_flash_attention_with_a_window_is_refused(make_config):
     config = make_config(attention_window=5)
     config._attn_implementation_internal = "flash_attention_2"
-    x = torch.zeros(1, 3, 24)
-    with pytest.raises(ValueError, match=r"attention_window 5 .*flash_attention_2"):
-        encoder_mask(config, x, None)
-    with pytest.raises(ValueError, match=r"attention_window 5 .*flash_attention_2"):
-        decoder_mask(config, x, None, None)
+    for mask, arguments in ((encoder_mask, [None]), (decoder_mask, [None, None])):
+        with pytest.raises(ValueError, match=r"attention_window 5 .*flash_attention_2"):
+            mask(config, torch.zeros(1, 3, 24), *arguments)
 
 
 # Beams that share the encoding of their sentence
@@ -306,26 +239,14 @@ AttentionInterface.register("test_unpadded", unpadded_attention)
 AttentionMaskInterface.register("test_unpadded", flash_attention_mask)
 
 
-EVERY_BACK_END = ["eager", "sdpa", "test_unpadded", "flex_attention"]
-
-
 def run_with(model, attn: str, **inputs):
     model.set_attn_implementation(attn)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # flex attention would compile for a minute
         return model(**inputs)
 
 
-@pytest.mark.parametrize("back_end", EVERY_BACK_END)
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_every_back_end_gives_the_same(make_model, padded, back_end):
-    model = make_model()
-    inputs = {name: tensor[[0, 1, 3]] for name, tensor in padded.items() if name != "decoder_attention_mask"}
-    expected = run_with(model, "eager", **inputs).logits
-    torch.testing.assert_close(run_with(model, back_end, **inputs).logits, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("back_end", EVERY_BACK_END)
-@pytest.mark.parametrize("beams", [2, 5])
+@pytest.mark.parametrize("back_end", ["eager", "sdpa", "test_unpadded", "flex_attention"])
+@pytest.mark.parametrize("beams", [1, 2, 5])
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end, beams, masked):
@@ -335,21 +256,16 @@ def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end
     target = torch.randint(4, 41, (2 * beams, 6))
     source, mask = padded["input_ids"][:2], padded["attention_mask"][:2] if masked else None
     encoded = model.model.encoder(source, attention_mask=mask)
-    repeated = model(
-        input_ids=source.repeat_interleave(beams, dim=0),
-        attention_mask=mask.repeat_interleave(beams, dim=0) if masked else None,
-        decoder_input_ids=target,
-        output_attentions=True,
-    )
+    repeated = [x if x is None else x.repeat_interleave(beams, dim=0) for x in (source, mask)]
+    repeated = model(*repeated, decoder_input_ids=target, output_attentions=True)
     shared = {"attention_mask": mask, "encoder_outputs": encoded, "use_cache": True}
     output = run_with(model, back_end, **shared, decoder_input_ids=target)
     torch.testing.assert_close(output.logits, repeated.logits, atol=1e-5, rtol=1e-5)
     if back_end == "eager":
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         for start, end in ((0, 2), (2, 3), (3, 6)):
-            output = model(
-                **shared, decoder_input_ids=target[:, start:end], past_key_values=cache, output_attentions=True
-            )
+            more = {"decoder_input_ids": target[:, start:end], "past_key_values": cache}
+            output = model(**shared, **more, output_attentions=True)
             torch.testing.assert_close(output.logits, repeated.logits[:, start:end], atol=1e-5, rtol=1e-5)
             for weights, own in zip(output.cross_attentions, repeated.cross_attentions, strict=True):
                 torch.testing.assert_close(weights, own[:, :, start:end], atol=1e-6, rtol=1e-5)

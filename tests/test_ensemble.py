@@ -1,9 +1,11 @@
 """An ensemble of one is that one; of several it is the mean of their probabilities, whatever the search does."""
 
+import copy
 import itertools
 
 import pytest
 import torch
+from helpers import batch_of, pad_right
 
 from modeling_vanilla.inference.ensemble import Ensemble
 
@@ -12,41 +14,21 @@ SOURCES = [[3, 4, EOS], [4, 3, 4, 3, EOS], [EOS]]
 
 
 @pytest.fixture
-def make_member(make_model):
-    """A member of six tokens, whose distributions are far from uniform; its sizes are its own."""
-
-    def make(seed: int, **overrides):
-        model = make_model(seed=seed, vocab_size=6, **overrides)
-        model.generation_config.max_extra_tokens = 1
-        return model
-
-    return make
-
-
-@pytest.fixture
-def members(make_member):
-    return [
-        make_member(1),
-        make_member(2, d_model=16, decoder_layers=1, encoder_layers=1),
-        make_member(3, position_embedding_type="learned", max_position_embeddings=24),
-    ]
-
-
-def batch(sources):
-    width = max(map(len, sources))
-    input_ids = torch.tensor([[*source, *[0] * (width - len(source))] for source in sources])
-    return {"input_ids": input_ids, "attention_mask": (input_ids != 0).long()}
+def members(make_model):
+    """Three of six tokens, whose distributions are far from uniform, each with sizes of its own."""
+    learned = {"position_embedding_type": "learned", "max_position_embeddings": 24}
+    sizes = ({}, {"d_model": 16, "decoder_layers": 1}, learned)
+    members = [make_model(seed=seed, vocab_size=6, **own) for seed, own in enumerate(sizes, start=1)]
+    for member in members:
+        member.generation_config.max_extra_tokens = 1
+    return members
 
 
 def mean_log_probs(members, source: list[int], prefix: list[int]) -> torch.Tensor:
     """log of the members' mean probability of the next token, without cache or padding: (V,)"""
+    inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([prefix]), "use_cache": False}
     with torch.no_grad():
-        probabilities = [
-            member(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([prefix]), use_cache=False)
-            .logits[0, -1]
-            .softmax(dim=-1)
-            for member in members
-        ]
+        probabilities = [member(**inputs).logits[0, -1].softmax(dim=-1) for member in members]
     return (sum(probabilities) / len(members)).log()
 
 
@@ -61,26 +43,21 @@ def every_translation(members, source: list[int], alpha: float) -> list[tuple[fl
     """All sequences that end in EOS within the limit, the best first, with their scores."""
     found, alive = [], [(0.0, [BOS])]
     for length in range(1, len(source) + 2):
-        grown = [
+        longer = [
             (total + value, [*tokens, token])
             for total, tokens in alive
             for token, value in enumerate(mean_log_probs(members, source, tokens).tolist())
         ]
-        found += [(total / ((5 + length) / 6) ** alpha, tokens) for total, tokens in grown if tokens[-1] == EOS]
-        alive = [(total, tokens) for total, tokens in grown if tokens[-1] != EOS]
+        found += [(total / ((5 + length) / 6) ** alpha, tokens) for total, tokens in longer if tokens[-1] == EOS]
+        alive = [(total, tokens) for total, tokens in longer if tokens[-1] != EOS]
     return sorted(found, reverse=True)
-
-
-def padded(rows: list[list[int]]) -> list[list[int]]:
-    width = max(map(len, rows))
-    return [[*row, *[0] * (width - len(row))] for row in rows]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_an_ensemble_of_one_is_that_one(members, beams):
     for member in members:
-        ours = Ensemble([member]).generate(**batch(SOURCES), num_beams=beams)
-        assert ours.tolist() == member.generate(**batch(SOURCES), num_beams=beams).tolist()
+        ours = Ensemble([member]).generate(**batch_of(SOURCES), num_beams=beams)
+        assert ours.tolist() == member.generate(**batch_of(SOURCES), num_beams=beams).tolist()
 
 
 def test_logits_are_the_log_of_the_mean_probability(members):
@@ -94,43 +71,40 @@ def test_logits_are_the_log_of_the_mean_probability(members):
 
 def test_greedy_search_equals_averaging_step_by_step(members):
     for chosen in itertools.combinations(members, 2):
-        output = Ensemble(chosen).generate(**batch(SOURCES), num_beams=1)
-        assert output.tolist() == padded([greedy(chosen, source) for source in SOURCES])
+        output = Ensemble(chosen).generate(**batch_of(SOURCES), num_beams=1)
+        assert output.tolist() == pad_right([greedy(chosen, source) for source in SOURCES]).tolist()
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_beam_search_equals_brute_force(make_member, use_cache):
+def test_beam_search_equals_brute_force(members, use_cache):
     # Sources of 1 and 2 tokens end at 2 and 3: the first leaves the batch while the second is still searched.
     # 5 * 5 living beams hold every sequence that there is.
     sources = [[EOS], [4, EOS]]
-    members = [make_member(1), make_member(2, d_model=16, decoder_layers=1)]
-    output = Ensemble(members).generate(
-        **batch(sources), num_beams=25, num_return_sequences=3, length_penalty=0.6, use_cache=use_cache
-    )
-    expected = [tokens for source in sources for _, tokens in every_translation(members, source, alpha=0.6)[:3]]
-    assert output.tolist() == padded(expected)
+    settings = {"num_beams": 25, "num_return_sequences": 3, "length_penalty": 0.6, "use_cache": use_cache}
+    output = Ensemble(members[:2]).generate(**batch_of(sources), **settings)
+    expected = [tokens for source in sources for _, tokens in every_translation(members[:2], source, alpha=0.6)[:3]]
+    assert output.tolist() == pad_right(expected).tolist()
 
 
 def test_a_translation_does_not_depend_on_its_batch_mates(members):
     ensemble = Ensemble(members)
-    together = ensemble.generate(**batch(SOURCES), num_beams=3).tolist()
-    alone = [ensemble.generate(**batch([source]), num_beams=3)[0].tolist() for source in SOURCES]
-    assert together == padded(alone)
+    together = ensemble.generate(**batch_of(SOURCES), num_beams=3).tolist()
+    alone = [ensemble.generate(**batch_of([source]), num_beams=3)[0].tolist() for source in SOURCES]
+    assert together == pad_right(alone).tolist()
 
 
 def test_making_one_leaves_the_members_as_they_were(members):
-    before = [{name: value.clone() for name, value in member.state_dict().items()} for member in members]
+    before = [copy.deepcopy(member.state_dict()) for member in members]
     ensemble = Ensemble(members)
     assert ensemble.config.max_position_embeddings == 24
     assert [member.config.decoder_layers for member in members] == [3, 1, 3]
-    for member, state in zip(members, before, strict=True):
-        assert all(torch.equal(value, state[name]) for name, value in member.state_dict().items())
+    torch.testing.assert_close([member.state_dict() for member in members], before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("asked", ["output_attentions", "output_hidden_states"])
 def test_refuses_attentions_and_hidden_states(members, asked):
     with pytest.raises(ValueError, match=f"^{asked}: an ensemble has none of its own, ask its members$"):
-        Ensemble(members).generate(**batch(SOURCES), return_dict_in_generate=True, **{asked: True})
+        Ensemble(members).generate(**batch_of(SOURCES), return_dict_in_generate=True, **{asked: True})
 
 
 def test_refuses_what_does_not_go_together(make_model):

@@ -1,14 +1,15 @@
 """CTranslate2 scores and translates as the model that was exported to it."""
 
+import copy
 import sys
 
 import pytest
 import torch
+from helpers import call, make_tokenizer, save_folder
 from transformers import AutoTokenizer
 
 from modeling_vanilla.cli import export
 from modeling_vanilla.inference import translate as our_translate
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -20,7 +21,7 @@ TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(texts=SOURCES * 5, vocab_size=280)
+    return make_tokenizer(SOURCES)
 
 
 def exported(model, tokenizer, folder, **options):
@@ -66,8 +67,7 @@ def test_every_token_has_the_same_probability(make_model, tokenizer, tmp_path, o
 
 def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer, tmp_path):
     model = make_model(vocab_size=len(tokenizer))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    sizes = {}
+    before, sizes = copy.deepcopy(model.state_dict()), {}
     for quantization, tolerance in (("float32", 1e-4), ("int8", 0.5)):
         folder = tmp_path / quantization
         folder.mkdir()
@@ -76,7 +76,7 @@ def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer
         assert difference_of_scores(model, tokenizer, translator) < tolerance
         sizes[quantization] = (folder / "model.bin").stat().st_size
     assert sizes["int8"] < sizes["float32"] / 2
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 1, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.6}])
@@ -144,43 +144,23 @@ def test_bad_options_are_refused(make_model, tokenizer, tmp_path, option, value)
 # The script
 
 
-@pytest.fixture
-def folder(make_model, tokenizer, tmp_path):
-    make_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-def test_the_script_writes_a_folder_that_translates(folder, tmp_path, make_model, tokenizer):
-    export.main(["--to", "ctranslate2", str(folder), str(tmp_path / "new" / "ct2"), "--quantization", "int8"])
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["ct2"]
-    translator = ctranslate2.Translator(str(tmp_path / "new" / "ct2"))
-    assert translator.compute_type == "int8_float32"
-    assert difference_of_scores(make_model(vocab_size=len(tokenizer)), tokenizer, translator) < 0.5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["model", "new/out", "--quantization", "int7"], "quantization must be one of float32, int8, not 'int7'"),
-        (["model", "model"], "destination: model holds something already; choose another folder"),
-        (["nothing", "out"], "nothing is no model folder, as it has no config.json"),
-    ],
-)
-def test_the_script_says_what_is_wrong_in_one_line(folder, tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        export.main(["--to", "ctranslate2", *arguments])
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and error.endswith(message)
+def test_the_script_writes_a_folder_that_translates(make_model, tokenizer, tmp_path):
+    model, destination = make_model(vocab_size=len(tokenizer)), tmp_path / "new" / "ct2"
+    source = save_folder(tmp_path / "model", model, tokenizer)
+    options = ("--to", "ctranslate2", source, destination, "--quantization")
+    assert call(export.main, *options, "int7").error == "quantization must be one of float32, int8, not 'int7'"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert call(export.main, *options, "int8").code == 0
+    assert [path.name for path in destination.parent.iterdir()] == ["ct2"]
+    translator = ctranslate2.Translator(str(destination))
+    assert translator.compute_type == "int8_float32"
+    assert difference_of_scores(model, tokenizer, translator) < 0.5
 
 
-def test_the_script_asks_for_the_library(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.delitem(sys.modules, "modeling_vanilla.interop.ctranslate2")
-    with pytest.raises(SystemExit) as stopped:
-        export.main(["--to", "ctranslate2", str(folder), str(tmp_path / "out")])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: ctranslate2 is not installed: pip install ctranslate2"
+@pytest.mark.parametrize(("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxscript")])
+def test_the_script_asks_for_the_library(make_model, tokenizer, tmp_path, monkeypatch, library, packages):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.{library}", raising=False)
+    source = save_folder(tmp_path / "model", make_model(vocab_size=len(tokenizer)), tokenizer)
+    error = call(export.main, "--to", library, source, tmp_path / "out").error
+    assert error == f"{library} is not installed: pip install {packages}"

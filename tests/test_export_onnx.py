@@ -1,13 +1,11 @@
 """onnxruntime computes and decodes what the model does that was exported to ONNX."""
 
-import sys
-
 import pytest
 import torch
+from helpers import call, make_tokenizer, save_folder
 from transformers import AutoTokenizer
 
 from modeling_vanilla.cli import export
-from modeling_vanilla.training.tokenizer import train_tokenizer
 
 np = pytest.importorskip("numpy")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -91,14 +89,13 @@ def test_the_logits_are_the_same_at_every_size_and_step(make_model, tmp_path, ov
 def test_the_script_writes_a_folder_that_translates_as_generate_does(make_model, tmp_path):
     """A greedy search in numpy, token by token, against generate(num_beams=1)."""
     texts = ["a small house", "the dog runs across the green meadow"]
-    tokenizer = train_tokenizer(texts=texts * 5, vocab_size=280)
+    tokenizer = make_tokenizer(texts)
     model = make_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    export.main(["--to", "onnx", str(tmp_path / "model"), str(tmp_path / "new" / "onnx")])
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["onnx"]
-    inputs = AutoTokenizer.from_pretrained(tmp_path / "new" / "onnx")(texts, padding=True, return_tensors="pt")
-    exported = Exported(tmp_path / "new" / "onnx")
+    destination = tmp_path / "new" / "onnx"
+    call(export.main, "--to", "onnx", save_folder(tmp_path / "model", model, tokenizer), destination)
+    assert [path.name for path in destination.parent.iterdir()] == ["onnx"]
+    inputs = AutoTokenizer.from_pretrained(destination)(texts, padding=True, return_tensors="pt")
+    exported = Exported(destination)
     state = exported.encode(inputs.input_ids, inputs.attention_mask)
     tokens = torch.full((2, 1), 1)
     for _ in range(12):
@@ -107,37 +104,3 @@ def test_the_script_writes_a_folder_that_translates_as_generate_does(make_model,
     expected = model.generate(**inputs, num_beams=1, length_penalty=None, max_new_tokens=12)
     assert expected.shape[1] == 13
     assert tokens.tolist() == expected.tolist()
-
-
-@pytest.fixture
-def folder(make_model, tmp_path):
-    tokenizer = train_tokenizer(texts=["a small house"] * 5, vocab_size=280)
-    make_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["model", "model"], "destination: model holds something already; choose another folder"),
-        (["nothing", "out"], "nothing is no model folder, as it has no config.json"),
-    ],
-)
-def test_the_script_says_what_is_wrong_in_one_line(folder, tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        export.main(["--to", "onnx", *arguments])
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and error.endswith(message)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_the_script_asks_for_the_library(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.delitem(sys.modules, "modeling_vanilla.interop.onnx")
-    with pytest.raises(SystemExit) as stopped:
-        export.main(["--to", "onnx", str(folder), str(tmp_path / "out")])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: onnx is not installed: pip install onnx onnxscript"

@@ -3,17 +3,12 @@
 import functools
 import itertools
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    GenerationConfig,
-    LogitsProcessor,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    StoppingCriteria,
-)
+from helpers import batch_of, pad_right
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.generation import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
@@ -21,6 +16,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
 PAD, BOS, EOS = 0, 1, 2
 ALPHAS = (0.0, 0.6, 1.0)
+SCORED = {"return_dict_in_generate": True, "output_scores": True}
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
 
@@ -45,32 +41,18 @@ def random_sources(seed: int, lengths: tuple[int, ...] = (1, 4, 2), vocab_size: 
     return [[*torch.randint(3, vocab_size, (length - 1,), generator=generator).tolist(), EOS] for length in lengths]
 
 
-def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:
-    width = width or max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
-
-
-def batch(sources: list[list[int]]) -> dict[str, torch.Tensor]:
-    lengths = torch.tensor([len(source) for source in sources])
-    input_ids = pad_right(sources)
-    return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
-
-
 def next_log_probs(model, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
     """log P(y | prefix, source) of the next token, without cache or padding: (prefixes, V)"""
+    sources = torch.tensor([source] * len(prefixes))
     with torch.no_grad():
-        logits = model(
-            input_ids=torch.tensor([source] * len(prefixes)), decoder_input_ids=torch.tensor(prefixes), use_cache=False
-        ).logits
+        logits = model(sources, decoder_input_ids=torch.tensor(prefixes), use_cache=False).logits
     return logits[:, -1].log_softmax(dim=-1)
 
 
-def log_prob_of(model, source: list[int], prompt: list[int], generated: list[int]) -> float:
-    """log P(generated | prompt, source), from one forward pass over the whole target."""
+def log_prob_of(model, source: list[int], generated: list[int]) -> float:
+    """log P(generated | source), from one forward pass over the whole target."""
     with torch.no_grad():
-        logits = model(
-            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[*prompt, *generated[:-1]]])
-        ).logits[0, len(prompt) - 1 :]
+        logits = model(torch.tensor([source]), decoder_input_ids=torch.tensor([[BOS, *generated[:-1]]])).logits[0]
     return logits.log_softmax(dim=-1)[range(len(generated)), generated].sum().item()
 
 
@@ -78,17 +60,12 @@ def penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def never(tokens):
+    return ()
+
+
 def search(
-    model,
-    source: list[int],
-    beams: int,
-    alpha: float,
-    limit: int,
-    prompt: tuple[int, ...] = (BOS,),
-    eos: tuple[int, ...] = (EOS,),
-    forbidden=lambda tokens: (),
-    ends=lambda tokens: False,
-    early_stopping: bool = False,
+    model, source, beams, alpha, limit, prompt=(BOS,), eos=(EOS,), forbidden=never, ends=never, early_stopping=False
 ) -> tuple[list[tuple[float, list[int]]], int]:
     """tensor2tensor's beam search for one sentence, in lists.
 
@@ -103,16 +80,12 @@ def search(
         log_probs = next_log_probs(model, source, [tokens for _, tokens in alive]).tolist()
         for (total, tokens), row in zip(alive, log_probs, strict=True):
             not_next = set(forbidden(tokens))
-            candidates += [
-                (total + value, [*tokens, token]) for token, value in enumerate(row) if token not in not_next
-            ]
+            allowed = [token for token in range(len(row)) if token not in not_next]
+            candidates += [(total + row[token], [*tokens, token]) for token in allowed]
         candidates = sorted(candidates, reverse=True)[: (1 + len(eos)) * beams]
         ended = [tokens[-1] in eos or ends(tokens) for _, tokens in candidates]
-        finished += [
-            (total / penalty(length, alpha), tokens)
-            for (total, tokens), end in zip(candidates, ended, strict=True)
-            if end
-        ]
+        complete = itertools.compress(candidates, ended)
+        finished += [(total / penalty(length, alpha), tokens) for total, tokens in complete]
         finished = sorted(finished, reverse=True)[:beams]
         alive = [candidate for candidate, end in zip(candidates, ended, strict=True) if not end][:beams]
         if not alive:
@@ -129,12 +102,12 @@ def assert_equals_search(model, sources, beams, alpha, returned=1, message="", g
     """generate() on the batch gives what search() gives sentence by sentence; returns search()'s outcomes."""
     outcomes = [search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
     expected = [hypothesis for hypotheses, _ in outcomes for hypothesis in hypotheses[:returned]]
-    kwargs = {**batch(sources), "num_beams": beams, "length_penalty": alpha, "num_return_sequences": returned}
+    kwargs = {**batch_of(sources), "num_beams": beams, "length_penalty": alpha, "num_return_sequences": returned}
     kwargs |= {"max_extra_tokens": extra, **(generate or {})}
     sequences = pad_right([tokens for _, tokens in expected]).tolist()
     # Asked for the sequences alone, the search may drop sentences that are done; asked for each step's scores, not.
     assert model.generate(**kwargs).tolist() == sequences, message
-    output = model.generate(**kwargs, return_dict_in_generate=True, output_scores=True)
+    output = model.generate(**kwargs, **SCORED)
     assert output.sequences.tolist() == sequences, message
     assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
     return outcomes
@@ -157,14 +130,9 @@ def best(model, sources, beams, alpha=0.6, extra=4, **rules) -> list[list[int]]:
     return pad_right(found).tolist()
 
 
-class Forbid(LogitsProcessor):
-    """Never this token, as the simplest way to a search that nothing ends but the limit."""
-
-    def __init__(self, token: int):
-        self.token = token
-
-    def __call__(self, input_ids, scores):
-        return scores.index_fill(1, torch.tensor([self.token]), -math.inf)
+def forbid_eos(input_ids, scores):
+    """A logits processor; nothing but the limit then ends the search."""
+    return scores.index_fill(1, torch.tensor([EOS]), -math.inf)
 
 
 # The search
@@ -178,22 +146,12 @@ def test_a_wide_beam_equals_brute_force(alpha):
         sources = random_sources(seed, (1, 2), vocab_size=words)
         expected = []
         for source in sources:
-            every = [
-                [*start, EOS]
-                for length in range(len(source) + 2)
-                for start in itertools.product((0, 1, 3), repeat=length)
-            ]
-            scored = [(log_prob_of(model, source, [BOS], y) / penalty(len(y), alpha), y) for y in every]
+            products = [itertools.product((0, 1, 3), repeat=length) for length in range(len(source) + 2)]
+            every = [[*start, EOS] for start in itertools.chain(*products)]
+            scored = [(log_prob_of(model, source, y) / penalty(len(y), alpha), y) for y in every]
             expected += sorted(scored, reverse=True)[:returned]
-        output = model.generate(
-            **batch(sources),
-            num_beams=3**4,
-            length_penalty=alpha,
-            num_return_sequences=returned,
-            max_extra_tokens=2,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+        settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": returned, "max_extra_tokens": 2}
+        output = model.generate(**batch_of(sources), **settings, **SCORED)
         assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist(), f"seed {seed}"
         assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
 
@@ -242,21 +200,13 @@ def test_early_stopping_ends_with_the_first_full_list():
     assert different
 
 
-class EndsWith(StoppingCriteria):
-    def __init__(self, token: int):
-        self.token = token
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return input_ids[:, -1] == self.token
+def ends_with_4(input_ids, scores, **kwargs):
+    return input_ids[:, -1] == 4
 
 
-class FirstWords(LogitsProcessor):
+def first_words(input_ids, scores):
     """Never the last token. It returns a slice of a wider matrix, which is not contiguous."""
-
-    def __call__(self, input_ids, scores):
-        wide = torch.full((len(scores), 2 * scores.shape[1]), -math.inf)
-        wide[:, :6] = scores[:, :6]
-        return wide[:, : scores.shape[1]]
+    return torch.cat((scores[:, :6], torch.full((len(scores), 8), -math.inf)), dim=1)[:, :7]
 
 
 def repeats(tokens):
@@ -265,16 +215,13 @@ def repeats(tokens):
 
 
 RULES = {  # what generate() is given, and the same for search()
-    "nothing finishes": ({"logits_processor": [Forbid(EOS)]}, {"forbidden": lambda tokens: [EOS]}),
+    "nothing finishes": ({"logits_processor": [forbid_eos]}, {"forbidden": lambda tokens: [EOS]}),
     "two end tokens": ({"eos_token_id": [EOS, 5]}, {"eos": (EOS, 5)}),
     "at least 3 tokens": ({"min_new_tokens": 3}, {"forbidden": lambda tokens: [EOS] if len(tokens) < 4 else []}),
     "no pair twice": ({"no_repeat_ngram_size": 2}, {"forbidden": repeats}),
-    "bad words": (
-        {"bad_words_ids": [[0], [4, 6]]},
-        {"forbidden": lambda tokens: [0, 6] if tokens[-1] == 4 else [0]},
-    ),
-    "a processor that returns a slice": ({"logits_processor": [FirstWords()]}, {"forbidden": lambda tokens: [6]}),
-    "a stopping criterion": ({"stopping_criteria": [EndsWith(4)]}, {"ends": lambda tokens: tokens[-1] == 4}),
+    "bad words": ({"bad_words_ids": [[0], [4, 6]]}, {"forbidden": lambda tokens: [0, 6] if tokens[-1] == 4 else [0]}),
+    "a processor that returns a slice": ({"logits_processor": [first_words]}, {"forbidden": lambda tokens: [6]}),
+    "a stopping criterion": ({"stopping_criteria": [ends_with_4]}, {"ends": lambda tokens: tokens[-1] == 4}),
 }
 
 
@@ -295,8 +242,8 @@ def test_search_under_a_rule_equals_the_plain_reference(rule):
 def test_a_repetition_penalty():
     """Whose processor returns a slice, as transformers has it from 5.23 on."""
     model, sources = random_model(1), random_sources(1)
-    kwargs = {**batch(sources), "num_beams": 3, "num_return_sequences": 2, "repetition_penalty": 1.3}
-    output = model.generate(**kwargs, return_dict_in_generate=True, output_scores=True)
+    kwargs = {**batch_of(sources), "num_beams": 3, "num_return_sequences": 2, "repetition_penalty": 1.3}
+    output = model.generate(**kwargs, **SCORED)
     assert model.generate(**kwargs).tolist() == output.sequences.tolist()
     assert_scores_are_the_models(model, sources, output, 2, 0.6, repetition_penalty=1.3)
 
@@ -304,7 +251,7 @@ def test_a_repetition_penalty():
 def test_no_end_token_runs_to_the_limit():
     model, sources = random_model(0), random_sources(0)
     model.generation_config.eos_token_id = None
-    assert model.generate(**batch(sources), num_beams=3).tolist() == best(model, sources, 3, eos=())
+    assert model.generate(**batch_of(sources), num_beams=3).tolist() == best(model, sources, 3, eos=())
 
 
 # A sentence and its batch mates
@@ -317,7 +264,7 @@ def test_no_end_token_runs_to_the_limit():
         {"num_beams": 4},
         {"num_beams": 4, "num_return_sequences": 4},
         {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 3},
-        {"num_beams": 4, "logits_processor": [Forbid(EOS)]},
+        {"num_beams": 4, "logits_processor": [forbid_eos]},
         {"num_beams": 4, "max_extra_tokens": 0, "num_return_sequences": 2},
     ],
     ids=("greedy", "beam", "n-best", "n-best, 3 tokens", "nothing finishes", "n-best, few finish"),
@@ -325,14 +272,14 @@ def test_no_end_token_runs_to_the_limit():
 def test_batch_mates_change_nothing(kwargs):
     for seed in range(6):
         model, sources = random_model(seed), random_sources(seed, (3, 9, 1, 5))
-        alone = [row for source in sources for row in model.generate(**batch([source]), **kwargs).tolist()]
-        assert model.generate(**batch(sources), **kwargs).tolist() == pad_right(alone).tolist(), f"seed {seed}"
+        alone = [row for source in sources for row in model.generate(**batch_of([source]), **kwargs).tolist()]
+        assert model.generate(**batch_of(sources), **kwargs).tolist() == pad_right(alone).tolist(), f"seed {seed}"
 
 
 @pytest.mark.parametrize("beams", (1, 3))
 def test_padding_may_stand_on_the_left_and_the_mask_be_left_out(beams):
     for seed in range(4):
-        model, inputs = random_model(seed), batch(random_sources(seed, (3, 6, 1)))
+        model, inputs = random_model(seed), batch_of(random_sources(seed, (3, 6, 1)))
         expected = model.generate(**inputs, num_beams=beams).tolist()
         assert model.generate(inputs["input_ids"], num_beams=beams).tolist() == expected
         order = inputs["attention_mask"].argsort(dim=1, stable=True)
@@ -343,14 +290,11 @@ def test_padding_may_stand_on_the_left_and_the_mask_be_left_out(beams):
 
 @pytest.mark.parametrize("beams", (1, 3))
 def test_encoder_outputs_or_embeddings_in_place_of_the_source(beams):
-    model, inputs = random_model(1), batch(random_sources(1))
+    model, inputs = random_model(1), batch_of(random_sources(1))
     expected = model.generate(**inputs, num_beams=beams).tolist()
-    for source in (
-        {"encoder_outputs": model.get_encoder()(**inputs)},
-        {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])},
-    ):
-        output = model.generate(**source, attention_mask=inputs["attention_mask"], num_beams=beams)
-        assert output.tolist() == expected
+    encoded, embeddings = model.get_encoder()(**inputs), model.get_input_embeddings()(inputs.pop("input_ids"))
+    for source in ({"encoder_outputs": encoded}, {"inputs_embeds": embeddings}):
+        assert model.generate(**source, **inputs, num_beams=beams).tolist() == expected
 
 
 # Cache, greedy search, sampling
@@ -360,7 +304,7 @@ def test_encoder_outputs_or_embeddings_in_place_of_the_source(beams):
 @pytest.mark.parametrize("config", [{}, {"position_embedding_type": "learned"}, {"attention_window": 3}], ids=str)
 def test_the_cache_changes_nothing(beams, config):
     for seed in range(6):
-        model, inputs = random_model(seed, decoder_layers=2, **config), batch(random_sources(seed, (1, 9, 4, 6)))
+        model, inputs = random_model(seed, decoder_layers=2, **config), batch_of(random_sources(seed, (1, 9, 4, 6)))
         expected = model.generate(**inputs, num_beams=beams, use_cache=False).tolist()
         assert model.generate(**inputs, num_beams=beams).tolist() == expected
         if "attention_window" not in config:
@@ -369,8 +313,8 @@ def test_the_cache_changes_nothing(beams, config):
 
 def test_sampling_follows_the_seed_and_the_distribution():
     model, source = random_model(0), [4, 5, EOS]
-    kwargs = {**batch([source]), "num_beams": 1, "do_sample": True, "num_return_sequences": 2000, "max_new_tokens": 1}
-    kwargs |= {"top_k": 0}
+    kwargs = {"num_beams": 1, "do_sample": True, "num_return_sequences": 2000, "max_new_tokens": 1, "top_k": 0}
+    kwargs |= batch_of([source])
     torch.manual_seed(1)
     first = model.generate(**kwargs)
     torch.manual_seed(1)
@@ -381,23 +325,10 @@ def test_sampling_follows_the_seed_and_the_distribution():
     torch.testing.assert_close(observed, next_log_probs(model, source, [[BOS]])[0].exp(), atol=0.04, rtol=0)
 
 
-def test_sampling_ends_each_row_at_its_own_limit():
-    model = random_model(0)
-    output = model.generate(
-        **batch([[4, EOS], [4, 5, 6, 5, EOS]]),
-        num_beams=1,
-        do_sample=True,
-        num_return_sequences=3,
-        logits_processor=[Forbid(EOS)],
-    )
-    assert output.shape == (6, 1 + 5 + 4)
-    assert output[:3, 1 + 2 + 4 :].eq(PAD).all()
-
-
 def test_sampling_with_beams():
     model, sources = random_model(2, vocab_size=30, sharpness=0.4), random_sources(2, vocab_size=30)
-    kwargs = {**batch(sources), "num_beams": 3, "do_sample": True, "num_return_sequences": 2, "top_k": 0}
-    kwargs |= {"return_dict_in_generate": True, "output_scores": True}
+    kwargs = {**batch_of(sources), "num_beams": 3, "do_sample": True, "num_return_sequences": 2, "top_k": 0}
+    kwargs |= SCORED
     outputs = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
@@ -409,27 +340,25 @@ def test_sampling_with_beams():
 
 def test_sampling_with_beams_when_only_one_token_is_allowed():
     model = random_model(2)
-    output = model.generate(
-        **batch([[4, EOS], [4, 5, 6, 5, EOS]]),
-        num_beams=3,
-        do_sample=True,
-        prefix_allowed_tokens_fn=lambda row, tokens: [EOS] if len(tokens) > 1 else [5],
-    )
+    rule = {"prefix_allowed_tokens_fn": lambda row, tokens: [EOS] if len(tokens) > 1 else [5]}
+    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), num_beams=3, do_sample=True, **rule)
     assert output.tolist() == [[BOS, 5, EOS]] * 2
 
 
 # Length
 
 
-@pytest.mark.parametrize("beams", (1, 2))
-def test_the_limit_is_the_sources_length_and_fifty(beams):
+SAMPLING = {"num_beams": 1, "do_sample": True, "num_return_sequences": 3}
+
+
+@pytest.mark.parametrize("how", ({"num_beams": 1}, {"num_beams": 2}, SAMPLING), ids=("greedy", "beam", "sampling"))
+def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
+    """test_batch_mates_change_nothing shows that the shorter row runs up to its own limit."""
     model = random_model(0)
     model.generation_config.max_extra_tokens = 50  # see test_the_papers_search_is_the_default
-    output = model.generate(**batch([[4, EOS], [4, 5, 6, 5, EOS]]), num_beams=beams, logits_processor=[Forbid(EOS)])
-    assert output.shape == (2, 1 + 5 + 50)
-    assert output[0, 1 + 2 + 50 :].eq(PAD).all()
-    free = model.generate(**batch([[4, EOS]]), num_beams=beams, logits_processor=[Forbid(EOS)])
-    assert free.tolist() == output[:1, : 1 + 2 + 50].tolist()
+    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), **how, logits_processor=[forbid_eos])
+    assert output.shape[1] == 1 + 5 + 50
+    assert output[: len(output) // 2, 1 + 2 + 50 :].eq(PAD).all()
 
 
 @pytest.mark.parametrize("beams", (1, 2))
@@ -448,18 +377,17 @@ def test_the_limit_is_the_sources_length_and_fifty(beams):
         ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
         ({"of the model": {"max_length": 4}, "max_extra_tokens": 1}, 7),
     ],
-    ids=range(11),
 )
 def test_another_limit_may_be_given(beams, given, length):
     model, given = random_model(0), dict(given)
     model.generation_config.update(num_beams=beams, length_penalty=1.0, **given.pop("of the model", {}))
-    output = model.generate(**batch([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[Forbid(EOS)], **given)
+    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[forbid_eos], **given)
     assert output.shape == (2, length)
 
 
 def test_learned_positions_bound_the_length():
     model = random_model(0, position_embedding_type="learned", max_position_embeddings=6)
-    output = model.generate(**batch([[4, 5, EOS]]), num_beams=2, logits_processor=[Forbid(EOS)], max_extra_tokens=50)
+    output = model.generate(**batch_of([[4, 5, EOS]]), num_beams=2, logits_processor=[forbid_eos], max_extra_tokens=50)
     assert output.shape == (1, 6)
 
 
@@ -471,14 +399,14 @@ def test_greedy_and_beam_search_behind_a_forced_prefix(prompts):
     for seed in range(8):
         model, sources = random_model(seed), random_sources(seed)
         for beams in (1, 3):
-            expected = [
-                search(model, source, beams, 0.6, len(source) + 4, prompt=prompt)[0][0][1]
-                if beams > 1
-                else greedy(model, source, prompt)
-                for source, prompt in zip(sources, prompts, strict=True)
-            ]
-            output = model.generate(**batch(sources), decoder_input_ids=torch.tensor(prompts), num_beams=beams)
+            found = beam if beams > 1 else greedy
+            expected = [found(model, source, prompt) for source, prompt in zip(sources, prompts, strict=True)]
+            output = model.generate(**batch_of(sources), decoder_input_ids=torch.tensor(prompts), num_beams=beams)
             assert output.tolist() == pad_right(expected).tolist()
+
+
+def beam(model, source, prompt):
+    return search(model, source, 3, 0.6, len(source) + 4, prompt=prompt)[0][0][1]
 
 
 def greedy(model, source, prompt):
@@ -492,13 +420,10 @@ def greedy(model, source, prompt):
 def test_forced_prefixes_of_unequal_length(beams):
     for seed in range(4):
         model, sources = random_model(seed), random_sources(seed)
-        output = model.generate(
-            **batch(sources),
-            decoder_input_ids=torch.tensor([[BOS, 5, 3], [PAD, BOS, 4], [BOS, 6, 5]]),
-            decoder_attention_mask=torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 1]]),
-            num_beams=beams,
-        )
-        alone = model.generate(**batch(sources[1:2]), decoder_input_ids=torch.tensor([[BOS, 4]]), num_beams=beams)
+        prompts = torch.tensor([[BOS, 5, 3], [PAD, BOS, 4], [BOS, 6, 5]])
+        given = {"decoder_input_ids": prompts, "decoder_attention_mask": (prompts != PAD).long()}
+        output = model.generate(**batch_of(sources), **given, num_beams=beams)
+        alone = model.generate(**batch_of(sources[1:2]), decoder_input_ids=torch.tensor([[BOS, 4]]), num_beams=beams)
         assert output[1, 1:].tolist() == pad_right(alone.tolist(), output.shape[1] - 1)[0].tolist()
 
 
@@ -506,9 +431,8 @@ def test_processors_and_criteria_find_each_sentence_at_its_row():
     """Also when other sentences are done: both may keep something for each sentence, and know it by its row."""
     allowed, last = [{3, 4, EOS}, {5, 6, EOS}, {0, 1, EOS}], torch.tensor([3, 6, 1])
 
-    class EndsWithItsOwn(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            return (input_ids[:, -1].view(3, -1) == last[:, None]).flatten()
+    def ends_with_its_own(input_ids, scores, **kwargs):
+        return (input_ids[:, -1].view(3, -1) == last[:, None]).flatten()
 
     for seed in range(8):
         model, sources = random_model(seed), random_sources(seed, (2, 9, 5))
@@ -516,12 +440,8 @@ def test_processors_and_criteria_find_each_sentence_at_its_row():
         for source, may, end in zip(sources, allowed, last.tolist(), strict=True):
             rules = {"forbidden": lambda _, may=may: set(range(7)) - may, "ends": lambda y, end=end: y[-1] == end}
             expected += best(model, [source], 3, **rules)
-        output = model.generate(
-            **batch(sources),
-            num_beams=3,
-            prefix_allowed_tokens_fn=lambda row, tokens: sorted(allowed[row]),
-            stopping_criteria=[EndsWithItsOwn()],
-        )
+        rules = {"prefix_allowed_tokens_fn": lambda row, tokens: sorted(allowed[row])}
+        output = model.generate(**batch_of(sources), num_beams=3, **rules, stopping_criteria=[ends_with_its_own])
         assert output.tolist() == pad_right(expected).tolist(), f"seed {seed}"
 
 
@@ -529,36 +449,23 @@ def test_a_search_that_has_nowhere_to_go_is_over():
     model, source = random_model(0), [4] * 20
     steps = []
     model.get_decoder().register_forward_hook(lambda *_: steps.append(1))
-    output = model.generate(
-        **batch([source]),
-        num_beams=3,
-        prefix_allowed_tokens_fn=lambda row, tokens: [[5], [6], [EOS]][min(len(tokens) - 1, 2)],
-    )
+    rule = {"prefix_allowed_tokens_fn": lambda row, tokens: [[5], [6], [EOS]][min(len(tokens) - 1, 2)]}
+    output = model.generate(**batch_of([source]), num_beams=3, **rule)
     assert output.tolist() == [[BOS, 5, 6, EOS]]
     assert len(steps) == 3
 
 
 @pytest.mark.parametrize("beams", (1, 3))
 def test_max_time_ends_the_search(beams):
-    output = random_model(0).generate(**batch(random_sources(0)), num_beams=beams, max_time=1e-9)
+    output = random_model(0).generate(**batch_of(random_sources(0)), num_beams=beams, max_time=1e-9)
     assert output.shape == (3, 2)
 
 
 def test_streamer_sees_each_token():
-    class Collect(BaseStreamer):
-        def __init__(self):
-            self.tokens, self.ended = [], False
-
-        def put(self, value):
-            self.tokens += value.flatten().tolist()
-
-        def end(self):
-            self.ended = True
-
-    model, collected = random_model(0), Collect()
-    output = model.generate(**batch([[4, 5, EOS]]), num_beams=1, streamer=collected)
-    assert collected.ended
-    assert collected.tokens == output[0].tolist()
+    model, streamer = random_model(0), Mock(spec=BaseStreamer)
+    output = model.generate(**batch_of([[4, 5, EOS]]), num_beams=1, streamer=streamer)
+    assert [token for put in streamer.put.call_args_list for token in put.args[0].flatten()] == output[0].tolist()
+    streamer.end.assert_called_once_with()
 
 
 # What return_dict_in_generate returns
@@ -568,15 +475,8 @@ def test_streamer_sees_each_token():
 def test_scores_can_be_recomputed(alpha):
     for seed in range(4):
         model, sources = random_model(seed), random_sources(seed)
-        output = model.generate(
-            **batch(sources),
-            num_beams=4,
-            num_return_sequences=3,
-            length_penalty=alpha,
-            return_dict_in_generate=True,
-            output_scores=True,
-            output_logits=True,
-        )
+        settings = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": alpha, "output_logits": True}
+        output = model.generate(**batch_of(sources), **settings, **SCORED)
         transition = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
         assert transition.shape == output.beam_indices.shape == output.sequences[:, 1:].shape
         lengths = (output.beam_indices >= 0).sum(dim=1)
@@ -589,30 +489,23 @@ def test_scores_can_be_recomputed(alpha):
 
 @pytest.mark.parametrize("options", ({"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}), ids=str)
 def test_the_returned_cache_has_a_row_for_each_hypothesis(options):
-    model, inputs = random_model(0), batch(random_sources(0))
+    model, inputs = random_model(0), batch_of(random_sources(0))
     output = model.generate(**inputs, **{"num_beams": 1, **options}, return_dict_in_generate=True)
     assert all(output.get(name) is None for name in ("sequences_scores", "scores", "decoder_attentions"))
     once = model(**inputs, decoder_input_ids=torch.full((3, 1), BOS), use_cache=True).past_key_values
-    keys, values = (
-        [getattr(cache.cross_attention_cache.layers[0], name) for cache in (output.past_key_values, once)]
-        for name in ("keys", "values")
-    )
-    for returned, shared in (keys, values):
+    for name in ("keys", "values"):
+        caches = (output.past_key_values, once)
+        returned, shared = (getattr(cache.cross_attention_cache.layers[0], name) for cache in caches)
         assert_close(returned, shared.repeat_interleave(max(options.values()), dim=0))
-    assert output.past_key_values.self_attention_cache.layers[0].keys.shape[0] == len(keys[0])
+    assert output.past_key_values.self_attention_cache.layers[0].keys.shape[0] == len(returned)
 
 
 @pytest.mark.parametrize("beams", (1, 3))
 def test_attentions_and_hidden_states(beams):
     model, sources = random_model(0, decoder_layers=2), random_sources(0)
     model.set_attn_implementation("eager")
-    output = model.generate(
-        **batch(sources),
-        num_beams=beams,
-        return_dict_in_generate=True,
-        output_attentions=True,
-        output_hidden_states=True,
-    )
+    details = {"return_dict_in_generate": True, "output_attentions": True, "output_hidden_states": True}
+    output = model.generate(**batch_of(sources), num_beams=beams, **details)
     rows, width, heads = 3 * beams, 4, 2
     assert [a.shape for a in output.encoder_attentions] == [(3, heads, width, width)]
     assert [h.shape for h in output.encoder_hidden_states] == [(3, width, 8)] * 2
@@ -631,16 +524,14 @@ def test_attentions_and_hidden_states(beams):
 def test_cross_attention_of_the_returned_beam_is_that_of_a_forward_pass():
     model, sources = random_model(4), random_sources(4)
     model.set_attn_implementation("eager")
-    output = model.generate(**batch(sources), num_beams=3, return_dict_in_generate=True, output_attentions=True)
+    output = model.generate(**batch_of(sources), num_beams=3, return_dict_in_generate=True, output_attentions=True)
     for row, source in enumerate(sources):
         path = [index for index in output.beam_indices[row].tolist() if index >= 0]
-        generated = torch.stack(
-            [output.cross_attentions[step][0][beam, :, 0, : len(source)] for step, beam in enumerate(path)], dim=1
-        )
+        steps = [output.cross_attentions[step][0][beam, :, 0, : len(source)] for step, beam in enumerate(path)]
         target = output.sequences[row : row + 1, : len(path)]
         with torch.no_grad():
             forward = model(torch.tensor([source]), decoder_input_ids=target, output_attentions=True)
-        torch.testing.assert_close(generated, forward.cross_attentions[0][0])
+        torch.testing.assert_close(torch.stack(steps, dim=1), forward.cross_attentions[0][0])
 
 
 # The generation config
@@ -650,16 +541,16 @@ def test_the_papers_search_is_the_default():
     config = VanillaForConditionalGeneration(random_model(0).config).generation_config
     assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (4, 0.6, 50)
     model, sources = random_model(0), random_sources(0)
-    output = model.generate(**batch(sources))
+    output = model.generate(**batch_of(sources))
     assert output.tolist() == best(model, sources, 4)
     assert output.is_contiguous()  # or safetensors would not save it
     # A configuration of the caller's own is filled up from the model's.
-    output = model.generate(**batch(sources), generation_config=GenerationConfig(num_beams=2))
+    output = model.generate(**batch_of(sources), generation_config=GenerationConfig(num_beams=2))
     assert output.tolist() == best(model, sources, 2)
 
 
 def test_the_generation_config_survives_a_save(tmp_path):
-    model, inputs = random_model(5), batch(random_sources(5))
+    model, inputs = random_model(5), batch_of(random_sources(5))
     model.generation_config.update(num_beams=3, length_penalty=1.0)
     model.generate(**inputs, num_beams=1)  # an override in a call stays in that call, and does not hinder the save
     model.save_pretrained(tmp_path / "once")
@@ -675,24 +566,14 @@ def test_the_generation_config_survives_a_save(tmp_path):
 @pytest.mark.parametrize("beams", (1, 2))
 def test_seq2seq_trainer_generates_alike(beams, tmp_path):
     """It passes labels along, and leaves transformers' max_length of 20 in the model's generation config."""
-    model, kwargs = random_model(0), {"num_beams": beams, "logits_processor": [Forbid(EOS)]}
+    model, kwargs = random_model(0), {"num_beams": beams, "logits_processor": [forbid_eos]}
     source = [4] * 30 + [EOS]
     expected = model.generate(torch.tensor([source]), **kwargs).tolist()
     assert len(expected[0]) == 1 + 31 + 4
-    row = {
-        "input_ids": torch.tensor(source),
-        "attention_mask": torch.ones(31).long(),
-        "labels": torch.tensor([4, 5, EOS]),
-    }
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=tmp_path,
-        predict_with_generate=True,
-        per_device_eval_batch_size=1,
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-    )
-    trainer = Seq2SeqTrainer(model=model, args=arguments)
+    row = {"input_ids": source, "attention_mask": [1] * 31, "labels": [4, 5, EOS]}
+    row = {name: torch.tensor(values) for name, values in row.items()}
+    settings = {"per_device_eval_batch_size": 1, "use_cpu": True, "report_to": [], "disable_tqdm": True}
+    trainer = Seq2SeqTrainer(model, Seq2SeqTrainingArguments(tmp_path, predict_with_generate=True, **settings))
     assert trainer.predict([row, row], **kwargs).predictions.tolist() == expected * 2
     assert model.generate(torch.tensor([source]), **kwargs).tolist() == expected
     assert model.generation_config.max_length == 20

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modeling_vanilla import loss_vanilla
+from modeling_vanilla import VanillaForConditionalGeneration, loss_vanilla
 from modeling_vanilla.loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 
 D, V = 12, 29
 
 
 def close(actual, expected, tolerance=1e-6):
+    """Tensors, or sequences of them."""
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
@@ -87,9 +88,8 @@ def test_value_and_gradients(form, rows, ignored, epsilon):
     loss = form(hidden, weight, labels, epsilon)
     (3.7 * loss).backward()  # as a loss scaler or accumulation would
     assert loss.dtype == torch.float32
-    actual = (loss.detach(), hidden.grad / 3.7, weight.grad / 3.7)
-    for one, other in zip(actual, exact(hidden, weight, labels, epsilon), strict=True):
-        close(one, other.float())
+    expected = [tensor.float() for tensor in exact(hidden, weight, labels, epsilon)]
+    close([loss.detach(), hidden.grad / 3.7, weight.grad / 3.7], expected)
 
 
 def test_gradients_by_finite_differences():
@@ -97,9 +97,8 @@ def test_gradients_by_finite_differences():
     torch.manual_seed(0)
     hidden, weight = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (9, 5))
     labels = torch.tensor([0, 4, IGNORED, 1, 1, 2, 3, IGNORED, 0])
-    assert torch.autograd.gradcheck(
-        lambda h, w: fused(h, w, labels, 0.1).double(), (hidden, weight), eps=1e-2, atol=1e-3, rtol=1e-2
-    )
+    tolerance = {"eps": 1e-2, "atol": 1e-3, "rtol": 1e-2}
+    assert torch.autograd.gradcheck(lambda h, w: fused(h, w, labels, 0.1).double(), (hidden, weight), **tolerance)
 
 
 @pytest.mark.parametrize("frozen", ["hidden", "weight"])
@@ -223,31 +222,34 @@ def batch():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon):
-    """And the same gradients. Training mode returns no logits."""
-    model = make_model(tie_word_embeddings=tied, label_smoothing=epsilon)
+@pytest.mark.parametrize(("epsilon", "bias"), [(0.0, False), (0.1, False), (0.1, True)])
+def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon, bias):
+    """And the same gradients. Training mode returns no logits, unless the output has a bias."""
+    model = make_model(tie_word_embeddings=tied, label_smoothing=epsilon, output_bias=bias)
     results = []
     for training in (False, True):
         model.train(training).zero_grad()
         output = model(**batch)
         output.loss.backward()
-        results.append((output.loss, [parameter.grad.clone() for parameter in model.parameters()]))
-        assert (output.logits is None) == training
+        results.append([output.loss, *(parameter.grad.clone() for parameter in model.parameters())])
+        assert (output.logits is None) == (training and not bias)
         assert output.past_key_values is None
-    (loss, gradients), (training_loss, training_gradients) = results
-    close(training_loss, loss)
-    for one, other in zip(training_gradients, gradients, strict=True):
-        close(one, other, 1e-5)
+    close(*results, 1e-5)
 
 
-def test_the_models_loss_is_that_of_its_logits_on_unshifted_labels(make_model, batch):
-    model = make_model(label_smoothing=0.2)
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_models_loss_is_that_of_its_logits_on_unshifted_labels(make_model, batch, bias):
+    """And the gradient of the output's bias is the mean of p - q, with q the smoothed labels."""
+    model, labels = make_model(label_smoothing=0.2, output_bias=bias), batch["labels"].flatten()
     output = model(**batch)
-    expected = nn.functional.cross_entropy(
-        output.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED, label_smoothing=0.2
-    )
-    close(output.loss, expected)
+    logits = output.logits.flatten(0, 1)
+    close(output.loss, nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=0.2))
+    if bias:
+        model.train()(**batch).loss.backward()
+        words = labels != IGNORED
+        q = 0.8 * nn.functional.one_hot(labels[words], 41) + 0.2 / 41
+        close(model.lm_head.bias.grad, (logits[words].softmax(dim=-1) - q).mean(dim=0))
+        assert not VanillaForConditionalGeneration(model.config).lm_head.bias.any()
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -11,20 +10,9 @@ from torch import nn
 from modeling_vanilla import PRESETS, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.layers_vanilla import Dropout, SinusoidalPositions
 
-# What Table 3 prints, in millions; None where it leaves the cell blank ("as the base model").
-PRINTED_MILLIONS = {
-    "base": 65,
-    "B-dk16": 58,
-    "B-dk32": 60,
-    "C-N2": 36,
-    "C-N4": 50,
-    "C-N8": 80,
-    "C-d256": 28,
-    "C-d1024": 168,
-    "C-ff1024": 53,
-    "C-ff4096": 90,
-    "big": 213,
-}
+# What Table 3 prints, in millions; it leaves the other cells blank ("as the base model").
+PRINTED_MILLIONS = {"base": 65, "B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80}
+PRINTED_MILLIONS |= {"C-d256": 28, "C-d1024": 168, "C-ff1024": 53, "C-ff4096": 90, "big": 213}
 
 
 def parameters_by_section_3(config: VanillaConfig) -> int:
@@ -32,8 +20,7 @@ def parameters_by_section_3(config: VanillaConfig) -> int:
     d_model = config.d_model
 
     def attention(heads: int) -> int:
-        d_k = config.d_k or d_model // heads
-        d_v = config.d_v or d_model // heads
+        d_k, d_v = config.d_k or d_model // heads, config.d_v or d_model // heads
         one_head = d_model * d_k + d_model * d_k + d_model * d_v  # W_i^Q, W_i^K, W_i^V
         return heads * one_head + heads * d_v * d_model  # and W^O
 
@@ -53,10 +40,9 @@ def parameters_by_section_3(config: VanillaConfig) -> int:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameter_count_follows_the_formula(name):
-    config = VanillaConfig.preset(name)
     with torch.device("meta"):
-        model = VanillaForConditionalGeneration(config)
-    assert model.num_parameters() == parameters_by_section_3(config)
+        model = VanillaForConditionalGeneration(VanillaConfig.preset(name))
+    assert model.num_parameters() == parameters_by_section_3(model.config)
 
 
 def millions(name: str) -> float:
@@ -65,15 +51,14 @@ def millions(name: str) -> float:
 
 @pytest.mark.parametrize("name", PRINTED_MILLIONS)
 def test_parameter_counts_beside_the_papers(name):
-    """They follow from a vocabulary that the paper does not give: C-N2 differs most, 33.64 M here, 36 M there."""
+    """They follow from a vocabulary that the paper does not give: C-N2 differs most, 33.64 M here, 36 M there.
+
+    Rows of the same d_model have the same embedding, so that the vocabulary cancels out: only rounding is left.
+    """
     assert abs(millions(name) / PRINTED_MILLIONS[name] - 1) < 0.07
-
-
-def test_parameters_differ_between_the_rows_as_in_the_paper():
-    """Rows of the same d_model have the same embedding, so that the vocabulary cancels out: only rounding is left."""
-    for name in ("B-dk16", "B-dk32", "C-N2", "C-N4", "C-N8", "C-ff1024", "C-ff4096"):
+    if VanillaConfig.preset(name).d_model == 512:
         here, paper = millions(name) - millions("base"), PRINTED_MILLIONS[name] - PRINTED_MILLIONS["base"]
-        assert abs(here - paper) < 1, name  # both printed figures are rounded by up to half a million
+        assert abs(here - paper) < 1  # both printed figures are rounded by up to half a million
 
 
 # 3.1, 5.4: the sub-layers
@@ -89,32 +74,28 @@ def recorded(model: nn.Module, *names: str) -> dict[str, list]:
     """The outputs of all modules whose name ends in one of `names`, filled by the next forward pass."""
     outputs = {name: [] for name in names}
     for path, module in model.named_modules():
-        for name in names:
-            if path.endswith(name):
-                module.register_forward_hook(lambda _, __, output, seen=outputs[name]: seen.append(output))
+        for name in filter(path.endswith, names):
+            module.register_forward_hook(lambda _, __, output, seen=outputs[name]: seen.append(output))
     return outputs
 
 
 def test_every_sublayer_is_followed_by_add_and_norm(make_model, batch):
     """LayerNorm(x + Sublayer(x)), with x the very input of the sub-layer."""
     model = make_model()
-    sublayers = {"self_attn": 0, "cross_attn": 0, "ffn": 0}
-    checked = []
+    checked, produced = [], []
 
     def check(norm, inputs, output):
-        x, sublayer_output = inputs
-        total = (x + sublayer_output).double()
+        total = sum(inputs).double()
         mean = total.mean(-1, keepdim=True)
         variance = ((total - mean) ** 2).mean(-1, keepdim=True)
         expected = (total - mean) / (variance + 1e-6).sqrt() * norm.weight.double() + norm.bias.double()
         torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
         checked.append(inputs)
 
-    produced = []
     for path, module in model.named_modules():
         if path.endswith("_add_norm"):
             module.register_forward_hook(check)
-        elif path.split(".")[-1] in sublayers:
+        elif path.endswith((".self_attn", ".cross_attn", ".ffn")):
             module.register_forward_hook(lambda _, inputs, output: produced.append((inputs[0], output)))
     model(**batch)
     assert len(checked) == len(produced) == 2 * 2 + 3 * 3
@@ -166,7 +147,7 @@ def test_dropout_is_where_section_5_4_puts_it(make_model, batch, attn):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("p", [0.1, 0.9])
 def test_dropout_zeroes_its_share_and_scales_the_rest(p, dtype):
     torch.manual_seed(0)
     x = torch.ones(301, 333, dtype=dtype, requires_grad=True)  # an odd number of elements
@@ -222,18 +203,6 @@ def test_one_matrix_has_three_uses(make_model, tmp_path):
     assert sum(math.prod(shape) for shape in shapes) == model.num_parameters()
 
 
-def test_the_shared_matrix_learns_from_all_three_uses(make_model, batch):
-    tied, untied = make_model(), make_model(tie_word_embeddings=False)
-    untied.load_state_dict(tied.state_dict())
-    labels = torch.randint(4, 41, (3, 5))
-    for model in (tied, untied):
-        model(input_ids=batch["input_ids"], labels=labels).loss.backward()
-    three = [untied.model.encoder.embed_tokens, untied.model.decoder.embed_tokens, untied.lm_head]
-    assert len({id(module.weight) for module in three}) == 3
-    assert all(module.weight.grad.abs().max() > 0 for module in three)
-    torch.testing.assert_close(tied.lm_head.weight.grad, sum(module.weight.grad for module in three))
-
-
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_embeddings_are_scaled_by_the_root_of_d_model_and_positions_are_added(make_model, batch, positions):
     model = make_model(position_embedding_type=positions, max_position_embeddings=6)
@@ -243,22 +212,14 @@ def test_embeddings_are_scaled_by_the_root_of_d_model_and_positions_are_added(ma
         stack.layers[0].register_forward_pre_hook(lambda _, inputs, seen=entering: seen.append(inputs[0]))
         model(**batch)
         learned = positions == "learned"
-        table = stack.embed_positions.weight if learned else torch.tensor(encoding_by_hand(range(length), 24)).float()
+        table = stack.embed_positions.weight if learned else encoding_by_hand(range(length), 24)
         torch.testing.assert_close(entering[0], matrix[ids] * math.sqrt(24) + table[:length], atol=1e-5, rtol=1e-5)
 
 
-def test_the_same_matrix_projects_the_decoders_output_unscaled(make_model, batch):
-    model = make_model()
-    output = model(**batch, output_hidden_states=True)
-    expected = output.decoder_hidden_states[-1] @ model.model.encoder.embed_tokens.weight.T
-    torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("tied", [True, False])
-def test_scaled_embeddings_start_with_unit_variance(tied):
+def test_scaled_embeddings_start_with_unit_variance(make_config, tied):
     torch.manual_seed(0)
-    config = VanillaConfig(vocab_size=4000, d_model=64, encoder_layers=1, decoder_layers=1, tie_word_embeddings=tied)
-    model = VanillaForConditionalGeneration(config)
+    model = VanillaForConditionalGeneration(make_config(vocab_size=4000, d_model=64, tie_word_embeddings=tied))
     for stack in (model.model.encoder, model.model.decoder):
         scaled = stack.embed_tokens.weight * math.sqrt(64)
         assert abs(scaled.var().item() - 1) < 0.02
@@ -283,10 +244,9 @@ def test_each_of_the_projection_matrices_starts_from_xaviers_bounds(heads):
         assert abs(part.std().item() / (bound / math.sqrt(3)) - 1) < 0.05  # the deviation of U(-bound, bound)
 
 
-def test_init_std_draws_the_projections_from_a_normal_distribution():
+def test_init_std_draws_the_projections_from_a_normal_distribution(make_config):
     torch.manual_seed(0)
-    config = VanillaConfig(vocab_size=50, d_model=64, encoder_layers=1, decoder_layers=1, init_std=0.02)
-    model = VanillaForConditionalGeneration(config)
+    model = VanillaForConditionalGeneration(make_config(d_model=64, init_std=0.02))
     for path, module in model.model.named_modules():
         if isinstance(module, nn.Linear):
             assert abs(module.weight.std().item() / 0.02 - 1) < 0.05, path
@@ -296,28 +256,21 @@ def test_init_std_draws_the_projections_from_a_normal_distribution():
 # 3.5: positions
 
 
-def encoding_by_hand(positions, d_model: int) -> np.ndarray:
+def encoding_by_hand(positions, d_model: int) -> torch.Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d_model)), in 64 bits."""
-    table = np.zeros((len(positions), d_model))
+    table = torch.zeros(len(positions), d_model, dtype=torch.float64)
     for row, pos in enumerate(positions):
         for column in range(d_model):
-            two_i = column - column % 2
-            angle = pos / 10000 ** (two_i / d_model)
+            angle = pos / 10000 ** ((column - column % 2) / d_model)
             table[row, column] = math.sin(angle) if column % 2 == 0 else math.cos(angle)
-    return table
-
-
-def test_sinusoid_of_width_3():
-    expected = torch.tensor([[0, 1, 0], [0.8415, 0.5403, 0.0022], [0.9093, -0.4161, 0.0043]])
-    actual = SinusoidalPositions(3)(torch.arange(3))
-    torch.testing.assert_close(actual, expected, atol=5e-5, rtol=0)
+    return table.float()
 
 
 @pytest.mark.parametrize("d_model", [1, 2, 3, 7, 64, 512])
 def test_sinusoid_by_hand(d_model):
     positions = [0, 1, 2, 9, 63, 500, 1023]
     actual = SinusoidalPositions(d_model)(torch.tensor(positions))
-    torch.testing.assert_close(actual, torch.tensor(encoding_by_hand(positions, d_model)).float(), atol=1e-3, rtol=0)
+    torch.testing.assert_close(actual, encoding_by_hand(positions, d_model), atol=1e-3, rtol=0)
     assert actual.dtype == torch.float32
 
 
