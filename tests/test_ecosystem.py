@@ -73,7 +73,7 @@ def test_device_map_auto(folder, model, batch, tmp_path, limits, devices):
     """Also of a model that does not fit in memory: the rest is read from disk."""
     limits |= {"offload_folder": tmp_path / "offloaded"}
     loaded = VanillaForConditionalGeneration.from_pretrained(folder, device_map="auto", **limits)
-    assert set(loaded.hf_device_map.values()) == devices
+    assert set(getattr(loaded, "hf_device_map", {"": "cpu"}).values()) == devices
     assert any(parameter.device.type == "meta" for parameter in loaded.parameters()) == ("disk" in devices)
     assert_same(loaded, model, batch)
 

@@ -135,19 +135,19 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
 
 
 def test_averaged_are_evenly_spaced_checkpoints(tmp_path, run_loop, datasets, monkeypatch):
-    """Not the best one, of step 3, nor the last, of step 7, nor those of the clock."""
-    set_scores(monkeypatch, 1.0, 5.0, 2.0)
+    """Counted back from the last, of step 7. Not the best one, of step 4, nor those of the clock."""
+    set_scores(monkeypatch, 1.0, 5.0, 2.0, 3.0)
     run, schedule = tmp_path / "run", {"checkpoint_steps": 2, "keep_checkpoints": 2, "average_checkpoints": 2}
     trained, progress = run_loop(
-        run, validation=datasets["validation"], max_steps=7, validate_steps=3, checkpoint_minutes=1e-6, **schedule
+        run, validation=datasets["validation"], max_steps=7, validate_steps=2, checkpoint_minutes=1e-6, **schedule
     )
     folders = {path.name for path in run.iterdir() if path.is_dir()} - {"tensorboard"}
-    assert folders == {"checkpoint-4", "checkpoint-6", "best", "last-7"}
-    assert progress.averaged == [4, 6]
-    fourth, sixth = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for step in (4, 6))
+    assert folders == {"checkpoint-5", "checkpoint-7", "best"}
+    assert progress.averaged == [5, 7]
+    fifth, seventh = (load_file(run / f"checkpoint-{step}" / "model.safetensors") for step in (5, 7))
     weights = trained.state_dict()
-    for name, value in fourth.items():
-        torch.testing.assert_close(weights[name], (value + sixth[name]) / 2)
+    for name, value in fifth.items():
+        torch.testing.assert_close(weights[name], (value + seventh[name]) / 2)
     assert not trained.training
     assert trained.lm_head.weight is trained.get_input_embeddings().weight
 
@@ -422,13 +422,15 @@ def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
 
 
 def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
-    """Resumed from the end, which no schedule asked for, the run keeps it, too."""
+    """Resumed to another end, with another schedule, the run keeps it, too."""
     set_scores(monkeypatch, 1.0, 9.0, 2.0, 3.0, 4.0)
     run, schedule = tmp_path / "run", {"validate_steps": 2, "checkpoint_steps": 3, "keep_checkpoints": 1}
     run_to(run, data, 4, **schedule)
-    last = shutil.copytree(run / "last-4", tmp_path / "last")
+    last = shutil.copytree(run / "checkpoint-4", tmp_path / "last")
     run_to(run, data, 9, resume=True, **schedule)
     assert {path.name for path in run.glob("*-*")} == {"checkpoint-9"}
+    averaged = json.loads((run / "results.json").read_text(encoding="utf-8"))["averaged_checkpoints"]
+    assert averaged == [9]
     assert_same_weights(run / "best", last)
 
 
