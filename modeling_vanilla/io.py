@@ -166,7 +166,8 @@ def _is_of(error: Exception, path: Path) -> bool:
     """Whether an error is one of the disk, at this path or its temporary twin, or at no path that it names."""
     if not isinstance(error, OSError) or isinstance(error, ConnectionError) or error.errno is None:
         return False
-    return error.filename is None or str(error.filename).startswith((str(path), str(path.resolve())))
+    named = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return not named or any(name.startswith((str(path), str(path.resolve()))) for name in named)
 
 
 def _sync(path: Path) -> None:

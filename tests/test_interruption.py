@@ -5,6 +5,7 @@ but import, so that a start costs next to nothing.
 """
 
 import errno
+import json
 import multiprocessing
 import os
 import random
@@ -19,18 +20,26 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from helpers import TINY, as_options, assert_same_weights, environment, tree, write_toy_corpus
 from safetensors.torch import load_file
+from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress
+from modeling_vanilla.io import whole_folder, write_json
+from modeling_vanilla.training.checkpoints import (
+    checkpoint_step,
+    list_checkpoints,
+    load_progress,
+    prune_checkpoints,
+)
 
-RECIPE = {
-    **TINY,
-    **{"preset": "tiny", "dropout": 0.2, "mixed_precision": "no", "tokens_per_update": 800, "tokens_per_batch": 300},
-    **{"warmup_steps": 4, "checkpoint_steps": 2, "validate_steps": 6, "keep_checkpoints": 2, "average_checkpoints": 2},
-}
+ROOT = Path(__file__).parents[1]
+RECIPE = """
+    --preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
+    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --dropout 0.2 --mixed_precision no
+    --tokens_per_update 800 --tokens_per_batch 300 --warmup_steps 4 --checkpoint_steps 2 --validate_steps 6
+    --keep_checkpoints 2 --average_checkpoints 2
+"""
 STEPS = 16
 STOP = 12  # a multiple of checkpoint_steps and validate_steps, as if the run had not been told to end here
 
@@ -47,7 +56,7 @@ def train(arguments, cache, log, faults):
     datasets.config.HF_DATASETS_CACHE = str(cache)
     for fault in faults:
         sys.addaudithook(fault)
-    sys.argv = ["train_translation.py", *arguments]
+    sys.argv = ["train_translation.py", *map(str, arguments)]
     script.main()
 
 
@@ -83,17 +92,40 @@ def deny():
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+class Watch:
+    """Writes down every state that a folder of a run is ever in, as a kill at that moment would leave it."""
+
+    EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
+
+    def __init__(self, run, path):
+        self.run, self.path, self.busy, self.seen = run, path, False, set()
+
+    def __call__(self, event, arguments):
+        if event in self.EVENTS and not self.busy:
+            self.busy = True
+            for folder in self.run.glob("*"):
+                state = (folder.name, str(sorted((file.name, file.stat().st_size) for file in folder.glob("*"))))
+                if folder.is_dir() and state not in self.seen:
+                    self.seen.add(state)
+                    with open(self.path, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(state) + "\n")
+            self.busy = False
+
+
 class Runs:
     """Starts runs of one recipe."""
 
     def __init__(self, folder, context):
         self.folder, self.context = folder, context
-        self.data = {**write_toy_corpus(folder, train=200, validation=2, test=1), "test_file": None}
+        train_file, validation_file, _ = write_corpus(toy_corpus(train=200, validation=2, test=1), folder / "corpus")
+        self.data = ["--train_file", train_file, "--validation_file", validation_file]
 
     def start(self, run, max_steps=STEPS, resume=False, faults=()):
-        options = {**self.data, **RECIPE, "max_steps": max_steps, "output_dir": run, "resume": resume or None}
+        arguments = [*self.data, *RECIPE.split(), "--max_steps", max_steps, "--output_dir", run]
         process = self.context.Process(
-            target=train, args=(as_options(options), self.folder / "cache", self.log(run), faults), daemon=True
+            target=train,
+            args=(arguments + ["--resume"] * resume, self.folder / "cache", self.log(run), faults),
+            daemon=True,
         )
         process.start()
         return process
@@ -118,17 +150,17 @@ class Runs:
 def runs(tmp_path_factory):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["modeling_vanilla.cli.train", "modeling_vanilla.training"])
-    folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(folder).items():
-            patch.setenv(name, value)
-        yield Runs(folder, context)
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "examples"))))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Runs(tmp_path_factory.mktemp("runs"), context)
 
 
 @pytest.fixture(scope="module")
 def whole(runs):
-    """The run that nothing befalls."""
-    return runs.complete("whole")
+    """The run that nothing befalls, watched."""
+    return runs.complete("whole", faults=(Watch(runs.folder / "whole", runs.folder / "states"),))
 
 
 @pytest.fixture(scope="module")
@@ -143,15 +175,21 @@ def run(runs, stopped, request):
     return Path(shutil.copytree(stopped, runs.folder / f"copy-{request.node.name}"))
 
 
+def tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def assert_same_end(run, whole):
     """The same losses, weights and moments to the bit, and the same files."""
     assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
     folders = [folder.name for folder in list_checkpoints(whole)] + ["model", "best"]
     for folder in folders:
         assert {path.name for path in (run / folder).iterdir()} == {path.name for path in (whole / folder).iterdir()}
-        for name in ("model", "optimizer"):
-            if (whole / folder / f"{name}.safetensors").is_file():
-                assert_same_weights(run / folder, whole / folder, name)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            if (whole / folder / name).is_file():
+                found, expected = load_file(run / folder / name), load_file(whole / folder / name)
+                assert found.keys() == expected.keys()
+                assert all(torch.equal(value, expected[key]) for key, value in found.items()), f"{folder}/{name}"
     found, expected = (load_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
     assert len(expected["losses"]) == expected["step"]
     assert found | {"seconds": 0} == expected | {"seconds": 0}
@@ -183,6 +221,17 @@ def test_the_runs_have_what_could_go_wrong(whole):
     assert progress["updates_of_epoch"] > 0
     assert progress["tokens"] / progress["step"] > 2 * 300 * 2
     assert not (whole / "checkpoint-2").exists()
+
+
+def test_at_every_moment_a_checkpoint_is_whole_or_not_there(runs, whole):
+    """Whatever moment the process is killed at, between any two things that it does to files."""
+    states = {}
+    for line in (runs.folder / "states").read_text(encoding="utf-8").splitlines():
+        name, state = json.loads(line)
+        states.setdefault(name, set()).add(state)
+    for name in (*(f"checkpoint-{step}" for step in range(2, STEPS + 1, 2)), "model"):
+        assert len(states[f"{name}.part"]) > 8  # it has been watched while it was written
+        assert len(states[name]) == 1
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(runs, whole):
@@ -233,6 +282,36 @@ def kill_somewhere(runs, run, max_steps, seconds):
     return process.exitcode != 0
 
 
+@pytest.fixture
+def dies_in_rmtree(monkeypatch):
+    """A process that dies after the first file of those that it deletes."""
+
+    class Killed(BaseException):
+        pass
+
+    def rmtree(path, **keywords):
+        if path.is_dir():
+            min(path.iterdir()).unlink()
+            raise Killed
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    return Killed
+
+
+def test_what_is_deleted_in_part_has_no_name_that_counts(tmp_path, dies_in_rmtree):
+    for name in ("checkpoint-1", "checkpoint-2", "model"):
+        (tmp_path / name).mkdir()
+        for file in ("a", "b"):
+            (tmp_path / name / file).write_text(name, encoding="utf-8")
+    with pytest.raises(dies_in_rmtree):
+        prune_checkpoints(tmp_path, keep=1)
+    assert list_checkpoints(tmp_path) == [tmp_path / "checkpoint-2"]
+    with pytest.raises(dies_in_rmtree), whole_folder(tmp_path / "model") as part:
+        for file in ("a", "b"):
+            (part / file).write_text("new", encoding="utf-8")
+    assert tree(tmp_path / "model") == {"a": b"new", "b": b"new"}
+
+
 # A full disk, and folders that cannot be written to
 
 
@@ -252,12 +331,22 @@ def assert_resumes(runs, run, whole, **settings):
 
 
 NEXT = f"checkpoint-{STOP + 2}"
+FULL_DISKS = {  # what cannot be written, and the folder that is at fault
+    "generation_vanilla.py": NEXT,
+    "model.safetensors": NEXT,
+    "optimizer.safetensors": NEXT,
+    "model/model.safetensors": "model",
+}
 
 
-@pytest.mark.parametrize("folder", [NEXT, pytest.param("model", marks=pytest.mark.slow)])
-def test_a_full_disk_is_one_error_and_all_all_before_it_stays(runs, run, whole, folder):
-    """From this folder on the kernel lets no file grow to the size of the weights."""
-    size = (run / f"checkpoint-{STOP}" / "model.safetensors").stat().st_size
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=() if file == "model.safetensors" else pytest.mark.slow) for file in FULL_DISKS],
+)
+def test_a_full_disk_is_one_error_and_all_before_it_stays(runs, run, whole, file):
+    """From this folder on the kernel lets no file grow to the size of this one."""
+    folder = FULL_DISKS[file]
+    size = (run / f"checkpoint-{STOP}" / Path(file).name).stat().st_size
     before, left = tree(run / "model"), steps_of(run if folder == NEXT else whole)
     fault = At("os.mkdir", f"{folder}.part", partial(fill_disk, size - 1))
     code, lines = runs.finish(run, resume=True, faults=(fault,))
@@ -268,19 +357,50 @@ def test_a_full_disk_is_one_error_and_all_all_before_it_stays(runs, run, whole, 
     assert_resumes(runs, run, whole)
 
 
-def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole):
-    """root has every permission, so the kernel would not say so to a test run by root."""
-    before, steps = tree(run), steps_of(run)
-    code, lines = runs.finish(run, resume=True, faults=(At("os.mkdir", f"{NEXT}.part", deny),))
-    assert_one_error(code, lines, f"{run / NEXT}: cannot be written: ")
-    left = tree(run)
-    assert all(left[name] == content for name, content in before.items() if name.startswith(("checkpoint-", "model/")))
-    assert steps_of(run) == steps
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["run.json", "results.json"])
+def test_a_full_disk_is_one_error_for_a_single_file(runs, run, whole, file):
+    before, left = (run / file).read_bytes(), steps_of(run if file == "run.json" else whole)
+    (run / f"{file}.part").symlink_to("/dev/full")
+    code, lines = runs.finish(run, resume=True)
+    assert_one_error(code, lines, f"{run / file}: cannot be written: [Errno 28] No space left on device")
+    assert (run / file).read_bytes() == before
+    assert_checkpoints_load(run, left)
+    assert not list(run.rglob("*.part"))
     assert_resumes(runs, run, whole)
 
 
-def test_an_output_dir_that_cannot_be_made_is_one_error(runs, tmp_path):
+@pytest.mark.parametrize("way", ["no permission", pytest.param("a file in the way", marks=pytest.mark.slow)])
+def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole, way):
+    before, faults = tree(run), ()
+    if way == "no permission":  # root has every permission, so the kernel would not say so to a test run by root
+        faults = (At("os.mkdir", f"{NEXT}.part", deny),)
+    else:
+        (run / f"{NEXT}.part").touch()
+    code, lines = runs.finish(run, resume=True, faults=faults)
+    assert_one_error(code, lines, f"{run / NEXT}: cannot be written: ")
+    kept = ("checkpoint-", "model/")
+    assert {name: data for name, data in tree(run).items() if name.startswith(kept) and not name.endswith(".part")} == {
+        name: data for name, data in before.items() if name.startswith(kept)
+    }
+    (run / f"{NEXT}.part").unlink(missing_ok=True)
+    assert_resumes(runs, run, whole)
+
+
+@pytest.mark.parametrize("place", ["file", "proc"])
+def test_an_output_dir_that_cannot_be_made_is_one_error(runs, whole, tmp_path, place):
     (tmp_path / "file").write_text("text", encoding="utf-8")
-    folder = tmp_path / "file" / "run"
-    assert str(folder) in assert_one_error(*runs.finish(folder), "")
-    assert tree(tmp_path) == {"file": b"text"}
+    folder = tmp_path / "file" / "run" if place == "file" else Path("/proc/run")
+    code, lines = runs.finish(folder)
+    assert str(folder) in assert_one_error(code, lines, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_on_a_full_disk_is_as_it_was(tmp_path):
+    path = tmp_path / "value.json"
+    write_json(path, {"value": 1})
+    (tmp_path / "value.json.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"^{path}: cannot be written: .*No space left on device"):
+        write_json(path, {"value": 2})
+    assert path.read_text(encoding="utf-8") == '{\n "value": 1\n}\n'
+    assert list(tmp_path.iterdir()) == [path]

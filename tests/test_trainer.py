@@ -1,6 +1,7 @@
 """The training loop against a plain one written out here, against itself resumed, and on two processes."""
 
 import itertools
+import json
 import math
 import re
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from helpers import TINY, assert_same_weights, make_tokenizer, write_toy_corpus
+from helpers import ROOT, TINY, assert_same_weights, make_tokenizer, run_python, write_toy_corpus
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
@@ -481,3 +482,44 @@ def test_processes_share_the_test_set(monkeypatch, rank):
     monkeypatch.setattr(validation, "translate", lambda *given, **_: [f"translated {text}" for text in given[2]])
     monkeypatch.setattr(validation, "gather_object", lambda own: shares if own == [shares[rank]] else None)
     assert validation.translate_together(None, None, sentences) == [f"translated {text}" for text in sentences]
+
+
+DISTRIBUTED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_trainer import SETTINGS, options_for
+from modeling_vanilla.training import DataOptions, TranslationOptions, train_translation
+
+run, _, train_file, validation_file = sys.argv[1:]
+train_translation(
+    DataOptions(train_file=train_file, validation_file=validation_file, test_file=validation_file),
+    options_for(run, max_steps=20, tokens_per_batch=200, validate_steps=10, learning_rate_scale=0.05),
+    TranslationOptions(preset="tiny"),
+    {**SETTINGS, "dropout": 0.0},
+)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path, data):
+    """The same losses, weights, validation and test scores: who computes a sentence's gradient makes no difference."""
+    script = tmp_path / "distributed.py"
+    script.write_text(DISTRIBUTED, encoding="utf-8")
+    ends, results = [], []
+    for processes in (1, 2):
+        run = tmp_path / f"run-{processes}"
+        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes, script, run)
+        given = (ROOT / "tests", data.train_file, data.validation_file)
+        done = run_python(*launch, *given, cwd=tmp_path, ACCELERATE_USE_CPU="true")
+        assert done.code == 0, done.errors
+        assert (done.output + done.errors).count("step 10: loss") == 1  # not once for each process
+        results.append(json.loads((run / "results.json").read_text(encoding="utf-8")))
+        assert results[-1]["processes"] == processes
+        ends.append(load_progress(run / "checkpoint-20"))
+    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
+    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
+    assert_same_weights(*(tmp_path / f"run-{processes}" / "checkpoint-20" for processes in (2, 1)), atol=1e-5)
+    for one, two in zip(*(end["validations"] for end in ends), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        assert two["bleu"] == pytest.approx(one["bleu"])
+    assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
