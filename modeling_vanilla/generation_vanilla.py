@@ -45,6 +45,8 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
 
 
 LENGTH_PENALTIES = ("gnmt", "length")
+# Sentences that are done leave the batch when no more of it than this is still searched: the rest is copied.
+FEW_ENOUGH = 7 / 8
 
 
 def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
@@ -457,7 +459,8 @@ class BeamSearch:
         if not newly.any():
             return self.alive.path[..., -1].flatten(), None
         self.results.append((self.sentences[newly], self.best(newly)))
-        remaining = self.drop() if self.drop_done else None
+        few = self.searching.sum() <= FEW_ENOUGH * len(self.searching)
+        remaining = self.drop() if self.drop_done and few else None
         return self.alive.path[..., -1].flatten(), remaining
 
     def best(self, rows: torch.Tensor) -> Hypotheses:
