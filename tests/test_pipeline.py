@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from evaluate.evaluator import base as evaluator_base
 from evaluate.evaluator import evaluator
 from helpers import make_marian, make_tiny, make_tokenizer, save_folder
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer, pipeline
@@ -85,8 +84,7 @@ def test_a_saved_pipeline_opens_again(translator, expected, tmp_path):
 
 
 @pytest.mark.parametrize("given", ("folder", "object"))
-def test_an_evaluator_opens_and_calls_it(folder, model, tokenizer, expected, monkeypatch, given):
-    monkeypatch.setattr(evaluator_base, "SCIPY_AVAILABLE", True)  # which it asks for, and does not use here
+def test_an_evaluator_opens_and_calls_it(folder, model, tokenizer, expected, given):
     data = Dataset.from_dict({"text": SENTENCES, "label": texts_of(expected)})
     accuracy = SimpleNamespace(compute=lambda predictions, references: {"equal": predictions == list(references)})
     model = folder if given == "folder" else model
