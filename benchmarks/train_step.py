@@ -7,7 +7,7 @@
 All have the same dimensions and shared embeddings, and read the same made-up batches; a step is forward, label-smoothed
 loss, backward and fused Adam. Speed: real tokens, taken in turn in one process, the median of the rounds. Memory: two
 steps in a process of its own for each, and what its peak is above what it held before the first. Shapes: this model
-on batches of ever other shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU;
+on batches of new shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU;
 each in a process of its own, which take turns of 20 batches; tokens a second of processor time.
 """
 
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
-    parser.add_argument("--shapes", action="store_true", help="measure batches of ever other shapes instead")
+    parser.add_argument("--shapes", action="store_true", help="measure batches of new shapes instead")
     arguments = parser.parse_args()
     print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if arguments.shapes:

@@ -1,4 +1,4 @@
-"""Train a translation model on your own sentence pairs: the command `vanilla train`, whose --help says all.
+"""Train a translation model on your own sentence pairs: the command `vanilla train`, whose --help has the options.
 
 accelerate launch examples/train_translation.py --preset tiny --train_file train.jsonl --output_dir runs/mine
 """

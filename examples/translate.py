@@ -1,4 +1,4 @@
-"""Translate a file or stdin, line by line: the command `vanilla translate`, whose --help says all.
+"""Translate a file or stdin, line by line: the command `vanilla translate`, whose --help has the options.
 
 python examples/translate.py runs/mine/model --input test.en --output test.out
 """

@@ -120,9 +120,9 @@ def _eval_results(results: dict) -> list[EvalResult] | None:
             task_type="translation",
             dataset_type=_dataset(results) or "text",
             dataset_name=_dataset(results) or "held-out test set",
-            metric_type=kind,
-            metric_value=round(results[kind], 2),
-            metric_name=f"{kind} ({results[f'{kind}_signature']})",
+            metric_type=metric,
+            metric_value=round(results[metric], 2),
+            metric_name=f"{metric} ({results[f'{metric}_signature']})",
         )
-        for kind in ("bleu", "chrf")
+        for metric in ("bleu", "chrf")
     ]

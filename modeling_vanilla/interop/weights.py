@@ -197,7 +197,7 @@ def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationCo
     """The search of a model of transformers, but for its limits: see `from_marian`."""
     kept = {name: value for name, value in theirs.to_diff_dict().items() if name not in OTHER_LIMITS}
     if kept.get("num_beams") == 1:
-        del kept["num_beams"]  # transformers' default: nobody's choice
+        del kept["num_beams"]  # transformers' default, which the model did not set
     kept.pop("_from_model_config", None)
     result = default_generation_config(config)
     result.update(**{"length_penalty_type": "length", "length_penalty": 1.0, **kept})

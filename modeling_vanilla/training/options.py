@@ -179,7 +179,7 @@ class TrainingOptions:
     keep_checkpoints: int = _option(5, "Keep the last so many checkpoints. The best model by validation BLEU is apart.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, "sacreBLEU's tokeniser: 13a, or none for text that is tokenised already.")
-    seed: int = _option(0, "Of initialisation, data order and dropout.")
+    seed: int = _option(0, "Seed of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
     sustained_tflops: float | None = _option(
         None, "What one device sustains, for the cost as Table 2 estimates it; by default measured."

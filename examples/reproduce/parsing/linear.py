@@ -37,7 +37,7 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Tree:
     - A closing bracket closes the nearest open one of its label and all that are open inside it; without such a
       bracket it is ignored.
     - Brackets that are open at the end are closed, empty ones are removed, other tokens are ignored.
-    - Several trees side by side get a root named TOP.
+    - Several adjacent trees get a root named TOP.
 
     Args:
         tokens: what `linearise` or a model has written.
