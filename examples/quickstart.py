@@ -46,7 +46,7 @@ def quickstart(run: Path, max_steps: int) -> dict:
     )
     show(run, corpus["test"][:5])
     shown = ("bleu", "chrf", "test_sentences", "train_seconds", "tokens_per_second", "parameters")
-    print(json.dumps({name: results[name] for name in shown}, indent=1))
+    print(json.dumps({name: round(results[name], 2) for name in shown}, indent=1))
     return results
 
 
