@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import ChunkPipeline
 
-from .splitting_vanilla import join_pieces, source_limit, split_with_warning
+from .splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, source_limit, split_with_warning
 
 
 class TranslationPipeline(ChunkPipeline):
@@ -25,6 +25,8 @@ class TranslationPipeline(ChunkPipeline):
     constructor or the call:
 
         truncation: cut a text that is too long instead, to `max_length` of tokenizer_kwargs or to what the model takes.
+        max_source_tokens: the most tokens of a piece of a text, fewer where the model's positions end earlier. A model
+            trained on single sentences translates shorter pieces better.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. They
             have no effect on a model of one pair.
         return_tensors: give {"translation_token_ids": tensor}.
@@ -40,7 +42,7 @@ class TranslationPipeline(ChunkPipeline):
         preprocess, postprocess = (
             {name: arguments.pop(name) for name in names if name in arguments}
             for names in (
-                ("truncation", "src_lang", "tgt_lang", "tokenizer_kwargs"),
+                ("truncation", "max_source_tokens", "src_lang", "tgt_lang", "tokenizer_kwargs"),
                 ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
             )
         )
@@ -61,15 +63,25 @@ class TranslationPipeline(ChunkPipeline):
             return [result[0] for result in results]
         return results
 
-    def preprocess(self, text, truncation=None, src_lang=None, tgt_lang=None, tokenizer_kwargs=None) -> Iterator[dict]:
+    def preprocess(
+        self,
+        text,
+        truncation=None,
+        max_source_tokens=MAX_SOURCE_TOKENS,
+        src_lang=None,
+        tgt_lang=None,
+        tokenizer_kwargs=None,
+    ) -> Iterator[dict]:
         """Tokenize the pieces of a text, one after the other."""
         if not isinstance(text, str):
             raise ValueError(f"translation needs strings, not {type(text).__name__}: {text!r}")
         pieces, arguments = [text], {"return_tensors": "pt", "truncation": truncation, **(tokenizer_kwargs or {})}
         if arguments["truncation"] in (None, False, "do_not_truncate"):
-            (pieces,) = split_with_warning(self.model, self.tokenizer, [text])
+            (pieces,) = split_with_warning(self.model, self.tokenizer, [text], max_source_tokens)
         else:
-            arguments.setdefault("max_length", min(self.tokenizer.model_max_length, source_limit(self.model)))
+            arguments.setdefault(
+                "max_length", min(self.tokenizer.model_max_length, source_limit(self.model, max_source_tokens))
+            )
         tokenize = getattr(self.tokenizer, "_build_translation_inputs", None)  # tokenizers of many languages have it
         if tokenize is None:
             # token_type_ids would be an argument that sequence-to-sequence models do not take.

@@ -118,6 +118,8 @@ def test_blank_and_long_texts_are_translated_as_translate_does(translator, model
     texts = ["", "a small house", LONG, " \t", "a dog"]
     results = translator(texts, batch_size=batch_size, max_new_tokens=4)
     assert f"a text is too long and translated in 4 pieces: '{LONG[:60]}'..." in caplog.text
+    shorter = translator(LONG, max_source_tokens=32)[0]["translation_text"]
+    assert [shorter] == translate(model, tokenizer, [LONG], max_source_tokens=32)
     assert texts_of(results) == translate(model, tokenizer, texts, max_new_tokens=4)
     assert [result["translation_text"] == "" for result in results] == [not text.strip() for text in texts]
 
