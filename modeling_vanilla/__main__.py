@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from .io import one_line_errors
+
 COMMANDS = {
     "train": "train a translation model",
     "translate": "translate or score text, a line at a time",
@@ -16,22 +18,19 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command that the first argument names with the arguments behind it."""
-    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
-        wanted = sys.argv[1:2] in ([], ["--help"], ["-h"])
+    if sys.argv[1:2] in ([], ["--help"], ["-h"]):
         lines = [f"  {name:10} {what}" for name, what in COMMANDS.items()]
-        usage = "\n".join(["usage: vanilla COMMAND ...", "", *lines, "", "vanilla COMMAND --help shows its options."])
-        if wanted:
-            print(usage)
-            return
-        print(f"error: {sys.argv[1]!r} is no command; see vanilla --help", file=sys.stderr)
-        sys.exit(2)
+        print("\n".join(["usage: vanilla COMMAND ...", "", *lines, "", "vanilla COMMAND --help shows its options."]))
+        return
     command = sys.argv.pop(1)
     sys.argv[0] = f"vanilla {command}"
-    try:
-        importlib.import_module(f"modeling_vanilla.cli.{command}").main()
-    except ModuleNotFoundError as error:
-        print(f"error: vanilla {command} needs {error.name}, which is not installed; see README", file=sys.stderr)
-        sys.exit(2)
+    with one_line_errors("--debug" in sys.argv):
+        if command not in COMMANDS:
+            raise ValueError(f"{command!r} is no command; see vanilla --help")
+        try:
+            importlib.import_module(f".cli.{command}", __package__).main()
+        except ModuleNotFoundError as error:
+            raise ValueError(f"vanilla {command} needs {error.name}, which is not installed; see README") from error
 
 
 if __name__ == "__main__":

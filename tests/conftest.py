@@ -40,22 +40,6 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run_main(monkeypatch, capsys):
-    """Run a script's main() with arguments: its exit code, and what it wrote to stderr."""
-
-    def run(script, *arguments) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", [script.__name__, *map(str, arguments)])
-        code = 0
-        try:
-            script.main()
-        except SystemExit as exit:
-            code = exit.code
-        return code, capsys.readouterr().err
-
-    return run
-
-
-@pytest.fixture
 def make_config():
     """A small configuration without dropout, with any field overridden."""
 

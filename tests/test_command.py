@@ -28,6 +28,14 @@ def test_an_unknown_command():
     assert run("translat") == (2, "", "error: 'translat' is no command; see vanilla --help\n")
 
 
+def test_a_missing_package_is_named(tmp_path):
+    without = "import sys; sys.modules['sacrebleu'] = None; sys.argv[1:] = ['train', *sys.argv[1:]]\n"
+    script = without + "from modeling_vanilla.__main__ import main; main()"
+    done = run_python("-c", script, cwd=tmp_path)
+    assert (done.code, done.error) == (2, "vanilla train needs sacrebleu, which is not installed; see README")
+    assert "Traceback" in run_python("-c", script, "--debug", cwd=tmp_path).errors
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_keeps_the_lines_of_its_examples(name):
     done = run(name, "--help")

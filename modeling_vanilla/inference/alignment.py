@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .batching import batches_by_length, check_pairs, pad_targets, regroup
+from .batching import check_pairs, pair_batches, regroup
 
 Links = list[tuple[int, int]]
 
@@ -49,20 +48,16 @@ def word_alignments(
         _check_layer(member, layer)
     source_ids, source_words = _encode(tokenizer, text=sources)
     target_ids, target_words = _encode(tokenizer, text_target=targets)
-    lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
+    batches = pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
     links: list[Links] = [[] for _ in sources]
-    with use_eager_attention(members), tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
-        for rows in batches_by_length(lengths, tokens_per_batch):
-            inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
-            labels = pad_targets([target_ids[row] for row in rows], tokenizer.pad_token_id)
-            inputs, labels = inputs.to(model.device), labels.to(model.device)
-            attention = sum(_attention(member, inputs, labels, layer) for member in members)
-            first = (inputs.attention_mask.cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
+    with use_eager_attention(members):
+        for rows, inputs, _ in batches:
+            attention = sum(_attention(member, inputs, layer) for member in members)
+            first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
             for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
                 # Step t reads target token t - 1; the padding on either side is cut off.
                 weights = weights[1 : len(target_ids[row]), start : start + len(source_ids[row])]
                 links[row] = align(weights, source_words[row], target_words[row][:-1])
-            bar.update(len(rows))
     return links
 
 
@@ -148,15 +143,10 @@ def _check_layer(model: PreTrainedModel, layer: int) -> None:
         raise ValueError(f"layer must be from 0 to {model.config.decoder_layers - 1}, not {layer}")
 
 
-def _attention(model: PreTrainedModel, inputs: dict, labels: torch.Tensor, layer: int) -> torch.Tensor:
+def _attention(model: PreTrainedModel, inputs: dict, layer: int) -> torch.Tensor:
     """(B, T, S), the mean over the heads."""
     with torch.inference_mode():
-        outputs = model(
-            **inputs,
-            decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
-            use_cache=False,
-            output_attentions=True,
-        )
+        outputs = model(**inputs, use_cache=False, output_attentions=True)
     return outputs.cross_attentions[layer].float().mean(dim=1)
 
 

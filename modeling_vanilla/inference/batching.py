@@ -1,8 +1,10 @@
-"""Inputs as batches: rows of similar length together, pairs checked, targets padded."""
+"""Inputs as batches: rows of similar length together, pairs checked and padded."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
@@ -27,10 +29,33 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
         rows = rows[count:]
 
 
-def pad_targets(targets: Sequence[list[int]], pad_token_id: int) -> torch.Tensor:
-    """(B, T) of token ids, padded on the right, where the decoder's causal mask hides padding from every token."""
-    rows = [torch.tensor(target, dtype=torch.long) for target in targets]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+def pair_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    tokens_per_batch: int,
+    show_progress: bool,
+) -> Iterator[tuple[list[int], dict[str, torch.Tensor], torch.Tensor]]:
+    """Pairs of token ids, batch by batch, for a model that reads each target as it stands.
+
+    Args:
+        tokens_per_batch: the most tokens of a batch on either side, padding included.
+
+    Yields:
+        Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels (B, T).
+        Targets are padded on the right, where the decoder's causal mask hides padding from every token.
+    """
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    with tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
+        for rows in batches_by_length(lengths, tokens_per_batch):
+            inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
+            labels = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
+            labels = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=tokenizer.pad_token_id)
+            labels = labels.to(model.device)
+            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+            yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
+            bar.update(len(rows))
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

@@ -45,6 +45,7 @@ def load_translator(
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder; ValueError if the folder lacks it or its model, or one of them is damaged."""
     for file, lacking in (("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")):
         if not (folder / file).is_file():
             raise ValueError(f"model: {folder} is {lacking}, as it has no {file}")

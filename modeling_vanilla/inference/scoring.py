@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .batching import batches_by_length, check_pairs, pad_targets
+from .batching import check_pairs, pair_batches
 
 
 class PairScore(NamedTuple):
@@ -58,21 +57,11 @@ def score_token_ids(
 ) -> list[PairScore]:
     """As `score_pairs`, of pairs that are token ids already, the final EOS among them."""
     scores: list[PairScore | None] = [None] * len(sources)
-    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    with tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
-        for rows in batches_by_length(lengths, tokens_per_batch):
-            inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
-            labels = pad_targets([targets[row] for row in rows], tokenizer.pad_token_id).to(model.device)
-            with torch.inference_mode():
-                logits = model(
-                    input_ids=inputs.input_ids,
-                    attention_mask=inputs.attention_mask,
-                    decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
-                    use_cache=False,
-                ).logits.float()
-                # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
-                log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
-            for row, values in zip(rows, log_probs.double().cpu(), strict=True):
-                scores[row] = PairScore(values[: len(targets[row])].sum().item(), len(targets[row]))
-            bar.update(len(rows))
+    for rows, inputs, labels in pair_batches(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
+        with torch.inference_mode():
+            logits = model(**inputs, use_cache=False).logits.float()
+            # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
+            log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
+        for row, values in zip(rows, log_probs.double().cpu(), strict=True):
+            scores[row] = PairScore(values[: len(targets[row])].sum().item(), len(targets[row]))
     return scores
