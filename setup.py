@@ -60,6 +60,7 @@ setup(
         "transformers>=5.10,<6",
         "tokenizers>=0.22",
         "safetensors>=0.5",
+        "filelock>=3.13",
     ],
     extras_require={"train": train, "export": export, "convert": convert, "reproduce": reproduce, "test": test},
 )

@@ -4,13 +4,20 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import traceback
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+PART = ".part"  # the ending of what is not whole yet
+_OLD = f".old{PART}"  # of a folder that another one is about to replace
+_LOCK = "run.lock"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -69,7 +76,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         OSError: what the disk refuses, with the file's name. After any error nothing half-written stays.
     """
     target = path.resolve()
-    part = _beside(target, ".part")
+    part = _beside(target, PART)
     try:
         with _disk_errors(path):
             yield part
@@ -92,10 +99,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         OSError: what the disk refuses, with the folder's name. After any error nothing half-written stays.
     """
     target = folder.resolve()
-    part, old = _beside(target, ".part"), _beside(target, ".old.part")
+    part, old = _beside(target, PART), _beside(target, _OLD)
     new_parents = [parent for parent in target.parents if not parent.exists()]
     try:
         with _disk_errors(folder):
+            _put_back(old)
             if part.exists():
                 shutil.rmtree(part)
             part.mkdir(parents=True)
@@ -121,14 +129,31 @@ def _replace_folder(part: Path, folder: Path, old: Path) -> None:
         folder.rename(old)
     try:
         part.rename(folder)
-    except OSError:
-        if old.is_dir():
-            old.rename(folder)
+    except BaseException:
+        _put_back(old)
         raise
 
 
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
+def _put_back(old: Path) -> None:
+    """Give a folder that was moved away its name again, if nothing has taken its place."""
+    folder = _beside(old, "", _OLD)
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
+
+
+def remove_litter(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote into a folder have left there."""
+    for path in folder.glob(f"*{_OLD}"):
+        _put_back(path)
+    for path in folder.glob(f"*{PART}"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _beside(path: Path, ending: str, instead_of: str = "") -> Path:
+    return path.with_name(path.name.removesuffix(instead_of) + ending)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,9 +168,44 @@ def write_json(path: Path, value: dict) -> None:
 
 
 def check_unused(name: str, folder: Path) -> None:
-    """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option.
+
+    What a killed process has left half-written does not count.
+    """
+    if folder.exists() and (not folder.is_dir() or any(_counts(path) for path in folder.iterdir())):
         raise ValueError(f"{name}: {folder} holds something already; choose another folder")
+
+
+def _counts(path: Path) -> bool:
+    return path.suffix != PART and path.name != _LOCK
+
+
+@contextmanager
+def locked(name: str, folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if there is none, and is removed again if nothing was written into it.
+
+    The lock of a process that has died is no obstacle: the system has released it. `name` is the folder's option.
+
+    Raises:
+        ValueError: another process holds it, or it is a file.
+        OSError: the folder cannot be written to.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{name}: {folder} is no folder")
+    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / _LOCK, blocking=False):
+            try:
+                yield
+            finally:
+                (folder / _LOCK).unlink(missing_ok=True)
+    except Timeout as error:
+        raise ValueError(f"{name}: {folder} is in use by another process") from error
+    finally:
+        for parent in new:
+            with suppress(OSError):
+                parent.rmdir()
 
 
 @contextmanager
@@ -179,27 +239,82 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# Errors
+# Errors and signals
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked this process to end; `signum` is its number."""
+
+    def __init__(self, signum: int, message: str = "interrupted"):
+        super().__init__(message)
+        self.signum = signum
+
+
+@contextmanager
+def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call `handle` with the number of the first Ctrl-C, SIGTERM or SIGHUP; the second ends the process at once.
+
+    A signal that the process ignores stays ignored, as SIGHUP does under nohup. Only the main thread can handle
+    signals: in any other nothing changes.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {signum: handler for signum in _SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
+
+    def first(signum, frame):
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        handle(signum)
+
+    for signum in before:
+        signal.signal(signum, first)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+# How a terminal, Slurm and Kubernetes end a process; the last is the closing of a terminal, which Windows has not.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+def _interrupt(signum: int) -> None:
+    raise Interrupted(signum)
 
 
 @contextmanager
 def one_line_errors(debug: bool = False) -> Iterator[None]:
-    """Turn a ValueError or OSError into a line on stderr and exit code 2, and Ctrl-C into exit code 130.
+    """Turn a ValueError or OSError into a line on stderr and exit code 2.
+
+    Ctrl-C, SIGTERM and SIGHUP become a line and the exit codes 130, 143 and 129, after what is half-written is removed.
+    An error in a thread beside the main one becomes a line, too.
 
     Args:
         debug: print the traceback, with the causes, before the line. The environment variable VANILLA_DEBUG=1 does
             the same.
     """
+    debug = debug or os.environ.get("VANILLA_DEBUG") == "1"
+    thread_errors = threading.excepthook
+    if not debug:
+        threading.excepthook = lambda error: _print_line(f"warning: {error.thread.name}: {error.exc_value}")
     try:
-        yield
+        with on_signal(_interrupt):
+            yield
     except (ValueError, OSError) as error:
-        if debug or os.environ.get("VANILLA_DEBUG") == "1":
+        if debug:
             traceback.print_exc()
         sys.exit(_fail(str(error) or type(error).__name__, 2))
-    except KeyboardInterrupt:
-        sys.exit(_fail("interrupted", 130))
+    except KeyboardInterrupt as error:
+        sys.exit(_fail(str(error) or "interrupted", 128 + getattr(error, "signum", signal.SIGINT)))
+    finally:
+        threading.excepthook = thread_errors
 
 
 def _fail(message: str, code: int) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    _print_line(f"error: {message}")
     return code
+
+
+def _print_line(text: str) -> None:
+    print(" ".join(text.split()), file=sys.stderr)

@@ -6,6 +6,8 @@ import io
 import os
 import re
 import shutil
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,52 @@ def test_a_killed_process_leaves_nothing_half_written(whole, place, tmp_path, mo
     assert whole is files.whole_folder or place.read_bytes() == b"new"
 
 
+def test_what_killed_processes_left_is_removed(tmp_path):
+    for name in ("model.part", "best.part", "best.old.part", "last-2", "last-2.old.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name, encoding="utf-8")
+    (tmp_path / "run.json.part").touch()
+    files.remove_litter(tmp_path)
+    assert tree(tmp_path) == {"best": None, "best/file": b"best.old.part", "last-2": None, "last-2/file": b"last-2"}
+
+
+def in_a_fork(function) -> int:
+    """The exit code of a process that calls the function: 0, or 1 after a ValueError; below 0 if a signal ended it."""
+    process = os.fork()
+    if not process:
+        try:
+            function()
+        except ValueError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_a_locked_folder(tmp_path):
+    """Held by one process; a dead one's lock is no obstacle, and a folder into which nothing was written is removed."""
+    folder = tmp_path / "new" / "run"
+
+    def lock(then=bool):
+        with files.locked("output_dir", folder):
+            files.check_unused("output_dir", folder)
+            then()
+
+    def fail():
+        with pytest.raises(ValueError, match=f"^output_dir: {folder} is in use by another process$"):
+            lock()
+        raise ValueError
+
+    lock(lambda: pytest.fail("two hold it") if in_a_fork(fail) != 1 else None)
+    assert not folder.parent.exists()
+    folder.mkdir(parents=True)
+    assert in_a_fork(lambda: lock(lambda: signal.raise_signal(signal.SIGKILL))) == -signal.SIGKILL
+    assert tree(folder) == {"run.lock": b""}
+    lock(lambda: files.write_text(folder / "kept", ""))
+    assert tree(folder) == {"kept": b""}
+    with pytest.raises(ValueError, match=f"^x: {folder / 'kept'} is no folder$"), files.locked("x", folder / "kept"):
+        pass
+
+
 def test_json_on_a_full_disk_is_as_it_was(tmp_path):
     files.write_json(tmp_path / "value.json", {"value": "ü"})
     (tmp_path / "value.json.part").symlink_to("/dev/full")
@@ -206,6 +254,8 @@ def test_json_on_a_full_disk_is_as_it_was(tmp_path):
 def test_a_place_in_use(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         files.check_unused("output_dir", path)
+    (tmp_path / "run.json.part").touch()  # of a process that was killed
+    files.check_unused("output_dir", tmp_path)
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(ValueError, match=f"^output_dir: {path} holds something already; choose another folder$"):
@@ -236,6 +286,43 @@ def test_errors_in_one_line(error, code, line):
 def test_an_error_of_the_program_keeps_its_traceback():
     with pytest.raises(KeyError):
         fail(KeyError("name"))
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_removes_what_is_half_written(tmp_path, name, code):
+    def wait():
+        with files.one_line_errors(), files.whole_file(tmp_path / "file") as part:
+            part.touch()
+            signal.raise_signal(getattr(signal, name))
+
+    before = signal.getsignal(getattr(signal, name))
+    assert call(wait) == (code, "", "error: interrupted\n")
+    assert tree(tmp_path) == {} and signal.getsignal(getattr(signal, name)) == before
+
+
+def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing():
+    received = []
+
+    def send():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with files.on_signal(received.append):
+            for name in (signal.SIGHUP, signal.SIGTERM):
+                signal.raise_signal(name)
+            if received == [signal.SIGTERM]:
+                signal.raise_signal(signal.SIGINT)
+
+    assert in_a_fork(send) == -signal.SIGINT
+
+
+def test_an_error_in_another_thread_is_one_line():
+    def fail_in_thread():
+        with files.one_line_errors():
+            thread = threading.Thread(target=Path("no/such").mkdir, name="writer")
+            thread.start()
+            thread.join()
+
+    done = call(fail_in_thread)
+    assert (done.code, done.errors) == (0, "warning: writer: [Errno 2] No such file or directory: 'no/such'\n")
 
 
 @pytest.mark.parametrize(("debug", "variable", "shown"), [(True, "", True), (False, "1", True), (False, "0", False)])
