@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, without pickle, averaged as section 6.1 has it."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained
     assert load_progress(folder) == progress
     files = {name: content for name, content in tree(folder).items() if content is not None}
     assert {"model.safetensors", "optimizer.safetensors", "progress.json", "tokenizer.json"} <= files.keys()
-    assert {Path(name).suffix for name in files} <= {".safetensors", ".json", ".py"}
+    assert {Path(name).suffix for name in files} == {".safetensors", ".json", ".py", ""}  # the last: the digests
     for path in folder.glob("*.safetensors"):
         assert load_file(path)  # a pickle would not parse
     assert list(tmp_path.iterdir()) == [folder]
@@ -110,8 +111,6 @@ def test_list_is_by_step_not_by_name(tmp_path):
         (1, "checkpoint-20 checkpoint-30 last-33 last-5", "checkpoint-30 last-33"),
         (1, "checkpoint-20 last-11 best model", "checkpoint-20 best model"),
         (1, "last-3", "last-3"),
-        # What killed processes left of checkpoints; a run never comes to write one of just that name again.
-        (1, "checkpoint-2 checkpoint-3.part last-4.part model.part notes.part", "checkpoint-2 model.part notes.part"),
     ],
 )
 def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, names, left):
@@ -122,6 +121,45 @@ def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, nam
     prune_checkpoints(tmp_path, keep)
     assert {path.name for path in tmp_path.iterdir()} == set(left.split())
     assert newest_checkpoint(tmp_path) == newest
+
+
+def test_the_digests_are_those_of_sha256sum(tmp_path, trained, tokenizer):
+    folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": 2})
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(list(folder.iterdir())) - 1
+    checkpoints.check_digests(folder)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json", "SHA256SUMS"])
+def test_a_damaged_checkpoint_is_put_aside(tmp_path, trained, tokenizer, damage, name):
+    for step in (2, 4):
+        folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": step}, scheduled=step == 2)
+    DAMAGES[damage](folder / name)
+    for _ in range(2):  # the second time after a run has written it again
+        (line,) = checkpoints.put_aside_damaged(tmp_path)
+        assert str(folder / (name if name != "SHA256SUMS" or damage == "missing" else "")) in line
+        assert line.endswith("; last-4 is put aside as last-4.damaged")
+        assert newest_checkpoint(tmp_path).name == "checkpoint-2"
+        save_checkpoint(tmp_path, *trained, tokenizer, {"step": 4}, scheduled=False)
+        assert checkpoints.put_aside_damaged(tmp_path) == []
+        DAMAGES[damage](folder / name)
 
 
 # What cannot be averaged; test_average_checkpoints.py has the mean itself

@@ -25,7 +25,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.io import whole_folder, write_json
+from modeling_vanilla.io import locked, whole_folder, write_json
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,
     list_checkpoints,
@@ -310,6 +310,83 @@ def test_what_is_deleted_in_part_has_no_name_that_counts(tmp_path, dies_in_rmtre
         for file in ("a", "b"):
             (part / file).write_text("new", encoding="utf-8")
     assert tree(tmp_path / "model") == {"a": b"new", "b": b"new"}
+
+
+# Asked to end
+
+
+def send(signals):
+    for number in signals:
+        os.kill(os.getpid(), number)
+
+
+SIGNALS = [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole, number):
+    """Slurm, Kubernetes, a closed terminal, Ctrl-C."""
+    run = runs.folder / f"signal-{number}"
+    code, lines = runs.finish(run, faults=(At("os.mkdir", "checkpoint-2.part", partial(send, [number])),))
+    assert code == 128 + number, lines
+    name = signal.Signals(number).name
+    assert (
+        lines[-1]
+        == f"error: {name}: stopped after update 3 of {run}; the same command with --resume goes on from there"
+    )
+    assert_checkpoints_load(run, [2])
+    assert (run / "last-3").is_dir() and not list(run.rglob("*.part"))
+    assert_resumes(runs, run, whole)
+
+
+def test_a_signal_in_validation_ends_the_run_at_once(runs, whole):
+    run = runs.folder / "signal-validation"
+    code, lines = runs.finish(run, faults=(At("os.mkdir", "best.part", partial(send, [signal.SIGTERM])),))
+    assert code == 143 and "stopped after update 6" in lines[-1], lines
+    assert steps_of(run) == [4, 6] and not (run / "best").exists() and not list(run.rglob("*.part"))
+    assert_resumes(runs, run, whole)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_run_at_once(runs, whole):
+    run = runs.folder / "signal-twice"
+    fault = At("os.mkdir", "checkpoint-2.part", partial(send, [signal.SIGINT, signal.SIGTERM]))
+    assert runs.finish(run, faults=(fault,))[0] == -signal.SIGTERM
+    assert steps_of(run) == []
+    assert_resumes(runs, run, whole)
+
+
+# Damaged, in use, begun and not come far
+
+
+def test_a_damaged_checkpoint_is_named_and_the_last_whole_one_taken(runs, run, whole):
+    with open(run / f"checkpoint-{STOP}" / "optimizer.safetensors", "r+b") as file:
+        file.truncate(1000)
+    code, lines = runs.finish(run, resume=True)
+    assert code == 0, lines
+    file = run / f"checkpoint-{STOP}" / "optimizer.safetensors"
+    aside = f"checkpoint-{STOP} is put aside as checkpoint-{STOP}.damaged"
+    assert f"{file}: damaged, as it is not what was written; {aside}" in lines
+    shutil.rmtree(run / f"checkpoint-{STOP}.damaged")
+    assert_same_end(run, whole)
+
+
+def test_a_run_in_use_is_refused(runs, run):
+    before = tree(run)
+    with locked("output_dir", run):
+        code, lines = runs.finish(run, resume=True)
+    assert assert_one_error(code, lines, "output_dir: ").endswith(f"{run} is in use by another process")
+    assert tree(run) == before
+
+
+def test_a_run_that_was_killed_before_it_began_is_begun_again(runs):
+    run = runs.folder / "not-begun"
+    code, _ = runs.finish(run, faults=(At("os.rename", "run.json.part", die),))
+    assert code == -signal.SIGKILL
+    assert {path.name for path in run.iterdir()} == {"run.json.part", "run.lock"}
+    code, lines = runs.finish(run, max_steps=1)
+    assert code == 0, lines
+    assert not list(run.rglob("*.part"))
 
 
 # A full disk, and folders that cannot be written to

@@ -7,13 +7,32 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, TINY, as_lines, as_options, call, make_tokenizer, run_python, tree, write_toy_corpus
+from helpers import (
+    ROOT,
+    TINY,
+    as_lines,
+    as_options,
+    call,
+    make_marian,
+    make_tokenizer,
+    run_python,
+    tree,
+    write_toy_corpus,
+)
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser, pipeline
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training import (
+    DataOptions,
+    ModelOptions,
+    TrainingOptions,
+    TranslationOptions,
+    train_translation,
+    translation,
+)
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": "none"}
@@ -119,6 +138,9 @@ def refused(options) -> str:
     return done.error
 
 
+POSITIONS, LIMITS = {"position_embedding_type": "learned"}, ("max_source_tokens", "max_target_tokens")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -128,6 +150,8 @@ def refused(options) -> str:
         ({"model": "nowhere", **dict.fromkeys(MODEL)}, "model: nowhere is no model folder"),
         ({"tokenizer": "nowhere"}, "tokenizer: nowhere has no tokenizer_config.json"),
         ({"resume": True}, "holds no run, as it has no run.json"),
+        ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
+        ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
         ({"colour": "red"}, "--colour"),
     ],
 )
@@ -191,6 +215,42 @@ def test_resume_refuses_another_run(change, files, finished, other_vocabulary, t
     complaint = refused({**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run, **change, "resume": True})
     assert complaint.startswith(f"resume: {run} was started with {next(iter(change))} ")
     assert tree(run) == before
+
+
+def test_a_model_without_all_its_weights_is_refused(files, finished, tmp_path):
+    """transformers would draw the others at random."""
+    model = shutil.copytree(finished[0] / "model", tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    lost = min(weights)
+    del weights[lost]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    complaint = refused({**files, **SHORT, "model": model, "output_dir": tmp_path / "run"})
+    assert complaint == f"model: the weights of {model} lack {lost}"
+    marian, tokenizer = tmp_path / "marian", AutoTokenizer.from_pretrained(model)
+    make_marian(len(tokenizer)).save_pretrained(marian)
+    tokenizer.save_pretrained(marian)
+    complaint = refused({**files, **SHORT, "model": marian, "output_dir": tmp_path / "run"})
+    assert complaint == f"model: {marian} is a marian; vanilla convert may convert it"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch):
+    """The model is there, and --resume goes on with another test set, or none."""
+    run = tmp_path / "run"
+    options = {**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run}
+
+    def fail(*_, **__):
+        raise ValueError("a test sentence that is too long")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translation, "translate_together", fail)
+        assert call(main, *as_options(options)).error == "a test sentence that is too long"
+    assert "Not tested." in (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")
+    for test_file, sentences in ((None, 0), (files["validation_file"], 4)):
+        assert call(main, *as_options({**options, "test_file": test_file, "resume": True})).code == 0
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        assert (results["test_sentences"], results["steps"]) == (sentences, 3)
 
 
 def test_bad_input_in_a_process_of_its_own(files, tmp_path):

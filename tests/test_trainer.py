@@ -5,6 +5,9 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from helpers import ROOT, TINY, assert_same_weights, make_tokenizer, run_python, write_toy_corpus
+from helpers import ROOT, TINY, assert_same_weights, environment, make_tokenizer, run_python, write_toy_corpus
 from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
@@ -30,7 +33,7 @@ from modeling_vanilla.training import (
     validation,
 )
 from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
-from modeling_vanilla.training.checkpoints import list_checkpoints, load_progress, newest_checkpoint
+from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress, newest_checkpoint
 
 # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
 SETTINGS = {**TINY, "init_std": None}
@@ -300,7 +303,7 @@ def set_scores(monkeypatch, *bleus):
 
 def test_early_stopping(tmp_path, data, monkeypatch):
     """Two validations without a new best end the run; TensorBoard has them; resuming goes no further."""
-    set_scores(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
+    set_scores(monkeypatch, 1.0, 3.0, 2.0, 3.0, *[3.0], *[3.0, 9.0])  # resumed, the last validation is made again
     results = run_to(tmp_path / "run", data, 100, validate_steps=2, early_stopping=2)
     assert results["steps"] == 8
     assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
@@ -415,6 +418,7 @@ def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
     run_to(tmp_path / "run", data, 2)
     path = tmp_path / "run" / "checkpoint-2" / "model.safetensors"
     save_file({name: value * 0.5 for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
+    subprocess.run("sha256sum [!S]* > SHA256SUMS", shell=True, check=True, cwd=path.parent)
     run_to(tmp_path / "whole", data, 3)
     run_to(tmp_path / "run", data, 3, resume=True)
     ends = [load_progress(tmp_path / run / "checkpoint-3")["losses"] for run in ("whole", "run")]
@@ -424,7 +428,7 @@ def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
 
 def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
     """Resumed to another end, with another schedule, the run keeps it, too."""
-    set_scores(monkeypatch, 1.0, 9.0, 2.0, 3.0, 4.0)
+    set_scores(monkeypatch, 1.0, 9.0, *[9.0, 2.0, 3.0, 4.0])  # resumed, the last validation is made again
     run, schedule = tmp_path / "run", {"validate_steps": 2, "checkpoint_steps": 3, "keep_checkpoints": 1}
     run_to(run, data, 4, **schedule)
     last = shutil.copytree(run / "checkpoint-4", tmp_path / "last")
@@ -523,3 +527,21 @@ def test_two_processes_train_as_one(tmp_path, data):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
         assert two["bleu"] == pytest.approx(one["bleu"])
     assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
+
+
+@pytest.mark.slow
+def test_a_signal_ends_every_process_with_a_checkpoint(tmp_path, data):
+    """SIGTERM to the launcher, which passes it on."""
+    script, run = tmp_path / "distributed.py", tmp_path / "run"
+    script.write_text(DISTRIBUTED.replace("max_steps=20", "max_steps=100000"), encoding="utf-8")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, script, run, ROOT / "tests"]
+    command = [sys.executable, *map(str, [*launch, data.train_file, data.validation_file])]
+    variables = environment(tmp_path, ACCELERATE_USE_CPU="true")
+    launcher = subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True)
+    while not (run / "best").exists() and launcher.poll() is None:
+        time.sleep(0.1)
+    launcher.terminate()
+    errors = launcher.communicate(timeout=60)[1]
+    step = checkpoint_step(newest_checkpoint(run))
+    assert f"SIGTERM: stopped after update {step} of {run}" in errors
+    assert len(load_progress(newest_checkpoint(run))["losses"]) == step >= 10

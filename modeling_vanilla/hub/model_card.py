@@ -5,6 +5,8 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..io import write_text
+
 TEMPLATE = Path(__file__).with_name("model_card.md")
 _SIZES = (
     "d_model",
@@ -65,7 +67,7 @@ def write_model_card(
         results=_results(results),
         licence=_escape(licence) if licence else _NO_LICENCE,
     )
-    card.save(folder / "README.md")
+    write_text(folder / "README.md", str(card) + "\n")
 
 
 _NO_LICENCE = "Not stated. The training data decide what may be done with the weights."

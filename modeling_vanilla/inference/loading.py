@@ -38,7 +38,7 @@ def load_translator(
                 f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
             )
     models = [
-        _load_model(Path(folder), len(tokenizer), dtype) for folder, tokenizer in zip(folders, tokenizers, strict=True)
+        load_model(Path(folder), len(tokenizer), dtype) for folder, tokenizer in zip(folders, tokenizers, strict=True)
     ]
     model = models[0] if len(models) == 1 else Ensemble(models)
     return model.to(device).eval(), tokenizers[0]
@@ -61,7 +61,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _load_model(folder: Path, vocabulary: int, dtype: torch.dtype) -> PreTrainedModel:
+def load_model(folder: Path, vocabulary: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model of a folder, for a tokenizer of so many tokens; ValueError if it is damaged or too small for them."""
     try:
         model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **_LOCAL)
     except ValueError as error:

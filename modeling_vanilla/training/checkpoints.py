@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, safetensors and JSON only, and averaged as in section 6.1."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -19,10 +20,11 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
-from ..io import whole_folder, write_json
+from ..io import PART, whole_folder, write_json, write_text
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
+DIGESTS = "SHA256SUMS"  # in the form that `sha256sum --check` reads
 BEST = "best"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")  # of the schedule: these are averaged
 _LAST = re.compile(r"last-(\d+)")  # of any other step: to resume from
@@ -52,7 +54,7 @@ def save_checkpoint(
     progress: dict,
     scheduled: bool = True,
 ) -> Path:
-    """Write a model folder that from_pretrained loads, with all that resuming needs: moments and progress.
+    """Write a model folder that from_pretrained loads, with all that resuming needs: moments, progress and digests.
 
     Every process must call this. The folder is written under another name and renamed, so that one with this name is
     always whole, and what a killed process leaves behind is never taken for one.
@@ -74,6 +76,7 @@ def save_checkpoint(
             flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
             write_json(part / PROGRESS, progress)
+            write_text(part / DIGESTS, "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(part.iterdir())))
     accelerator.wait_for_everyone()
     return final
 
@@ -104,6 +107,42 @@ def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights:
             logging.enable_progress_bar()
 
 
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_digests(checkpoint: Path, names: Sequence[str] | None = None) -> None:
+    """Raise ValueError that names the file unless those of a checkpoint, by default all, are as they were written."""
+    if not (checkpoint / DIGESTS).is_file():
+        raise ValueError(f"{checkpoint / DIGESTS}: no such file")
+    lines = (checkpoint / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    for name in names or sorted({*digests, SAFE_WEIGHTS_NAME, OPTIMIZER, PROGRESS}):
+        if not (checkpoint / name).is_file():
+            raise ValueError(f"{checkpoint / name}: no such file")
+        if _digest(checkpoint / name) != digests.get(name):
+            raise ValueError(f"{checkpoint / name}: damaged, as it is not what was written")
+
+
+def put_aside_damaged(run: Path) -> list[str]:
+    """Rename each damaged checkpoint of a run to NAME.damaged: it is neither resumed from nor averaged.
+
+    Returns:
+        A line for each, which names the file at fault.
+    """
+    lines = []
+    for checkpoint in _all_checkpoints(run):
+        try:
+            check_digests(checkpoint)
+        except (ValueError, OSError) as error:
+            aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            checkpoint.rename(aside)
+            lines.append(f"{error}; {checkpoint.name} is put aside as {aside.name}")
+    return lines
+
+
 def load_progress(checkpoint: Path) -> dict:
     """What save_checkpoint was given as progress."""
     return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
@@ -131,7 +170,11 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The whole checkpoint of the highest step, of the schedule or not."""
-    return max(_find(run, _CHECKPOINT) + _find(run, _LAST), key=checkpoint_step, default=None)
+    return max(_all_checkpoints(run), key=checkpoint_step, default=None)
+
+
+def _all_checkpoints(run: Path) -> list[Path]:
+    return _find(run, _CHECKPOINT) + _find(run, _LAST)
 
 
 def _find(run: Path, name: re.Pattern) -> list[Path]:
@@ -144,18 +187,16 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
-    """Delete all checkpoints but the last `keep` of the schedule and the newest, and unfinished folders.
+    """Delete all checkpoints but the last `keep` of the schedule and the newest.
 
     Raises:
         OSError: one cannot be deleted.
     """
-    for part in (*run.glob("checkpoint-*.part"), *run.glob("last-*.part"), *run.glob(f"{BEST}*.part")):
-        shutil.rmtree(part)
     newest = newest_checkpoint(run)
     for path in _find(run, _CHECKPOINT)[:-keep] + _find(run, _LAST):
         if path != newest:
             # Under another name, so that one that is deleted by half is no checkpoint.
-            shutil.rmtree(path.rename(path.with_name(path.name + ".part")))
+            shutil.rmtree(path.rename(path.with_name(path.name + PART)))
 
 
 def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Tensor]:
@@ -184,6 +225,8 @@ def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     path = checkpoint / SAFE_WEIGHTS_NAME
     if not path.is_file():
         raise ValueError(f"{checkpoint}: no checkpoint, as it has no {SAFE_WEIGHTS_NAME}")
+    if (checkpoint / DIGESTS).is_file():  # a model folder has none
+        check_digests(checkpoint, [SAFE_WEIGHTS_NAME])
     try:
         return load_file(path)
     except SafetensorError as error:

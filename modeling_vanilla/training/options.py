@@ -257,8 +257,12 @@ class TrainingOptions:
         return lines
 
 
-# What may differ when a run is resumed: a longer run, or one that reports more often, is still the same.
+# What may differ when a run is resumed: a longer run, or one that reports more often or is tested on something else, is
+# still the same.
 MAY_CHANGE_ON_RESUME = {
+    "test_file",
+    "test_source",
+    "test_target",
     "max_steps",
     "max_minutes",
     "validate_steps",

@@ -52,4 +52,7 @@ def data_digest(tokenized: Dataset) -> str:
 
 
 def _read(run: Path) -> dict:
-    return json.loads((run / _FILE).read_text(encoding="utf-8"))
+    try:
+        return json.loads((run / _FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"resume: {run / _FILE} cannot be read: {error}") from error

@@ -2,12 +2,14 @@
 
 import logging
 import math
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..io import Interrupted, on_signal
 from .batching import collate, epoch_batches, pair_lengths, update_batches
 from .checkpoints import (
     average_checkpoints,
@@ -78,6 +81,10 @@ class Progress:
         """The validation with the highest BLEU, the first of equal ones."""
         return max(self.validations, key=lambda entry: entry["bleu"], default=None)
 
+    def validated(self) -> bool:
+        """Whether the model was validated as it is now."""
+        return bool(self.validations) and self.validations[-1]["step"] == self.step
+
     def stalled(self, patience: int | None) -> bool:
         """Whether none of the last `patience` validations was better than all before them."""
         return patience is not None and self.best() in self.validations[:-patience]
@@ -111,6 +118,8 @@ def train(
 ) -> tuple[PreTrainedModel, Progress]:
     """Train `model` by section 5 and return it with the average of its last checkpoints (6.1).
 
+    Before each validation there is a checkpoint, so that whatever happens in it costs no update.
+
     Args:
         training_data: as tokenize_training_pairs gives it.
         validation_pairs: string columns "source" and "target", or None not to validate.
@@ -119,6 +128,7 @@ def train(
     Raises:
         ValueError: the data do not fill one update, or a loss or gradient is not finite.
         OSError: a checkpoint cannot be written.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
     accelerator = Accelerator(
         mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
@@ -132,24 +142,37 @@ def train(
     compiled = torch.compile(model, dynamic=True) if options.compile else model
     updates = _updates(training_data, tokenizer, options, progress, accelerator)
     save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
+    stop, received = partial(_stop, progress, options), []
     accelerator.init_trackers("tensorboard")
-    finished, saved = _finished(accelerator, progress, options), time.monotonic()
-    with tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05) as bar:
-        while not finished:
+    saved_step, saved_time = progress.step, time.monotonic()
+    with (
+        on_signal(received.append),
+        tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05) as bar,
+    ):
+        while True:
+            finished = _finished(accelerator, progress, options)
+            interrupted = _agree(accelerator, received[0] if received else 0)
+            validation_due = validation_pairs is not None and _validation_due(progress, options, finished)
+            if progress.step > saved_step and save(finished or interrupted or validation_due, saved_time):
+                saved_step, saved_time = progress.step, time.monotonic()
+            if interrupted:
+                break
+            if validation_due:
+                with on_signal(stop):  # at once, as all is saved
+                    _validate(accelerator, bar, model, tokenizer, validation_pairs, progress, options)
+                finished = _finished(accelerator, progress, options)  # early stopping
+            if finished:
+                break
             start = time.monotonic()
             update = next(updates)
             loss, norm = _take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
             progress.add(update, loss, time.monotonic() - start)
             rate = optimizer.param_groups[0]["lr"]
             _report(accelerator, bar, progress, options, {"loss": loss, "gradient_norm": norm, "learning_rate": rate})
-            finished = _finished(accelerator, progress, options)
-            if validation_pairs is not None and (finished or progress.step % options.validate_steps == 0):
-                _validate(accelerator, bar, model, tokenizer, validation_pairs, progress, options)
-                finished = _finished(accelerator, progress, options)  # early stopping
-            if save(finished, saved):
-                saved = time.monotonic()
     for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
         tracker.finish()
+    if interrupted:
+        stop(interrupted)
     return _average(accelerator, model, progress, options), progress
 
 
@@ -324,8 +347,20 @@ def _validate(
 
 def _finished(accelerator: Accelerator, progress: Progress, options: TrainingOptions) -> bool:
     out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
-    stalled = progress.stalled(options.early_stopping)
-    return _agree(accelerator, progress.step >= options.max_steps or out_of_time or stalled)
+    finished = progress.step >= options.max_steps or out_of_time or progress.stalled(options.early_stopping)
+    # Clocks differ, so one process decides for all.
+    return bool(_agree(accelerator, accelerator.is_main_process and finished))
+
+
+def _validation_due(progress: Progress, options: TrainingOptions, finished: bool) -> bool:
+    scheduled = progress.step > 0 and progress.step % options.validate_steps == 0
+    return (scheduled or finished) and not progress.validated()
+
+
+def _stop(progress: Progress, options: TrainingOptions, signum: int) -> NoReturn:
+    name = signal.Signals(signum).name
+    where = f"update {progress.step} of {options.output_dir}"
+    raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
 
 
 def _save(
@@ -335,12 +370,13 @@ def _save(
     tokenizer: PreTrainedTokenizerBase,
     progress: Progress,
     options: TrainingOptions,
-    finished: bool,
+    needed: bool,
     saved: float,
 ) -> bool:
     """Write a checkpoint if one is due: those of the schedule for the average, others only to resume from.
 
     Args:
+        needed: whether one is due in any case.
         saved: time.monotonic() of the last one.
 
     Returns:
@@ -349,7 +385,7 @@ def _save(
     scheduled = options.is_scheduled(progress.step)
     minutes = (time.monotonic() - saved) / 60
     overdue = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
-    if not _agree(accelerator, scheduled or finished or overdue):
+    if not (scheduled or needed or _agree(accelerator, accelerator.is_main_process and overdue)):
         return False
     run = Path(options.output_dir)
     progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
@@ -359,12 +395,9 @@ def _save(
     return True
 
 
-def _agree(accelerator: Accelerator, condition: bool) -> bool:
-    """Whether the condition holds on the main process: clocks differ, so one process decides for all."""
-    if accelerator.num_processes == 1:
-        return condition
-    flag = torch.tensor(int(condition and accelerator.is_main_process), device=accelerator.device)
-    return bool(accelerator.reduce(flag, reduction="sum"))
+def _agree(accelerator: Accelerator, value: int) -> int:
+    """The largest of all processes' values."""
+    return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
 
 
 def _average(accelerator: Accelerator, model, progress: Progress, options: TrainingOptions) -> PreTrainedModel:

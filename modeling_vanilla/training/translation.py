@@ -1,7 +1,9 @@
 """The whole way from sentence pairs to a model folder: read, tokenise, train, score on the test set, write."""
 
+import logging
 import platform
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -11,16 +13,17 @@ import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
-from datasets import Dataset, DatasetDict
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
-from ..io import check_unused, whole_folder, write_json
+from ..inference.loading import load_model
+from ..io import check_unused, locked, remove_litter, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run
-from .batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
-from .checkpoints import load_progress, newest_checkpoint, save_model
+from .batching import epoch_batches, pair_lengths, tokenize_pairs, tokenize_training_pairs, update_batches
+from .checkpoints import load_progress, newest_checkpoint, put_aside_damaged, save_model
 from .cost import measured_rate, training_cost
 from .metrics import translation_scores
 from .optimization import learning_rate
@@ -30,6 +33,8 @@ from .resume import check_same_data, check_same_settings, data_digest, write_run
 from .tokenizer import train_tokenizer
 from .trainer import Progress, train
 from .validation import translate_together
+
+logger = logging.getLogger(__name__)
 
 
 def train_translation(
@@ -57,18 +62,22 @@ def train_translation(
         OSError: if a file cannot be written.
     """
     options, overrides = options or TranslationOptions(), overrides or {}
-    run = Path(training.output_dir)
-    settings = _settings(data, training, options, overrides)
-    if options.resume:
-        check_same_settings(run, settings)
-    else:
-        check_unused("output_dir", run)
-    check_model_options(options, overrides)
-    checkpoint = newest_checkpoint(run) if options.resume else None
-    start_folder = options.model if checkpoint is None else str(checkpoint)
-
     # Without the argument accelerate would take processes on CPUs for as many separate runs.
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    with locked("output_dir", Path(training.output_dir)) if state.is_main_process else nullcontext():
+        return _train_translation(data, training, options, overrides, state)
+
+
+def _train_translation(
+    data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, state: PartialState
+) -> dict:
+    """As train_translation, of a run that no other process holds."""
+    run = Path(training.output_dir)
+    settings = _settings(data, training, options, overrides)
+    with state.main_process_first():
+        checkpoint = _open_run(run, settings, options, state)
+    check_model_options(options, overrides)
+    start_folder = options.model if checkpoint is None else str(checkpoint)
     with state.main_process_first():
         pairs = load_pairs(data)
     set_seed(training.seed)
@@ -79,6 +88,7 @@ def train_translation(
     if removed["examples"]:
         state.print(f"removed from training: {removed}")
     check_updates(training_data, training)
+    check_positions(training_data, pairs.get("validation"), tokenizer, model.config)
     digest = data_digest(training_data)
     if options.resume:
         check_same_data(run, digest)
@@ -89,8 +99,7 @@ def train_translation(
     progress = None if checkpoint is None else Progress(**load_progress(checkpoint))
     start = time.monotonic()
     model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
-    results = {
-        **_test_scores(model, tokenizer, pairs, training),
+    facts = {
         **_training_results(model, training_data, training, progress),
         "total_seconds": round(time.monotonic() - start, 1),
         "vocabulary": len(tokenizer),
@@ -98,10 +107,30 @@ def train_translation(
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": settings,
     }
+    results = {"test_sentences": 0, **facts}
     if state.is_main_process:
-        _write_results(run, model, tokenizer, results, progress, training)
+        _write_model(run, model, tokenizer, results)
+    if "test" in pairs:  # the model is safe by now, whatever happens in the test
+        results = {**_test_scores(model, tokenizer, pairs["test"], training), **facts}
+        if state.is_main_process:
+            write_model_card(run / "model", model.config, results)
+    if state.is_main_process:
+        _write_results(run, model, results, progress, training)
     state.wait_for_everyone()
     return results
+
+
+def _open_run(run: Path, settings: dict, options: TranslationOptions, state: PartialState) -> Path | None:
+    """Check that the folder of a run may be written to; the checkpoint to resume from, if it is to be resumed."""
+    if not options.resume:
+        check_unused("output_dir", run)
+        return None
+    check_same_settings(run, settings)
+    if state.is_main_process:
+        remove_litter(run)
+        for line in put_aside_damaged(run):
+            logger.warning(line)
+    return newest_checkpoint(run)
 
 
 def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
@@ -109,6 +138,28 @@ def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
     lengths = pair_lengths(training_data)
     batches = epoch_batches(*lengths, training.tokens_per_batch, training.seed, epoch=0)
     update_batches(batches, *lengths, training.tokens_per_update)
+
+
+def check_positions(
+    training_data: Dataset, validation: Dataset | None, tokenizer: PreTrainedTokenizerBase, config: VanillaConfig
+) -> None:
+    """Raise ValueError if a pair has more tokens than the model has learned positions.
+
+    Test sentences may have: they are translated in pieces.
+    """
+    if config.position_embedding_type != "learned":
+        return
+    splits = {"training": pair_lengths(training_data)}
+    if validation is not None:
+        splits["validation"] = pair_lengths(tokenize_pairs(validation, tokenizer))
+    for split, lengths in splits.items():
+        longest = np.maximum(*lengths)
+        if longest.max() > config.max_position_embeddings:
+            raise ValueError(
+                f"{split} pair {longest.argmax() + 1} has {longest.max()} tokens, beyond max_position_embeddings "
+                f"{config.max_position_embeddings}; set more of these, or a smaller max_source_tokens and "
+                "max_target_tokens"
+            )
 
 
 def _settings(data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict) -> dict:
@@ -146,14 +197,17 @@ def _model(
     """The saved model, or a new one of the preset and the overrides, with the tokenizer's special tokens."""
     size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if start_folder is not None:
-        size = VanillaConfig.from_pretrained(start_folder).vocab_size
+        config = AutoConfig.from_pretrained(start_folder, trust_remote_code=False)
+        if not isinstance(config, VanillaConfig):
+            raise ValueError(f"model: {start_folder} is a {config.model_type}; vanilla convert may convert it")
+        size = config.vocab_size
     if size != len(tokenizer):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or start_folder} has {len(tokenizer)} tokens, "
             f"the model {start_folder or options.preset} has {size}"
         )
     if start_folder is not None:
-        return _in_memory(VanillaForConditionalGeneration.from_pretrained(start_folder, dtype=torch.float32))
+        return _in_memory(load_model(Path(start_folder), len(tokenizer)))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -178,11 +232,8 @@ def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
 # Results
 
 
-def _test_scores(model: PreTrainedModel, tokenizer, pairs: DatasetDict, training: TrainingOptions) -> dict:
+def _test_scores(model: PreTrainedModel, tokenizer, test: Dataset, training: TrainingOptions) -> dict:
     """Scores on the test data, which nothing else reads."""
-    test = pairs.get("test")
-    if test is None:
-        return {"test_sentences": 0}
     precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
     with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
         translations = translate_together(model, tokenizer, test["source"][:], show_progress=True)
@@ -224,10 +275,13 @@ def _cost(model: PreTrainedModel, training_data: Dataset, training: TrainingOpti
     return training_cost(model.config, *lengths, progress.tokens, progress.seconds, devices, rate)
 
 
-def _write_results(run: Path, model, tokenizer, results: dict, progress: Progress, training: TrainingOptions) -> None:
+def _write_model(run: Path, model, tokenizer, results: dict) -> None:
     with whole_folder(run / "model") as part:
         save_model(model, tokenizer, part)
         write_model_card(part, model.config, results)
+
+
+def _write_results(run: Path, model, results: dict, progress: Progress, training: TrainingOptions) -> None:
     write_json(run / "results.json", results)
     rates = [
         learning_rate(step, model.config.d_model, training.warmup_steps, training.learning_rate_scale)
