@@ -109,6 +109,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             part.mkdir(parents=True)
             yield part
             for path in [*part.rglob("*"), part]:
+                _apply_umask(path, part)
                 _sync(path)
             _replace_folder(part, target, old)
             _sync(target.parent)
@@ -119,6 +120,13 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             with suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _apply_umask(path: Path, folder: Path) -> None:
+    """Give a file the mode that the umask has given its folder: safetensors makes files for their owner alone."""
+    mode = folder.stat().st_mode & 0o666
+    if path.is_file() and path.stat().st_mode & 0o777 != mode:
+        path.chmod(mode)
 
 
 def _replace_folder(part: Path, folder: Path, old: Path) -> None:

@@ -132,6 +132,23 @@ def test_an_error_names_the_file_at_fault(tmp_path, writer, name):
     assert not tree(tmp_path)
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_the_umask_decides_who_reads_what_is_written(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with files.whole_folder(tmp_path / "model") as part:
+            save_file({"a": torch.zeros(1)}, part / "model.safetensors")
+            (part / "code").mkdir()
+            (part / "code" / "model.py").touch(mode=0o755)
+        files.write_text(tmp_path / "text", "new")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == dict.fromkeys(
+        ("model/model.safetensors", "model/code/model.py", "text"), 0o666 & ~umask
+    ) | dict.fromkeys(("model", "model/code"), 0o777 & ~umask)
+
+
 def test_new_parents_go_with_a_folder_that_fails(tmp_path):
     with pytest.raises(ValueError, match="bad"):
         write(files.whole_folder, tmp_path / "a" / "b" / "c", ValueError("bad"))
