@@ -157,7 +157,8 @@ def test_broken_files(write, tmp_path, files, message):
     ("options", "message"),
     [
         ({"test_file": "{good}"}, "no training data: give train_file"),
-        ({"train_file": "none.json"}, "train_file: there is no file 'none.json'"),
+        ({"train_file": "none.json"}, "train_file: 'none.json' cannot be read: No such file or dir"),
+        ({"train_file": "."}, "train_file: '.' is a folder, not a file"),
         ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
         ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
         ({"dataset_name": "{nowhere}"}, "dataset_name: {nowhere} cannot be loaded"),

@@ -1,5 +1,6 @@
 """Load a saved model with its tokenizer, or several models as an ensemble."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def load_translator(
     Raises:
         ValueError: for a folder that lacks the model or the tokenizer or whose weights do not fit, for models of
             different vocabularies, and for a device that is not there.
+        PermissionError: for a file that may not be read.
     """
     try:
         torch.empty(0, device=device)
@@ -46,6 +48,7 @@ def load_translator(
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder; ValueError if the folder lacks it or its model, or one of them is damaged."""
+    check_readable(folder)
     for file, lacking in (("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")):
         if not (folder / file).is_file():
             raise ValueError(f"model: {folder} is {lacking}, as it has no {file}")
@@ -59,6 +62,17 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ValueError(
             f"model: the tokenizer of {folder} cannot be loaded: {' '.join(str(error).split())}"
         ) from error
+
+
+def check_readable(folder: str | Path) -> None:
+    """Raise PermissionError if a folder, or its weights or settings, may not be read; what is missing is no error here.
+
+    safetensors calls such a file missing, and transformers takes defaults in place of some.
+    """
+    if os.path.isdir(folder):
+        for entry in os.scandir(folder):
+            if entry.name.endswith((".json", ".safetensors")) and entry.is_file():
+                open(entry.path, "rb").close()
 
 
 def load_model(folder: Path, vocabulary: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

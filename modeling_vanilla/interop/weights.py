@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import default_generation_config
+from ..inference.loading import check_readable
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
@@ -69,11 +70,13 @@ def load_source(
 
     Raises:
         ValueError: if there is no such model, or its weights are incomplete or pickled.
+        PermissionError: if a file of the folder may not be read.
     """
     if isinstance(path, cls):
         return path
     if not isinstance(path, str | PathLike):
         raise ValueError(f"{importer} takes a folder, a Hub id or {cls.__name__}, not {type(path).__name__}")
+    check_readable(path)
     model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
     if model_type != expected:
         raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")

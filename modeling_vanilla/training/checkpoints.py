@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
+from ..inference.loading import check_readable
 from ..io import PART, whole_folder, write_json, write_text
 
 OPTIMIZER = "optimizer.safetensors"
@@ -223,6 +224,7 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
 
 def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     path = checkpoint / SAFE_WEIGHTS_NAME
+    check_readable(checkpoint)
     if not path.is_file():
         raise ValueError(f"{checkpoint}: no checkpoint, as it has no {SAFE_WEIGHTS_NAME}")
     if (checkpoint / DIGESTS).is_file():  # a model folder has none

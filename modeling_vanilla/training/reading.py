@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
@@ -63,8 +64,12 @@ def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
         ((name, path),) = given.items()
         raise ValueError(f"{name} {path} is given without {target if name == source else source}")
     for name, path in given.items():
-        if not os.path.exists(path) or os.path.isdir(path):
-            raise ValueError(f"{name}: there is no file {path!r}")
+        try:
+            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except OSError as error:
+            raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from error
+        if is_folder:
+            raise ValueError(f"{name}: {path!r} is a folder, not a file")
     return tuple(given.values())
 
 

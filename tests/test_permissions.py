@@ -1,0 +1,84 @@
+"""What may not be read: the error says so, and not that it is missing or bad."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from helpers import make_marian, make_tiny, make_tokenizer, save_folder
+
+from modeling_vanilla.inference import load_translator
+from modeling_vanilla.interop import from_fairseq, from_marian
+from modeling_vanilla.training import DataOptions
+from modeling_vanilla.training.checkpoints import average_checkpoints
+from modeling_vanilla.training.reading import load_pairs
+
+
+@pytest.fixture(scope="module")
+def root():
+    """Not tmp_path, which other users than its owner cannot enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        save_folder(Path(folder, "model"), make_tiny(), make_tokenizer(["a dog"]))
+        make_marian().save_pretrained(Path(folder, "marian"))
+        for name in ("model.pt", "data/train.jsonl"):
+            Path(folder, name).parent.mkdir(exist_ok=True)
+            Path(folder, name).write_text("text", encoding="utf-8")
+        for path in Path(folder).rglob("*.safetensors"):
+            path.chmod(0o644)
+        yield Path(folder)
+
+
+def error_of_a_stranger(function) -> str:
+    """The error of a function when a user without any rights calls it."""
+    receiver, sender = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            function()
+        except (OSError, ValueError) as error:
+            os.write(sender, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
+    os.close(sender)
+    with os.fdopen(receiver) as stream:
+        return stream.read()
+
+
+def load(path: Path):
+    return load_translator([path])
+
+
+def average(path: Path):
+    return average_checkpoints([path])
+
+
+def read(path: Path):
+    return load_pairs(DataOptions(train_file=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "closed"),
+    [
+        (load, "model", "model"),
+        *((load, "model", f"model/{name}") for name in ("config.json", "generation_config.json", "model.safetensors")),
+        *((load, "model", f"model/{name}") for name in ("tokenizer.json", "tokenizer_config.json")),
+        (average, "model", "model/model.safetensors"),
+        (from_marian, "marian", "marian"),
+        (from_marian, "marian", "marian/model.safetensors"),
+        (from_fairseq, "model.pt", "model.pt"),
+        (read, "data/train.jsonl", "data"),
+    ],
+)
+def test_a_permission_that_is_missing_is_named(root, function, argument, closed):
+    mode = (root / closed).stat().st_mode
+    (root / closed).chmod(0)
+    try:
+        message = error_of_a_stranger(lambda: function(root / argument))
+    finally:
+        (root / closed).chmod(mode)
+    assert os.strerror(errno.EACCES) in message and str(root / closed) in message
