@@ -1,5 +1,7 @@
 """Tokens, batches and updates: the promises of section 5.1's batching, by hand and on lengths like a real corpus's."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,26 @@ def word_tokenizer(words="a b c d", eos=True):
 def dataset(*pairs):
     sources, targets = zip(*pairs, strict=True)
     return Dataset.from_dict({"source": sources, "target": targets}, split=NamedSplit("train"))
+
+
+def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
+    pairs, tokenizer = dataset(*[("a " * (i % 7), "b c " * (i % 5)) for i in range(50)]), word_tokenizer()
+    alone = tokenize_pairs(pairs, tokenizer)
+    monkeypatch.setattr(batching, "_processes", lambda count: 3)
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    pairs.save_to_disk(tmp_path / "pairs")
+    shared = tokenize_pairs(Dataset.load_from_disk(tmp_path / "pairs"), tokenizer)
+    assert len(shared.cache_files) == 3  # one of each
+    assert shared[:] == alone[:] and shared.features == alone.features
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("cores", "pairs", "processes"), [(8, 10**6, 8), (8, 50_000, 5), (8, 19_999, None), (1, 10**6, None)]
+)
+def test_there_is_a_process_for_each_core_with_enough_to_do(monkeypatch, cores, pairs, processes):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert batching._processes(pairs) == processes
 
 
 def test_tokenize_pairs_keeps_every_row():

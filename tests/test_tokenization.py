@@ -6,9 +6,10 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
+from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer, vocabulary_texts
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [
@@ -212,11 +213,21 @@ def test_a_pair_that_occurs_once_is_not_merged():
     assert {"Ġtwice", "Ġonce"} & train_tokenizer(["twice", "twice", "once"]).get_vocab().keys() == {"Ġtwice"}
 
 
+def test_a_large_corpus_gives_a_sample_spread_evenly():
+    numbers = range(20)
+    pairs = Dataset.from_dict({"source": [f"s{i}" for i in numbers], "target": [f"t{i}" for i in numbers]})
+    assert sorted(vocabulary_texts(pairs)) == sorted(pairs["source"][:] + pairs["target"][:])
+    sample = [*vocabulary_texts(pairs, max_pairs=3)]
+    rows = [int(text[1:]) for text in sample[:3]]
+    assert rows[0] in range(6) and rows[1] in range(6, 13) and rows[2] in range(13, 20)
+    assert sample == [f"s{i}" for i in rows] + [f"t{i}" for i in rows] == [*vocabulary_texts(pairs, max_pairs=3)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
-        ({"texts": CORPUS, "vocab_size": 259}, "vocab_size=259: must be at least 260"),
+        *(({"texts": CORPUS, "vocab_size": size}, f"vocab_size={size}: must be from 260") for size in (259, 10**12)),
         ({"texts": iter(["", " \n"])}, "texts: no text to train on"),
         ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
         ({"texts": ["ok", {"en": "ok"}]}, "texts, item 2: must be a string, not dict"),

@@ -1,11 +1,14 @@
 """From sentence pairs to the batches and updates of section 5.1: tokenised, filtered, batched by tokens, padded."""
 
+import os
+import signal
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -15,6 +18,7 @@ from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _EXAMPLES = 5
+_PAIRS_OF_A_PROCESS = 10_000  # a second's work or so: fewer are not worth a process of their own
 
 
 # Tokens
@@ -22,6 +26,8 @@ _EXAMPLES = 5
 
 def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """Encode every pair, however long: validation and test data are never filtered.
+
+    Many pairs are encoded by a process for each core. The result does not depend on their number.
 
     Args:
         pairs: string columns "source" and "target".
@@ -40,19 +46,34 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             f"tokenizer: it encodes '' as {ids}, which does not end with its end-of-sentence token "
             f"({tokenizer.eos_token!r}, id {tokenizer.eos_token_id})"
         )
-    return pairs.map(
-        _encode,
-        batched=True,
-        fn_kwargs={"tokenizer": tokenizer},
-        remove_columns=pairs.column_names,
-        features=_TOKENIZED_PAIR,
-        desc=f"Tokenising {pairs.split or 'pairs'}",
-    )
+    with patch_environment(tokenizers_parallelism="false"):  # or every process would have a thread for each core
+        return pairs.map(
+            _encode,
+            batched=True,
+            with_rank=True,
+            fn_kwargs={"tokenizer": tokenizer},
+            remove_columns=pairs.column_names,
+            features=_TOKENIZED_PAIR,
+            num_proc=_processes(len(pairs)),
+            desc=f"Tokenising {pairs.split or 'pairs'}",
+        )
 
 
-def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+def _processes(pairs: int) -> int | None:
+    """As many processes as there are cores and work for; None for this one alone."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = min(cores, pairs // _PAIRS_OF_A_PROCESS)
+    return count if count > 1 else None
+
+
+def _encode(
+    rows: dict[str, list[str]], rank: int | None, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[list[int]]]:
+    if rank is not None:  # a process of its own: Ctrl-C and SIGTERM end it, and the first process says so
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # verbose: a warning about the tokenizer's model_max_length, which is not this model's limit.
-    encoded = tokenizer(rows["source"], text_target=rows["target"], verbose=False)
+    encoded = tokenizer(rows["source"], text_target=rows["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}
 
 
@@ -97,7 +118,19 @@ def tokenize_training_pairs(
             f"no training pair is left: {report['empty']} are empty on a side, {report['too_long']} have more than "
             f"{limits['source']} source or {limits['target']} target tokens; {'; '.join(report['examples'])}"
         )
-    return tokenized.select(np.flatnonzero(~removed)) if removed.any() else tokenized, report
+    return _filter(tokenized, ~removed) if removed.any() else tokenized, report
+
+
+def _filter(dataset: Dataset, keep: np.ndarray) -> Dataset:
+    """The rows for which `keep` is true, written out: all later reading by select()'s list of rows is far slower."""
+
+    def kept(rows: pa.Table, numbers: list[int], keep: np.ndarray) -> pa.Table:
+        return rows.filter(pa.array(keep[numbers]))
+
+    rows = dataset.with_format("arrow").map(
+        kept, with_indices=True, batched=True, batch_size=10_000, fn_kwargs={"keep": keep}, desc="Filtering"
+    )
+    return rows.with_format(None)
 
 
 def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -100,6 +100,8 @@ def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno} of {_short(line)}") from error
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
+            raise ValueError(f"{where}: too much for JSON: {error}") from error
         yield _pair(record, languages, where)
 
 
@@ -118,8 +120,8 @@ def _open_dataset(options: DataOptions) -> tuple[dict[str, Dataset | IterableDat
             dataset = builder.as_streaming_dataset()
             if "train" in dataset:
                 dataset["train"] = dataset["train"].take(limit)
-    except (OSError, ValueError, DatasetsError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
+    except Exception as error:  # a damaged file makes its reader raise almost anything
+        reason = _one_line(error.__cause__ or error)
         raise ValueError(f"dataset_name: {options.dataset_name} cannot be loaded: {reason}") from error
     return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
 
@@ -149,9 +151,9 @@ def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tu
     except DatasetsError as error:
         # datasets wraps what the readers raise in an error that does not say what it was.
         cause = error.__cause__ or error
-        if isinstance(cause, ValueError):
+        if type(cause) is ValueError:  # ours; those of pyarrow and pandas are of classes derived from it
             raise cause from cause.__cause__
-        raise ValueError(f"{split} data cannot be read: {cause}") from cause
+        raise ValueError(f"{split} data cannot be read: {_one_line(cause)}") from cause
 
 
 def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:
@@ -163,7 +165,7 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
         raise ValueError(f'{where}: "translation" is {_short(translation)}, not an object of languages')
     for language in languages:
         if language not in translation:
-            raise ValueError(f'{where}: no "{language}" in "translation", which has {", ".join(translation) or "none"}')
+            raise ValueError(f'{where}: no "{language}" in "translation", which has {_short([*translation])}')
         text = translation[language]
         if not isinstance(text, str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
@@ -172,6 +174,10 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
         except UnicodeEncodeError as error:
             raise ValueError(f'{where}: "{language}" is not Unicode text: {_short(text)}') from error
     return {"source": translation[languages[0]], "target": translation[languages[1]]}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _short(value: object) -> str:

@@ -3,6 +3,9 @@
 import json
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -11,7 +14,9 @@ PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0
 # Tensor cores want the vocabulary, a dimension of the output projection, to be a multiple of 8.
 VOCAB_MULTIPLE = 8
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # a token for each byte, so that every text can be encoded
+MAX_VOCAB_SIZE = 2**20  # room is made for all of it before the first text is read
 MIN_FREQUENCY = 2  # a pair of tokens that occurs only once is not merged
+MAX_PAIRS = 1_000_000  # that a vocabulary is trained on: two million sentences, as many as Marian takes
 
 # Tokens are merged within a piece only. A piece is a word, or a run of other characters, with the blank before it; or
 # blanks. One joiner may stand before each letter or digit of a word ("don't", "t-shirt", "3.5", "&apos;s"), so that a
@@ -26,6 +31,27 @@ PIECE = (
     rf"|\s{{1,{MAX_PIECE}}}(?!\S)|\s"
 )
 MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter MAX_PIECE times, UTF-8
+
+
+def vocabulary_texts(pairs: Dataset, max_pairs: int = MAX_PAIRS) -> Iterator[str]:
+    """The sentences of both sides for train_tokenizer: all, or those of `max_pairs` pairs spread over a larger corpus.
+
+    From each of max_pairs stretches of (nearly) equal length one pair is drawn: the same ones whenever it is called.
+
+    Args:
+        pairs: string columns "source" and "target".
+    """
+    keep = np.ones(len(pairs), dtype=bool)
+    if len(pairs) > max_pairs:
+        edges = np.arange(max_pairs + 1) * len(pairs) // max_pairs
+        keep[:] = False
+        keep[np.random.default_rng(0).integers(edges[:-1], edges[1:])] = True
+    start = 0
+    for rows in pairs.with_format("arrow").iter(1000):
+        kept = rows.filter(pa.array(keep[start : start + len(rows)]))
+        start += len(rows)
+        for side in ("source", "target"):
+            yield from kept[side].to_pylist()
 
 
 def train_tokenizer(
@@ -53,17 +79,17 @@ def train_tokenizer(
 
     Args:
         texts: source and target sentences together. They are read once, so a generator will do.
-        vocab_size: upper limit of the vocabulary, special tokens included, at least 260; rounded up to a multiple of 8.
+        vocab_size: upper limit of the vocabulary, special tokens included, 260 to 2^20; rounded up to a multiple of 8.
         algorithm: "bpe" applies the merges in the order in which they were learned; "wordpiece" learns the same merges,
             and then takes the longest token that matches.
 
     Raises:
-        ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; vocab_size too small.
+        ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
     """
-    if vocab_size < MIN_VOCAB_SIZE:
+    if not MIN_VOCAB_SIZE <= vocab_size <= MAX_VOCAB_SIZE:
         raise ValueError(
-            f"vocab_size={vocab_size}: must be at least {MIN_VOCAB_SIZE}, "
-            f"{len(SPECIAL_TOKENS)} special tokens and the 256 bytes"
+            f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE}, {len(SPECIAL_TOKENS)} special tokens and the 256 "
+            f"bytes, to {MAX_VOCAB_SIZE}"
         )
     model, trainer = _model_and_trainer(
         algorithm,

@@ -30,7 +30,7 @@ from .optimization import learning_rate
 from .options import DataOptions, TrainingOptions, TranslationOptions, check_model_options
 from .reading import load_pairs
 from .resume import check_same_data, check_same_settings, data_digest, write_run
-from .tokenizer import train_tokenizer
+from .tokenizer import train_tokenizer, vocabulary_texts
 from .trainer import Progress, train
 from .validation import translate_together
 
@@ -185,9 +185,8 @@ def _tokenizer(
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     shared = [None]
     if PartialState().is_main_process:
-        texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
         size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
-        shared = [train_tokenizer(texts, vocab_size=size, algorithm=options.tokenizer_algorithm)]
+        shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, algorithm=options.tokenizer_algorithm)]
     return broadcast_object_list(shared)[0]
 
 

@@ -1,0 +1,126 @@
+"""What a large corpus takes before training starts: seconds and peak memory of each stage, on made-up text.
+
+usage: python benchmarks/corpus.py [--pairs 200000 2000000] [--vocab_size 37000]
+
+The text has 4 to 22 words a sentence and 200,000 words a language, with Zipf's frequencies; a pair in a thousand has an
+empty side or one that is too long. Each number of pairs has processes and caches of its own. "CPU" is the time of all
+processes together; memory is that of all processes, pages that they share counted once, and of it "anonymous" is what
+the system cannot take back, unlike pages of files.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import datasets
+import numpy as np
+import psutil
+
+from modeling_vanilla.training import DataOptions
+from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
+from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.resume import data_digest
+from modeling_vanilla.training.tokenizer import train_tokenizer, vocabulary_texts
+
+WORDS, MIN_LENGTH, MAX_LENGTH = 200_000, 4, 22
+FIRST, VOWELS, LAST = "b d f g h k l m n p r s t v w z br st tr sch", "a e i o u ei au", ["", *"nrslt"]
+
+
+def words(rng: np.random.Generator) -> np.ndarray:
+    """A language's words, the frequent ones first: of one to four syllables."""
+    syllables = np.array(
+        [first + vowel + last for first in FIRST.split() for vowel in VOWELS.split() for last in LAST], object
+    )
+    count = rng.choice(4, WORDS, p=(0.1, 0.4, 0.35, 0.15)) + 1
+    drawn = syllables[rng.integers(len(syllables), size=(WORDS, 4))]
+    return np.array(["".join(word[:length]) for word, length in zip(drawn, count, strict=True)], object)
+
+
+def write_text(path: Path, lines: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lexicon, frequency = words(rng), 1 / np.arange(1, WORDS + 1)
+    cumulative = np.cumsum(frequency / frequency.sum())
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(lines):
+            length = (
+                rng.integers(MIN_LENGTH, MAX_LENGTH + 1) * (number % 1000 != 500) * (1 + 99 * (number % 1000 == 700))
+            )
+            drawn = lexicon[np.searchsorted(cumulative[:-1], rng.random(length))]
+            stream.write(" ".join(drawn).capitalize() + ".\n" if length else "\n")
+
+
+class Peak(threading.Thread):
+    """Watches the memory of this process and its children, in MiB: all of it, and what is anonymous."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak = {"Pss:": 0.0, "Pss_Anon:": 0.0}
+
+    def run(self) -> None:
+        while True:
+            now = dict.fromkeys(self.peak, 0.0)
+            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+                try:
+                    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+                except OSError:  # it has ended
+                    continue
+                for name, value in [line.split()[:2] for line in lines[1:]]:
+                    if name in now:
+                        now[name] += int(value) / 1024
+            self.peak = {name: max(value, now[name]) for name, value in self.peak.items()}
+            time.sleep(0.1)
+
+
+def cpu_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def measure(pairs: int, vocab_size: int) -> None:
+    """Print the row of each stage."""
+    datasets.disable_progress_bars()
+    watch = Peak()
+    watch.start()
+
+    def stage(name: str, function):
+        watch.peak = dict.fromkeys(watch.peak, 0.0)
+        start, cpu = time.monotonic(), cpu_seconds()
+        result = function()
+        seconds, cpu = time.monotonic() - start, cpu_seconds() - cpu
+        time.sleep(0.3)  # for a last look at the memory
+        memory = " | ".join(f"{value:.0f}" for value in watch.peak.values())
+        print(f"| {pairs} | {name} | {seconds:.1f} | {cpu:.1f} | {memory} |", flush=True)
+        return result
+
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = Path(folder, "cache")
+        source, target = (Path(folder, name) for name in ("source", "target"))
+        stage("(writing the text)", lambda: [write_text(path, pairs, i) for i, path in enumerate((source, target))])
+        options = DataOptions(train_source=str(source), train_target=str(target))
+        text = stage("read", lambda: load_pairs(options))["train"]
+        tokenizer = stage("train the tokenizer", lambda: train_tokenizer(vocabulary_texts(text), vocab_size=vocab_size))
+        data, _ = stage("tokenise, filter", lambda: tokenize_training_pairs(text, tokenizer, options))
+        stage("digest", lambda: data_digest(data))
+        lengths = stage("lengths", lambda: pair_lengths(data))
+        batches = stage("batches of an epoch", lambda: epoch_batches(*lengths, 3125, seed=0, epoch=0))
+        stage("its updates", lambda: update_batches(batches, *lengths, 25_000))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000])
+    parser.add_argument("--vocab_size", type=int, default=37_000)
+    options = parser.parse_args()
+    print("| pairs | stage | seconds | CPU seconds | MiB | anonymous |\n|---|---|---|---|---|---|", flush=True)
+    for pairs in options.pairs:
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(pairs, options.vocab_size))
+        process.start()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()
