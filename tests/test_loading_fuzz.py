@@ -1,0 +1,126 @@
+"""Model folders damaged at random: load_translator gives a model or a ValueError, soon and in little memory."""
+
+import json
+import os
+import resource
+import signal
+import traceback
+from pathlib import Path
+
+import pytest
+from helpers import make_tiny, make_tokenizer, save_folder
+from transformers.utils import logging
+
+from modeling_vanilla.inference import load_translator
+
+pytestmark = pytest.mark.slow
+JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+EXAMPLES, SECONDS, BYTES = 250, 30, 2**31  # a file; the most that one folder may take beyond what the test itself has
+ODD = (
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2.5,
+    10**9,
+    10**12,
+    10**30,
+    float("nan"),
+    float("inf"),
+    "",
+    "4",
+    "gelu",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+)
+DEEP = "[" * 10**5
+
+
+def places(value, path=()):
+    """The path of each value in what JSON gives; of long lists and dictionaries only the first."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in list(value if isinstance(value, dict) else range(len(value)))[:30]:
+            yield from places(value[key], (*path, key))
+
+
+def replaced(content: bytes, path: tuple, odd) -> bytes:
+    value = json.loads(content)
+    if not path:
+        return json.dumps(odd).encode()
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = odd
+    return json.dumps(value).replace(json.dumps(DEEP), DEEP + DEEP.replace("[", "]")).encode()
+
+
+def contents(hypothesis, name: str, content: bytes):
+    """A strategy for what the file becomes: bytes changed, cut off and inserted, and values of JSON replaced."""
+    from hypothesis import strategies as st
+
+    def changed(changes) -> bytes:
+        result = bytearray(content)
+        for place, removed, inserted in changes:
+            result[place : place + removed] = inserted
+        return bytes(result)
+
+    # Most changes near the start, where safetensors has its header.
+    place = st.integers(0, len(content)) | st.integers(0, min(len(content), 3000))
+    change = st.tuples(place, st.integers(0, 4), st.binary(max_size=8) | st.sampled_from([b'"', b"{", b"9" * 20, b"-"]))
+    ways = [
+        st.lists(change, min_size=1, max_size=4).map(changed),
+        st.integers(0, len(content)).map(lambda n: content[:n]),
+    ]
+    if name in JSON_FILES:
+        paths = st.sampled_from([*places(json.loads(content))])
+        ways.append(st.tuples(paths, st.sampled_from([*ODD, DEEP])).map(lambda drawn: replaced(content, *drawn)))
+    return st.one_of(ways)
+
+
+def load_damaged(folder, name: str) -> None:
+    import hypothesis
+
+    logging.disable_progress_bar()
+    whole = (folder / name).read_bytes()
+    memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (memory + BYTES, memory + BYTES))
+
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(contents(hypothesis, name, whole))
+    def check(content):
+        (folder / name).write_bytes(content)
+        signal.alarm(SECONDS)  # which ends the process
+        try:
+            load_translator([folder])
+        except (ValueError, OSError) as error:
+            assert str(error)
+        signal.alarm(0)
+
+    check()
+
+
+@pytest.mark.parametrize("name", [*JSON_FILES, "model.safetensors"])
+def test_a_damaged_folder_is_a_model_or_an_error(tmp_path, name):
+    pytest.importorskip("hypothesis")
+    folder = save_folder(tmp_path / "model", make_tiny(), make_tokenizer(["a dog", "a cat"]))
+    process = os.fork()  # with limits of its own
+    if not process:
+        try:
+            load_damaged(folder, name)
+            os._exit(0)
+        except BaseException:
+            (tmp_path / "error").write_text(traceback.format_exc(), encoding="utf-8")
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    said = (tmp_path / "error").read_text(encoding="utf-8") if status == 1 else f"exit status {status}"
+    assert not status, said + f"\n{(folder / name).read_bytes()[:500]!r}"
