@@ -47,7 +47,8 @@ def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cores", "pairs", "processes"), [(8, 10**6, 8), (8, 50_000, 5), (8, 19_999, None), (1, 10**6, None)]
+    ("cores", "pairs", "processes"),
+    [(8, 10**6, 8), (64, 10**6, 16), (8, 50_000, 5), (8, 19_999, None), (1, 10**6, None)],
 )
 def test_there_is_a_process_for_each_core_with_enough_to_do(monkeypatch, cores, pairs, processes):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)

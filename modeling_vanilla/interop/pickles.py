@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 # A checkpoint of fairseq's largest models, optimizer included, takes some 10^5 operations.
-MAX_OPERATIONS = 1_000_000
+MAX_OPERATIONS = 400_000
 # Before 2020 torch.save wrote a row of pickles: magic number, protocol, system, the object, its storages.
 _LEGACY_PICKLES = 5
 

@@ -19,6 +19,7 @@ from .options import DataOptions
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _EXAMPLES = 5
 _PAIRS_OF_A_PROCESS = 10_000  # a second's work or so: fewer are not worth a process of their own
+_MAX_PROCESSES = 16  # each takes some 200 MB
 
 
 # Tokens
@@ -27,7 +28,7 @@ _PAIRS_OF_A_PROCESS = 10_000  # a second's work or so: fewer are not worth a pro
 def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """Encode every pair, however long: validation and test data are never filtered.
 
-    Many pairs are encoded by a process for each core. The result does not depend on their number.
+    Many pairs are encoded by a process for each core, at most 16. The result does not depend on their number.
 
     Args:
         pairs: string columns "source" and "target".
@@ -62,7 +63,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
 def _processes(pairs: int) -> int | None:
     """As many processes as there are cores and work for; None for this one alone."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = min(cores, pairs // _PAIRS_OF_A_PROCESS)
+    count = min(cores, _MAX_PROCESSES, pairs // _PAIRS_OF_A_PROCESS)
     return count if count > 1 else None
 
 
