@@ -4,6 +4,7 @@ Axes, here and in every flat file: B batch, S source length, T target length (in
 sequence's), H heads, K d_k, V d_v, D d_model, F d_ff.
 """
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_vanilla import VanillaConfig
 from .cpu_vanilla import eager_is_faster, short_softmax
@@ -53,6 +55,54 @@ def eager_attention(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
+    """Check the attention mask of the tokens x (B, T, D), which follow the `past` tokens in the cache.
+
+    Args:
+        name: of the mask, for the error message.
+        mask: None, or of two axes: (B, past + T), 1 for a token and 0 for padding, in any number format; each row has a
+            token. Or of four axes, (B, 1, T, past + T): 1 where a token is attended to, else 0; or floating-point
+            numbers to add to the scores, 0 or the least of their format. With a static cache, the last axis may be
+            longer. Masks of a compiled or exported model are not checked: its graph cannot depend on their values.
+
+    Raises:
+        ValueError: if the mask has another shape or another value.
+    """
+    if not isinstance(mask, torch.Tensor) or is_tracing(mask):  # flex attention has masks of a class of its own
+        return
+    rows, queries = x.shape[:2]
+    keys = queries if cache is None else queries + int(cache.get_seq_length())
+    whole = mask.dim() == 4
+    if whole and _is_static(cache):
+        keys = max(keys, mask.shape[-1])
+    shape = (rows, 1, queries, keys) if whole else (rows, keys)
+    if mask.shape != shape:
+        raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
+    added = whole and mask.is_floating_point()
+    right = (mask == 0) | (mask <= _hidden(mask)) if added else mask == mask.bool()
+    # One answer for all of it, because the host of a GPU waits for each.
+    if right.all() if whole else right.all() & mask.any(dim=-1).all():
+        return
+    if right.all():
+        raise ValueError(f"{name} has no token in row {int(mask.any(dim=-1).int().argmin())}: all of it is 0")
+    values = "0 and the least number of its format" if added else "1 for a token and 0 for padding"
+    raise ValueError(f"{name} must hold {values}, not {mask[~right][0].item()}")
+
+
+def _hidden(mask: torch.Tensor) -> float:
+    """The most that hides a token when added to its score: half the least number, as formats round it differently."""
+    return torch.finfo(mask.dtype).min / 2
+
+
+def config_for(config: VanillaConfig, output_attentions: bool | None) -> VanillaConfig:
+    """The configuration to make masks by: one of "eager", the only back end with weights, where these are asked for."""
+    if not output_attentions or config._attn_implementation == "eager":
+        return config
+    config = copy.copy(config)  # the model's own, which other threads may read, stays
+    config._attn_implementation = "eager"
+    return config
+
+
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
     """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4).
 
@@ -80,7 +130,7 @@ def _as_booleans(mask):
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
         return mask
-    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
+    return mask > _hidden(mask) if mask.is_floating_point() else mask.bool()
 
 
 def _is_static(cache: Cache | None) -> bool:
@@ -157,19 +207,22 @@ class MultiHeadAttention(nn.Module):
         """(B * beams, T, H * K) -> (B, H, beams * T, K): the beams of a sentence become further positions."""
         return x.reshape(batch_size, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
-    def attend(self, rows: int, q, k, v, attention_mask, **kwargs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(
+        self, rows: int, q, k, v, attention_mask, output_attentions: bool | None = None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Eq. 1 on every head by the chosen back end, then Concat and W^O.
 
         Args:
             rows: B * beams.
             q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, V), which the beams of a sentence share.
             attention_mask: broadcastable to (B, H, beams * T, S).
+            output_attentions: whether to return the weights whatever the back end, by "eager".
 
         Returns:
             Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end keeps none.
         """
         beams = rows // q.shape[0]
-        back_end = self.config._attn_implementation
+        back_end = "eager" if output_attentions else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
         stand_in = back_end == "sdpa" and eager_is_faster(q, k)
         if stand_in:

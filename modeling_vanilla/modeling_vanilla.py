@@ -22,7 +22,15 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla import CrossAttention, SelfAttention, cross_mask, decoder_mask, encoder_mask
+from .attention_vanilla import (
+    CrossAttention,
+    SelfAttention,
+    check_mask,
+    config_for,
+    cross_mask,
+    decoder_mask,
+    encoder_mask,
+)
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
@@ -120,6 +128,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
 class VanillaStack(VanillaPreTrainedModel):
     """A stack of N identical layers (3.1) over embeddings (3.4) and positional encodings (3.5)."""
 
+    mask_name = "attention_mask"
+
     def __init__(self, config: VanillaConfig, layers: list[nn.Module]):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
@@ -135,25 +145,27 @@ class VanillaStack(VanillaPreTrainedModel):
         input_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
-        past_length: int = 0,
+        cache: Cache | None = None,
     ) -> torch.Tensor:
         """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4).
 
         Args:
             input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
-            attention_mask: (B, past_length + T), 0 for padding, which does not count as a position.
-            past_length: number of earlier positions in the cache.
+            attention_mask: (B, past + T), 0 for padding, which does not count as a position.
+            cache: of the past positions.
 
         Returns:
             (B, T, D)
 
         Raises:
-            ValueError: unless exactly one of input_ids and inputs_embeds is given, or if the sequence is longer than
-                the table of learned positions.
+            ValueError: unless exactly one of input_ids and inputs_embeds is given, if the sequence is longer than
+                the table of learned positions, and as `check_mask` does.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        check_mask(self.mask_name, attention_mask, x, cache)
+        past_length = 0 if cache is None else cache.get_seq_length()
         positions = self.embed_positions(self.positions(x, attention_mask, past_length))
         x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):
@@ -199,9 +211,12 @@ class VanillaEncoder(VanillaStack):
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
+
+        Raises:
+            ValueError: as `embed` does.
         """
         x = self.embed(input_ids, inputs_embeds, attention_mask)
-        mask = encoder_mask(self.config, x, attention_mask)
+        mask = encoder_mask(config_for(self.config, kwargs.get("output_attentions")), x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -210,6 +225,7 @@ class VanillaEncoder(VanillaStack):
 class VanillaDecoder(VanillaStack):
     """The decoder (3.1): it predicts each target token y_t from the encoder's output z and y_1, ..., y_{t-1}."""
 
+    mask_name = "decoder_attention_mask"
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": OutputRecorder(SelfAttention, index=1),
@@ -250,11 +266,13 @@ class VanillaDecoder(VanillaStack):
             raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if past_key_values is None or not past_key_values.is_updated.get(0):  # else, it was checked in an earlier step
+            check_mask("attention_mask", encoder_attention_mask, encoder_hidden_states)
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
-        x = self.embed(input_ids, inputs_embeds, attention_mask, past_length)
-        self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
-        padding_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
+        x = self.embed(input_ids, inputs_embeds, attention_mask, self_cache)
+        config = config_for(self.config, kwargs.get("output_attentions"))
+        self_mask = decoder_mask(config, x, attention_mask, self_cache)
+        padding_mask = cross_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             # By position: gradient checkpointing tracks no keyword arguments.
             x = layer(x, encoder_hidden_states, self_mask, padding_mask, past_key_values, **kwargs)

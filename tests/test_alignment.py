@@ -1,11 +1,15 @@
 """Word alignments: hand-made attention, words from pieces, and the step that each target token is aligned by."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from modeling_vanilla.inference import Ensemble, pharaoh, word_alignments
+from modeling_vanilla.inference import Ensemble, pharaoh, score_pairs, translate, word_alignments
 from modeling_vanilla.inference.alignment import _words, align, align_pieces, join_links
 from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.visualization import attention_maps
 
 SOURCES = ["a dog sees a cat", "the old man", "a"]
 TARGETS = ["ein Hund sieht eine Katze", "Donaudampfschiff", "der alte Mann ruft"]
@@ -67,7 +71,6 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(model, tokenize
         return len((tokenizer.decode(ids) + "x").split()) - 1
 
     expected = []
-    model.set_attn_implementation("eager")
     for source, target in zip(SOURCES, TARGETS, strict=True):
         source_ids, target_ids = tokenizer(source).input_ids, tokenizer(target).input_ids[:-1]
         links = set()
@@ -80,11 +83,30 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(model, tokenize
             if attended < len(source_ids) - 1:
                 links.add((words_before_end(source_ids[: attended + 1]), words_before_end(target_ids[:count])))
         expected.append(sorted(links))
-    model.set_attn_implementation("sdpa")
     assert any(expected)
     for size in (1, 4096):
         assert word_alignments(model, tokenizer, SOURCES, TARGETS, layer, tokens_per_batch=size) == expected
-    assert model.config._attn_implementation == "sdpa"
+
+
+def test_80_threads_share_one_model(model, tokenizer):
+    """Each gets what it gets alone, whatever the others ask of the model."""
+    model.generation_config.max_extra_tokens = 3
+    tasks = {
+        "aligned": lambda: word_alignments(model, tokenizer, SOURCES, TARGETS),
+        "translated": lambda: translate(model, tokenizer, SOURCES),
+        "drawn": lambda: [one.weights.tolist() for one in attention_maps(model, tokenizer, "a dog", "ein").values()],
+        "scored": lambda: score_pairs(model, tokenizer, SOURCES, TARGETS),
+    }
+    alone, start = {name: task() for name, task in tasks.items()}, threading.Barrier(80)
+
+    def together(name):
+        start.wait(timeout=60)
+        return tasks[name]()
+
+    with ThreadPoolExecutor(80) as threads:
+        results = {threads.submit(together, name): name for name in [*tasks] * 20}
+        for result, name in results.items():
+            assert result.result() == alone[name], name
 
 
 def test_an_ensemble_aligns_by_the_mean_of_its_members(model, make_model, tokenizer):

@@ -127,11 +127,11 @@ def test_multi_head_attention_by_hand(make_config, attn, bias, kind):
 
 @pytest.fixture
 def padded():
-    """Sources and targets padded on either side, one source that is all padding, and a target that begins with it."""
+    """Sources and targets padded on either side."""
     torch.manual_seed(0)
     source, target = torch.randint(4, 41, (4, 7)), torch.randint(4, 41, (4, 6))
     source_mask, target_mask = torch.ones_like(source), torch.ones_like(target)
-    source_mask[0, 4:] = source_mask[1, :3] = source_mask[2] = target_mask[1, :2] = target_mask[3, 5:] = 0
+    source_mask[0, 4:] = source_mask[1, :3] = source_mask[2, 1:] = target_mask[1, :2] = target_mask[3, 5:] = 0
     inputs = {"input_ids": source, "attention_mask": source_mask}
     return {**inputs, "decoder_input_ids": target, "decoder_attention_mask": target_mask}
 
@@ -139,8 +139,15 @@ def padded():
 @pytest.mark.parametrize("window", [None, 1, 2, 3])
 @pytest.mark.parametrize("dims", [{}, {"d_k": 5, "d_v": 9}])
 def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, dims, monkeypatch):
-    """Causal mask, padding, window and rows that see nothing, all together: outputs and gradients."""
+    """Causal mask, padding, window and tokens that see nothing, all together: outputs and gradients.
+
+    The third source sees nothing at all, as a mask of four axes may say.
+    """
     results = []
+    if window is None:
+        source = padded["attention_mask"].bool()[:, None, None, :].repeat(1, 1, 7, 1)
+        source[2] = False
+        padded["attention_mask"] = source
     monkeypatch.setattr(cpu_vanilla, "EAGER_KEYS", 0)
     for attn in BACK_ENDS:
         model = make_model(attn=attn, attention_window=window, **dims)
@@ -171,6 +178,56 @@ def test_masks_of_four_axes(make_model, padded, attn, numbers):
     encoded = model.model.encoder(padded["input_ids"], attention_mask=diagonal)
     same = model(encoder_outputs=encoded, decoder_input_ids=padded["decoder_input_ids"])
     torch.testing.assert_close(own.logits, same.logits)
+
+
+LEAST = torch.finfo(torch.float32).min
+WRONG_MASKS = {
+    "nan": (torch.full((4, 7), torch.nan), "must hold 1 for a token and 0 for padding, not nan"),
+    "a half": (torch.full((4, 7), 0.5), "must hold 1 for a token and 0 for padding, not 0.5"),
+    "a two": (torch.ones(4, 7).long() + torch.eye(4, 7).long(), "must hold 1 for a token and 0 for padding, not 2"),
+    "added": (torch.zeros(4, 7).masked_fill(torch.arange(7) > 3, LEAST), "must hold 1 .* and 0 for padding, not -3.4"),
+    "a column": (torch.ones(4, 1), r"must be of shape \(4, 7\), not \(4, 1\)"),
+    "a row": (torch.ones(1, 7), r"must be of shape \(4, 7\), not \(1, 7\)"),
+    "three axes": (torch.ones(4, 1, 7), r"must be of shape \(4, 7\), not \(4, 1, 7\)"),
+    "all zero": (torch.zeros(4, 7), "has no token in row 0: all of it is 0"),
+    "a row zero": (torch.eye(4, 7).bool() & (torch.arange(4) < 3)[:, None], "has no token in row 3: all of it is 0"),
+    "four axes, one a row": (torch.ones(4, 1, 1, 7), r"must be of shape \(4, 1, 7, 7\), not \(4, 1, 1, 7\)"),
+    "four axes, a two": (torch.full((4, 1, 7, 7), 2), "must hold 1 for a token and 0 for padding, not 2"),
+    "four axes, floats of one": (torch.ones(4, 1, 7, 7), "must hold 0 and the least number of its format, not 1.0"),
+    "four axes, too little": (torch.full((4, 1, 7, 7), -1e9), "must hold 0 and the least number .*, not -1000000000.0"),
+}
+
+
+@pytest.mark.parametrize(("mask", "message"), WRONG_MASKS.values(), ids=WRONG_MASKS)
+def test_a_mask_without_meaning_is_refused(make_model, padded, mask, message):
+    """By the model, by each stack alone, and by the model on what the encoder gave."""
+    model, name = make_model(), "attention_mask"
+    ids, encoded = padded["input_ids"], torch.randn(4, 7, 24)
+    calls = [
+        (name, lambda: model(**{**padded, name: mask})),
+        (name, lambda: model.model.encoder(ids, mask)),
+        (name, lambda: model(encoder_outputs=(encoded,), decoder_input_ids=ids, attention_mask=mask)),
+        (f"decoder_{name}", lambda: model(ids, decoder_input_ids=ids, decoder_attention_mask=mask)),
+        (f"decoder_{name}", lambda: model.model.decoder(ids, mask, encoder_hidden_states=encoded)),
+    ]
+    for name, call in calls:
+        with pytest.raises(ValueError, match=f"^{name} {message}"):
+            call()
+
+
+def test_a_mask_of_the_new_tokens_alone_is_refused(make_model, padded):
+    """The target's mask is that of the tokens in the cache, too."""
+    model, ids = make_model(), padded["input_ids"]
+    past = {"encoder_outputs": (torch.randn(4, 7, 24),), "use_cache": True}
+    past["past_key_values"] = model(**past, decoder_input_ids=ids[:, :3]).past_key_values
+    with pytest.raises(ValueError, match=r"^decoder_attention_mask must be of shape \(4, 4\), not \(4, 1\)$"):
+        model(**past, decoder_input_ids=ids[:, 3:4], decoder_attention_mask=torch.ones(4, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float16, torch.bfloat16, torch.float64])
+def test_ones_and_zeros_may_have_any_format(make_model, padded, dtype):
+    masks = {name: mask.to(dtype) for name, mask in padded.items() if name.endswith("mask")}
+    assert torch.equal(make_model()(**padded | masks).logits, make_model()(**padded).logits)
 
 
 def test_attention_to_padding_is_exactly_zero(make_model, padded):
@@ -271,6 +328,19 @@ def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end
                 torch.testing.assert_close(weights, own[:, :, start:end], atol=1e-6, rtol=1e-5)
         assert cache.cross_attention_cache.layers[0].keys.shape[0] == 2
         assert cache.self_attention_cache.layers[0].keys.shape[0] == 2 * beams
+
+
+@pytest.mark.parametrize("back_end", ["sdpa", "test_unpadded", "flex_attention"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_attention_weights_are_those_of_eager_whatever_the_back_end(make_model, padded, back_end):
+    """Asked for in the call; the back end of the model stays, also for those who call it at the same time."""
+    model = make_model(attn="eager", attention_window=None if back_end == "test_unpadded" else 3)
+    expected = model(**padded, output_attentions=True)
+    output = run_with(model, back_end, **padded, output_attentions=True)
+    for field in ("logits", "encoder_attentions", "decoder_attentions", "cross_attentions"):
+        torch.testing.assert_close(output[field], expected[field])
+    assert model.config._attn_implementation == back_end
+    assert run_with(model, back_end, **padded).get("cross_attentions") is None
 
 
 @pytest.mark.parametrize("back_end", ["sdpa", "test_unpadded"])

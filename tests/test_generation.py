@@ -503,7 +503,6 @@ def test_the_returned_cache_has_a_row_for_each_hypothesis(options):
 @pytest.mark.parametrize("beams", (1, 3))
 def test_attentions_and_hidden_states(beams):
     model, sources = random_model(0, decoder_layers=2), random_sources(0)
-    model.set_attn_implementation("eager")
     details = {"return_dict_in_generate": True, "output_attentions": True, "output_hidden_states": True}
     output = model.generate(**batch_of(sources), num_beams=beams, **details)
     rows, width, heads = 3 * beams, 4, 2

@@ -56,10 +56,6 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
         assert one.weights.shape[2:] == (len(one.rows), len(one.columns))
         torch.testing.assert_close(one.weights.sum(dim=-1), torch.ones(one.weights.shape[:3]))
     assert [len(one.weights) for one in maps.values()] == [2, 3, 3]
-    assert model.config._attn_implementation == "sdpa" and not model.training  # as before
-    model.train()
-    attention_maps(model, tokenizer, SOURCE, TARGET)
-    assert model.training
 
 
 def test_words_of_each_side(model, tokenizer):
@@ -70,6 +66,12 @@ def test_words_of_each_side(model, tokenizer):
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
     assert (maps["cross"].rows, maps["cross"].columns) == (target, source)
     assert maps["decoder"].weights.triu(1).abs().max() == 0  # nothing later
+
+
+def test_a_model_in_training_is_refused_and_left_in_training(model, tokenizer):
+    with pytest.raises(ValueError, match=r"^model: is in training mode; call model.eval\(\) first$"):
+        attention_maps(model.train(), tokenizer, SOURCE, TARGET)
+    assert model.training
 
 
 def test_a_blank_source_is_refused_and_a_blank_target_is_eos_alone(model, tokenizer):

@@ -3,8 +3,7 @@
 import bisect
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -50,14 +49,13 @@ def word_alignments(
     target_ids, target_words = _encode(tokenizer, text_target=targets)
     batches = pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
     links: list[Links] = [[] for _ in sources]
-    with use_eager_attention(members):
-        for rows, inputs, _ in batches:
-            attention = sum(_attention(member, inputs, layer) for member in members)
-            first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
-            for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
-                # Step t reads target token t - 1; the padding on either side is cut off.
-                weights = weights[1 : len(target_ids[row]), start : start + len(source_ids[row])]
-                links[row] = align(weights, source_words[row], target_words[row][:-1])
+    for rows, inputs, _ in batches:
+        attention = sum(_attention(member, inputs, layer) for member in members)
+        first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
+        for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
+            # Step t reads target token t - 1; the padding on either side is cut off.
+            weights = weights[1 : len(target_ids[row]), start : start + len(source_ids[row])]
+            links[row] = align(weights, source_words[row], target_words[row][:-1])
     return links
 
 
@@ -123,19 +121,6 @@ def join_links(source: str, pieces: Sequence[str], targets: Sequence[str], links
 def pharaoh(links: Links) -> str:
     """Links in the Pharaoh format: "0-0 1-2 2-1", source word before target word, from 0."""
     return " ".join(f"{source}-{target}" for source, target in links)
-
-
-@contextmanager
-def use_eager_attention(models: Sequence[PreTrainedModel]) -> Iterator[None]:
-    """Within the block the models compute Eq. 1 written out, the only back end that returns attention weights."""
-    before = [model.config._attn_implementation for model in models]
-    try:
-        for model in models:
-            model.set_attn_implementation("eager")
-        yield
-    finally:
-        for model, implementation in zip(models, before, strict=True):
-            model.set_attn_implementation(implementation)
 
 
 def _check_layer(model: PreTrainedModel, layer: int) -> None:

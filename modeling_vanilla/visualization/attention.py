@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.alignment import use_eager_attention
 from ..io import whole_file
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
@@ -101,17 +100,16 @@ def attention_maps(
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
 
     Raises:
-        ValueError: if source is blank. A blank target is EOS alone.
+        ValueError: if source is blank, or the model is in training mode, in which dropout changes the weights. A blank
+            target is EOS alone.
     """
+    if model.training:
+        raise ValueError("model: is in training mode; call model.eval() first")
     if not source.strip():
         raise ValueError(f"source: there is no word in {source!r}")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
-    training = model.training
-    try:
-        with use_eager_attention([model]), torch.inference_mode():
-            outputs = model.eval()(**batch, output_attentions=True)
-    finally:
-        model.train(training)
+    with torch.inference_mode():
+        outputs = model(**batch, output_attentions=True)
     sources, produced = (_pieces(tokenizer, batch[name][0]) for name in ("input_ids", "labels"))
     start = _pieces(tokenizer, torch.tensor([model.config.decoder_start_token_id]))
     sides = {
