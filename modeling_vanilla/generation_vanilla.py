@@ -25,6 +25,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from .configuration_vanilla import VanillaConfig
 from .cpu_vanilla import log_softmax, top_sums
@@ -56,37 +57,95 @@ def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str =
     return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** alpha
 
 
-def check_generation_inputs(
-    config: VanillaConfig,
-    generation_config: GenerationConfig,
-    input_ids: torch.Tensor | None,
-    attention_mask: torch.Tensor | None = None,
-    **settings,
-) -> None:
-    """Check what generate() is given before anything is computed.
+# Each beam holds a score for every token of the vocabulary: 150 MB for a sentence, at 1000 beams and 37000 tokens.
+MAX_BEAMS = 1000
+# At an alpha of 10 either penalty of 7000 tokens is a 32-bit float; the paper has 0.6.
+MAX_ALPHA = 10
+# Settings that count something, and the least that each may be.
+LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1}
+LEAST |= {"max_extra_tokens": 0, "min_length": 0, "min_new_tokens": 0}
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+def check_search_settings(config: VanillaConfig, generation_config: GenerationConfig, **given) -> None:
+    """Check the settings of a search.
+
+    At most MAX_BEAMS beams and an alpha from -MAX_ALPHA to MAX_ALPHA are taken.
 
     Args:
-        input_ids: (B, S) source tokens, or None. attention_mask: (B, S).
-        settings: these override the fields of generation_config.
+        given: settings of a call, in place of those of generation_config, where None means that one is not set.
 
     Raises:
-        ValueError: for a setting or a tensor that has no meaning; it names the field and the value.
+        ValueError: for a setting that has no meaning; it names the setting and the value.
     """
 
-    def check(name: str, kind: type, least: float, what: str) -> None:
-        value = settings.get(name, getattr(generation_config, name, None))
-        number = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
-        if value is not None and not (number and value >= least):
-            raise ValueError(f"{name} must be {what}, not {value!r}")
+    def refuse(name: str, wanted: str, value) -> None:
+        raise ValueError(f"{name} must be {wanted}, not {value!r}")
 
-    check("num_beams", Integral, 1, "a whole number of at least 1")
-    check("max_extra_tokens", Integral, 0, "a whole number of at least 0")
-    check("length_penalty", Real, -math.inf, "a finite number")
+    settings = {name: getattr(generation_config, name, None) for name in (*LEAST, *TOKENS, "length_penalty")}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    needed = ("num_beams", "num_return_sequences", "length_penalty")
+    settings |= {name: value for name, value in given.items() if value is not None or name in needed}
+    for name, least in LEAST.items():
+        if name in settings and not (_is_whole(settings[name]) and settings[name] >= least):
+            refuse(name, f"a whole number of at least {least}", settings[name])
+    if settings.get("num_beams", 1) > MAX_BEAMS:
+        refuse("num_beams", f"at most {MAX_BEAMS}", settings["num_beams"])
+    alpha = settings.get("length_penalty", 1.0)
+    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not abs(alpha) <= MAX_ALPHA:
+        refuse("length_penalty", f"a number from -{MAX_ALPHA} to {MAX_ALPHA}", alpha)
     penalty_type = settings.get("length_penalty_type", getattr(generation_config, "length_penalty_type", None))
     if penalty_type is not None and penalty_type not in LENGTH_PENALTIES:
-        raise ValueError(f"length_penalty_type must be one of {', '.join(LENGTH_PENALTIES)}, not {penalty_type!r}")
-    if input_ids is None:
+        refuse("length_penalty_type", f"one of {', '.join(LENGTH_PENALTIES)}", penalty_type)
+    vocab_size = getattr(config, "vocab_size", math.inf)  # a model of another package may have none, or two
+    for name in TOKENS:
+        ids = settings.get(name, [])
+        ids = ids.flatten().tolist() if isinstance(ids, torch.Tensor) else ids
+        for token_id in ids if isinstance(ids, list) else [ids]:
+            if not (_is_whole(token_id) and 0 <= token_id < vocab_size):
+                refuse(name, f"a token of the vocabulary, from 0 to {vocab_size - 1}", token_id)
+
+
+def _is_whole(value) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_generation_inputs(
+    config: VanillaConfig,
+    input_ids: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    inputs_embeds: torch.Tensor | None = None,
+    encoder_outputs: BaseModelOutput | tuple | None = None,
+    decoder_input_ids: torch.Tensor | None = None,
+    decoder_attention_mask: torch.Tensor | None = None,
+    **others,
+) -> None:
+    """Check the tensors that generate() is given before anything is computed; `others` are not looked at.
+
+    Args:
+        input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D); or encoder_outputs. attention_mask: (B, S).
+        decoder_input_ids: (B, T), by default the start token. decoder_attention_mask: of the same shape.
+
+    Raises:
+        ValueError: for a tensor that has no meaning; it names the tensor and the value.
+    """
+    if input_ids is not None:
+        _check_input_ids(config, input_ids)
+    sources = [input_ids, inputs_embeds, None if encoder_outputs is None else encoder_outputs[0]]
+    shape = next((source.shape[:2] for source in sources if source is not None), None)
+    if shape is None:
         return
+    target = (shape[0], 1) if decoder_input_ids is None else decoder_input_ids.shape
+    masks = {"attention_mask": (attention_mask, shape), "decoder_attention_mask": (decoder_attention_mask, target)}
+    for name, (mask, shape) in masks.items():
+        if mask is not None and mask.shape != shape:
+            raise ValueError(
+                f"{name} must be of shape {tuple(shape)}, as its tokens are, not {tuple(mask.shape)}; "
+                "only forward() takes a mask of four axes"
+            )
+
+
+def _check_input_ids(config: VanillaConfig, input_ids: torch.Tensor) -> None:
     if input_ids.dim() != 2 or not input_ids.numel():
         raise ValueError(f"input_ids must be (sentences, tokens) and not empty, not of shape {tuple(input_ids.shape)}")
     least, most = (int(bound) for bound in input_ids.aminmax())
@@ -94,11 +153,6 @@ def check_generation_inputs(
         raise ValueError(
             f"input_ids must be from 0 to {config.vocab_size - 1}, as vocab_size is {config.vocab_size}; "
             f"{least if least < 0 else most} is not"
-        )
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, "
-            f"not {tuple(attention_mask.shape)}; only forward() takes a mask of four axes"
         )
 
 
@@ -118,6 +172,11 @@ ROW_BY_ROW = (
 # Sentences that are done leave the batch when no more of it than this is still searched, as the rest is copied
 # (benchmarks/decode.py).
 FEW_ENOUGH = 7 / 8
+
+
+# Of cached_file: None for a file that is neither in the folder nor downloaded.
+_ONLY_IF_HERE = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
+_ONLY_IF_HERE["_raise_exceptions_for_connection_errors"] = False
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -141,19 +200,36 @@ class GnmtGenerationMixin(GenerationMixin):
 
     @torch.no_grad()
     def generate(self, inputs=None, generation_config=None, *args, **kwargs):
-        """As GenerationMixin's, and takes the same; raises ValueError as `check_generation_inputs` does."""
-        source = inputs if inputs is not None else kwargs.get("input_ids")
-        given = {name: value for name, value in kwargs.items() if name != "input_ids"}
-        check_generation_inputs(self.config, generation_config or self.generation_config, source, **given)
+        """As GenerationMixin's, and takes the same.
+
+        Raises:
+            ValueError: as `check_search_settings` and `check_generation_inputs` do, and if the positions are learned
+                and the output may be longer than them.
+        """
+        check_search_settings(self.config, generation_config or self.generation_config, **kwargs)
+        check_generation_inputs(self.config, **(kwargs if inputs is None else {**kwargs, "input_ids": inputs}))
         # Autocast caches the weights that it has converted, but not in inference mode: there it would convert them
         # again in every step. (GenerationMixin switches gradients off.)
         with torch.inference_mode(False):
             return super().generate(inputs, generation_config, *args, **kwargs)
 
-    def adjust_generation_fn(self, *args, **kwargs):
-        super().adjust_generation_fn(*args, **kwargs)
-        # A folder without a generation configuration, such as VanillaModel writes, gets the default search.
+    def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
+        """Called by from_pretrained: read generation_config.json; a folder without one gets the default search.
+
+        Raises:
+            ValueError: if the file is bad, for which transformers takes another configuration without a word.
+        """
+        bad = f"the generation configuration of {name} is bad: "
+        try:
+            super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
+            if not self.generation_config._from_model_config:
+                check_search_settings(self.config, self.generation_config)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(bad + " ".join(str(error).split())) from error
         if self.generation_config._from_model_config:
+            where = {key: kwargs[key] for key in ("cache_dir", "revision", "subfolder") if key in kwargs}
+            if name is not None and cached_file(name, GENERATION_CONFIG_NAME, **where, **_ONLY_IF_HERE):
+                raise ValueError(bad + "it cannot be read as JSON")
             self.generation_config = default_generation_config(self.config)
 
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
@@ -188,7 +264,7 @@ class GnmtGenerationMixin(GenerationMixin):
             generation_config.max_length = input_ids_length + inputs_tensor.shape[1] + extra
             if self.config.position_embedding_type == "learned":
                 generation_config.max_length = min(generation_config.max_length, self.config.max_position_embeddings)
-        return super()._prepare_generated_length(
+        generation_config = super()._prepare_generated_length(
             generation_config,
             has_default_max_length,
             has_default_min_length,
@@ -196,6 +272,13 @@ class GnmtGenerationMixin(GenerationMixin):
             input_ids_length,
             inputs_tensor,
         )
+        longest, positions = generation_config.max_length, self.config.max_position_embeddings
+        # The last token is not read.
+        if self.config.position_embedding_type == "learned" and longest - 1 > positions:
+            raise ValueError(
+                f"max_length {longest}, the prompt and the new tokens, is beyond max_position_embeddings {positions}"
+            )
+        return generation_config
 
     def _validate_generated_length(self, generation_config, input_ids_length, has_default_max_length):
         # The default is the paper's, not the "model-agnostic" one that transformers warns of.
@@ -580,6 +663,7 @@ __all__ = [
     "GnmtGenerationMixin",
     "SourceLengthCriteria",
     "check_generation_inputs",
+    "check_search_settings",
     "default_generation_config",
     "length_penalty",
 ]

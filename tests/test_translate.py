@@ -12,9 +12,7 @@ import pytest
 import torch
 from helpers import ROOT, as_lines, call, environment, make_tokenizer, save_folder
 
-from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.generation_vanilla import check_generation_inputs
 from modeling_vanilla.inference import (
     load_translator,
     pharaoh,
@@ -229,36 +227,3 @@ def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypa
     done = call(command.main, folder, *options, stdin=b"a dog\n")
     assert re.fullmatch(message, done.error) and done.output == ""
     assert {path.name for path in tmp_path.iterdir()} == {"model", "two"}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
-        ({"num_beams": 2.5}, "num_beams must be a whole number of at least 1, not 2.5"),
-        ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
-        ({"length_penalty": math.inf}, "length_penalty must be a finite number, not inf"),
-        ({"length_penalty": "0.6"}, "length_penalty must be a finite number, not '0.6'"),
-        ({"max_extra_tokens": -1}, "max_extra_tokens must be a whole number of at least 0, not -1"),
-        ({"max_extra_tokens": True}, "max_extra_tokens must be a whole number of at least 0, not True"),
-        ({"input_ids": torch.ones(0, 3, dtype=torch.long)}, "not empty, not of shape (0, 3)"),
-        ({"input_ids": torch.ones(3, dtype=torch.long)}, "not empty, not of shape (3,)"),
-        ({"input_ids": torch.tensor([[3, 41]])}, "from 0 to 40, as vocab_size is 41; 41 is not"),
-        ({"input_ids": torch.tensor([[3, -1]])}, "from 0 to 40, as vocab_size is 41; -1 is not"),
-        ({"attention_mask": torch.ones(1, 3)}, "attention_mask must have the shape of input_ids, (1, 2), not (1, 3)"),
-    ],
-)
-def test_generate_names_what_is_wrong(make_model, given, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make_model().generate(**{"input_ids": torch.tensor([[3, 2]]), **given})
-
-
-def test_generate_checks_what_counts(make_model):
-    model: VanillaForConditionalGeneration = make_model()
-    model.generation_config.length_penalty = float("nan")
-    with pytest.raises(ValueError, match="length_penalty must be a finite number, not nan"):
-        model.generate(torch.tensor([[3, 2]]))
-    # What is given to the call goes before; a negative alpha means something, and None is no setting.
-    output = model.generate(torch.tensor([[3, 2]]), length_penalty=-0.5, max_extra_tokens=None, max_new_tokens=2)
-    assert output.shape[0] == 1
-    check_generation_inputs(model.config, model.generation_config, None, length_penalty=1, num_beams=1)

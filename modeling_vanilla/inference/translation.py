@@ -9,7 +9,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation_vanilla import length_penalty
+from ..generation_vanilla import check_search_settings, length_penalty
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning
 from .batching import batches_by_length, regroup
 from .scoring import score_token_ids
@@ -107,8 +107,7 @@ def translate_pieces_nbest(
     **generate_kwargs,
 ) -> list[list[list[Hypothesis]]]:
     """The `nbest` best translations of each piece of each text, in all else as `translate_nbest`."""
-    settings = model.generation_config
-    beams = generate_kwargs.get("num_beams") or settings.num_beams or 1
+    settings, beams = model.generation_config, _beams(model, generate_kwargs)
     if not 1 <= nbest <= beams:
         raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest}")
     alpha = generate_kwargs.get("length_penalty", settings.length_penalty)
@@ -153,7 +152,7 @@ def _generate(
     """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     ids = tokenizer([sentences[row] for row in filled], verbose=False).input_ids if filled else []
-    beams = generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
+    beams = _beams(model, generate_kwargs)
     with tqdm(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
             sources = [ids[row] for row in batch]
@@ -164,6 +163,12 @@ def _generate(
                 )
             yield [filled[row] for row in batch], sources, output
             bar.update(len(batch))
+
+
+def _beams(model: PreTrainedModel, generate_kwargs: dict) -> int:
+    """The beams of the search; ValueError if one of its settings has no meaning, as `check_search_settings` says."""
+    check_search_settings(model.config, model.generation_config, **generate_kwargs)
+    return generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
 
 
 def _without_padding(sequence: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
