@@ -1,5 +1,6 @@
 """The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
+import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
@@ -154,6 +155,8 @@ class VanillaConfig(PreTrainedConfig):
         if not __name__.startswith("transformers_modules"):
             # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
             kwargs.pop("custom_pipelines", None)
+        if isinstance(self.dtype, str) and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"dtype {self.dtype!r} is no number format of torch")
         super().__post_init__(**kwargs)
         self.check()
 
@@ -184,7 +187,7 @@ class VanillaConfig(PreTrainedConfig):
         """
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        except (TypeError, ValueError, StrictDataclassError) as error:
+        except (TypeError, ValueError, RecursionError, StrictDataclassError) as error:
             what = " ".join(str(error).split())
             raise ValueError(f"the configuration of {pretrained_model_name_or_path} is bad: {what}") from error
 

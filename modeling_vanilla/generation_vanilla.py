@@ -82,7 +82,8 @@ def check_search_settings(config: VanillaConfig, generation_config: GenerationCo
     def refuse(name: str, wanted: str, value) -> None:
         raise ValueError(f"{name} must be {wanted}, not {value!r}")
 
-    settings = {name: getattr(generation_config, name, None) for name in (*LEAST, *TOKENS, "length_penalty")}
+    names = (*LEAST, *TOKENS, "length_penalty", "length_penalty_type", "do_sample")
+    settings = {name: getattr(generation_config, name, None) for name in names}
     settings = {name: value for name, value in settings.items() if value is not None}
     needed = ("num_beams", "num_return_sequences", "length_penalty")
     settings |= {name: value for name, value in given.items() if value is not None or name in needed}
@@ -94,9 +95,10 @@ def check_search_settings(config: VanillaConfig, generation_config: GenerationCo
     alpha = settings.get("length_penalty", 1.0)
     if not isinstance(alpha, Real) or isinstance(alpha, bool) or not abs(alpha) <= MAX_ALPHA:
         refuse("length_penalty", f"a number from -{MAX_ALPHA} to {MAX_ALPHA}", alpha)
-    penalty_type = settings.get("length_penalty_type", getattr(generation_config, "length_penalty_type", None))
-    if penalty_type is not None and penalty_type not in LENGTH_PENALTIES:
-        refuse("length_penalty_type", f"one of {', '.join(LENGTH_PENALTIES)}", penalty_type)
+    if settings.get("length_penalty_type", "gnmt") not in LENGTH_PENALTIES:
+        refuse("length_penalty_type", f"one of {', '.join(LENGTH_PENALTIES)}", settings["length_penalty_type"])
+    if not isinstance(settings.get("do_sample", False), bool):
+        refuse("do_sample", "True or False", settings["do_sample"])
     vocab_size = getattr(config, "vocab_size", math.inf)  # a model of another package may have none, or two
     for name in TOKENS:
         ids = settings.get(name, [])

@@ -42,6 +42,9 @@ def sources(tmp_path_factory):
         path.unlink()
     (folder / "empty").mkdir()
     save(folder / "other words", text="the old man and the sea")
+    weights = load_file(save(folder / "infinite") / WEIGHTS)
+    weights["model.encoder.embed_tokens.weight"][5] = np.inf
+    save_file(weights, folder / "infinite" / WEIGHTS)
     return folder
 
 
@@ -116,6 +119,7 @@ def test_the_type_of_the_weights_stays(run, tmp_path):
         (["run"], 0, "last must be at least 1, not 0"),
         (["run", "empty"], 2, "last: of one run, not of 2: {run}, {empty}"),
         (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
+        (["infinite", "run/checkpoint-8"], None, "{infinite}: the weight model.encoder.embed_tokens.weight has values"),
         (["run/checkpoint-8", "no tokenizer"], None, "model: {no tokenizer} is a model without a tokenizer"),
     ],
 )

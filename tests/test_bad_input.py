@@ -72,8 +72,8 @@ def changed(file="config.json", **fields):
     return change
 
 
-def configuration(text):
-    return lambda folder: (folder / "config.json").write_text(text)
+def text(file, content):
+    return lambda folder: (folder / file).write_text(content)
 
 
 CANNOT = "the weights of {folder} cannot be loaded: "
@@ -85,18 +85,19 @@ FAULTS = {
     "pickled": (pickled, "no file named model.safetensors.* {folder}"),
     "no weights": (without_weights, "no file named model.safetensors.* {folder}"),
     "of Marian": (of_marian, CANNOT + "they are another architecture's, with final_logits_bias"),
-    "other size": (changed(d_model=32), CANNOT + "their shapes, reported above, are not the configuration's"),
-    "no size": (changed(d_model=None), CANNOT + "their shapes, reported above, are not the configuration's"),
+    "other size": (changed(d_model=32), CANNOT + r"[^ ]+ is \(.*16.*\), by the configuration \(.*32.*\)"),
+    "no size": (changed(d_model=None), CANNOT + r"[^ ]+ is \(.*16.*\), by the configuration \(.*512.*\)"),
     "size a word": (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
     "other type": (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
-    "a list": (configuration("[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
-    "no JSON": (configuration("{not json"), "{folder}/config.json' is not a valid JSON file"),
+    "a list": (text("config.json", "[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
+    "no JSON": (text("config.json", "{not json"), "{folder}/config.json' is not a valid JSON file"),
+    "number format": (changed(dtype="float7"), BAD + "dtype 'float7' is no number format of torch"),
 }
 
 
 @pytest.mark.parametrize(("fault", "message"), FAULTS.values(), ids=FAULTS)
-def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch):
-    """In one line, and by load_translator without a question on the terminal."""
+def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch, caplog):
+    """In one line, without a table in the log, and by load_translator without a question on the terminal."""
     fault(folder)
     monkeypatch.setattr(sys, "stdin", None)
     for load in (VanillaModel.from_pretrained, VanillaForConditionalGeneration.from_pretrained):
@@ -105,6 +106,7 @@ def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch)
         assert len(str(raised.value).splitlines()) == 1
     with pytest.raises((ValueError, OSError), match=re.escape(str(folder))):
         load_translator([folder])
+    assert not [line for line in caplog.messages if "\n" in line]
 
 
 CODE = """
@@ -146,6 +148,20 @@ def cut_off(file):
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:30])
 
 
+NESTED = '{"a":' * 10_000 + "1" + "}" * 10_000
+
+
+def with_a_weight(value):
+    """Of this value, the last of its tensor."""
+
+    def change(folder):
+        tensors = load_file(folder / WEIGHTS)
+        tensors["model.encoder.embed_tokens.weight"][-1, -1] = value
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return change
+
+
 def lacking_a_weight(folder):
     tensors = load_file(folder / WEIGHTS)
     tensors.popitem()
@@ -164,11 +180,76 @@ def lacking_a_weight(folder):
         ),
         (changed(model_type=None), "{}/config.json is bad: "),  # which could name code of the folder, too
         (lacking_a_weight, "the weights of {} lack "),
+        (changed(d_model=32), r"the weights of {} do not fit: .* is \(.*16.*\), by config.json \(.*32"),
+        (with_a_weight(torch.nan), "{}: the weight model[^ ]+ has values that are NaN or infinite$"),
+        (with_a_weight(-torch.inf), "{}: the weight model[^ ]+ has values that are NaN or infinite$"),
+        (changed(dtype="float7"), "{}/config.json is bad: dtype 'float7' is no number format of torch$"),
+        (changed(quantization_config={"quant_method": "bitsandbytes"}), "{} has a quantization_config; "),
+        (changed(quantization_config=5), "{}/config.json is bad: "),
+        (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
+        (text("tokenizer.json", NESTED), "the tokenizer of {} cannot be loaded: maximum recursion depth exceeded"),
     ],
 )
-def test_what_cannot_translate(folder, fault, message):
+def test_what_cannot_translate(folder, fault, message, caplog):
     fault(folder)
-    with pytest.raises(ValueError, match=f"^model: {message.format(folder)}"):
+    with pytest.raises(ValueError, match=f"^model: {message.format(folder)}") as raised:
+        load_translator([folder])
+    assert len(str(raised.value).splitlines()) == 1 and not caplog.messages
+
+
+GENERATION = "generation_config.json"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (text(GENERATION, "{no json"), "it cannot be read as JSON"),
+        (lambda folder: (folder / GENERATION).write_bytes(b"\xff\x00"), "it cannot be read as JSON"),
+        (text(GENERATION, "[]"), "'list' object is not a mapping"),
+        (text(GENERATION, NESTED), "maximum recursion depth exceeded"),
+        (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
+        (changed(GENERATION, length_penalty=1000), "length_penalty must be a number from -10 to 10, not 1000"),
+        (changed(GENERATION, eos_token_id=99999), "eos_token_id must be a token of the vocabulary, .*, not 99999"),
+    ],
+    ids=["no JSON", "no text", "a list", "nested", "a word", "huge", "no token"],
+)
+def test_a_bad_generation_configuration_is_not_taken_for_none(folder, fault, message):
+    fault(folder)
+    for load in (VanillaForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
+        with pytest.raises(ValueError, match=f"^the generation configuration of {folder} is bad: {message}"):
+            load(folder)
+    with pytest.raises(ValueError, match=f"^model: the generation configuration of {folder} is bad: {message}"):
+        load_translator([folder])
+    VanillaModel.from_pretrained(folder)  # it has none
+
+
+def exchanged(tokens, first, second):
+    """Let two tokens change their ids."""
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: file["model"]["vocab"].update(a=file["model"]["vocab"]["b"]), "has one id, 69, for both '.' and"),
+        (lambda file: file["model"]["vocab"].update(a=99999), "gives 'a' the id 99999, the model has 272 tokens"),
+        (lambda file: exchanged(file["model"]["vocab"], "<pad>", "</s>"), "adds '<pad>' as 0, not 2"),
+        (lambda file: file["added_tokens"][0].update(id=99999), "adds '<pad>' as 99999, not 0"),
+    ],
+    ids=["twice", "too large", "exchanged", "added"],
+)
+def test_ids_that_are_not_the_models(folder, change, message):
+    path = folder / "tokenizer.json"
+    file = json.loads(path.read_text())
+    change(file)
+    path.write_text(json.dumps(file))
+    with pytest.raises(ValueError, match=f"^vocabulary: the tokenizer of {folder} {message}"):
+        load_translator([folder])
+
+
+def test_special_tokens_that_are_not_the_models(folder):
+    changed(pad_token_id=2, eos_token_id=0)(folder)
+    with pytest.raises(ValueError, match=f"^vocabulary: the tokenizer of {folder} has pad_token_id 0, the model 2$"):
         load_translator([folder])
 
 
@@ -181,9 +262,10 @@ def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
         load_translator([folder])
 
 
-def test_a_device_that_is_not_there(good):
-    with pytest.raises(ValueError, match=r"^device: nowhere cannot be used: .+"):
-        load_translator([good], device="nowhere")
+@pytest.mark.parametrize(("device", "message"), [("nowhere", "cannot be used: .+"), ("meta", "holds no values")])
+def test_a_device_that_is_not_there(good, device, message):
+    with pytest.raises(ValueError, match=f"^device: {device} {message}"):
+        load_translator([good], device=device)
 
 
 def test_a_pickle_is_read_where_it_is_asked_for(folder, good):

@@ -101,6 +101,6 @@ def test_the_script_writes_a_folder_that_translates_as_generate_does(make_model,
     for _ in range(12):
         logits = exported.decode(state, tokens[:, -1:])
         tokens = torch.cat((tokens, logits[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
-    expected = model.generate(**inputs, num_beams=1, length_penalty=None, max_new_tokens=12)
+    expected = model.generate(**inputs, num_beams=1, length_penalty=1.0, max_new_tokens=12)
     assert expected.shape[1] == 13
     assert tokens.tolist() == expected.tolist()

@@ -592,6 +592,7 @@ ODD_SETTINGS = [
     ({"num_return_sequences": 0}, "num_return_sequences must be a whole number of at least 1, not 0"),
     ({"num_return_sequences": 5}, "`num_return_sequences` (5) has to be smaller or equal to `num_beams` (4)"),
     ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
+    ({"do_sample": "no"}, "do_sample must be True or False, not 'no'"),
     ({"length_penalty": None}, "length_penalty must be a number from -10 to 10, not None"),
     ({"length_penalty": 1000.0}, "length_penalty must be a number from -10 to 10, not 1000.0"),
     ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),

@@ -54,7 +54,7 @@ def test_greedy_translations_are_fsmts():
     batch = make_batch(fsmt.config)
     del batch["decoder_input_ids"]
     settings = {"num_beams": 1, "max_new_tokens": 10, "forced_eos_token_id": None}
-    ours = from_fsmt(fsmt).generate(**batch, **settings, length_penalty=None)
+    ours = from_fsmt(fsmt).generate(**batch, **settings, length_penalty=1.0)
     assert ours.tolist() == fsmt.generate(**batch, **settings).tolist()
     assert len({tuple(row) for row in ours.tolist()}) > 1
 

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
-from ..inference.loading import check_readable
+from ..inference.loading import check_finite, check_readable
 from ..io import PART, whole_folder, write_json, write_text
 
 OPTIMIZER = "optimizer.safetensors"
@@ -204,7 +204,8 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
     """The mean of every weight over the checkpoints (6.1: the last 5 for the base model, 20 for the big one).
 
     Raises:
-        ValueError: if there are none, one has no weights, or their names or shapes differ; the message names it.
+        ValueError: if there are none, one has no weights or some that are not finite, or their names or shapes differ;
+            the message names it.
     """
     if not checkpoints:
         raise ValueError("no checkpoints to average")
@@ -212,6 +213,7 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
     types: dict[str, torch.dtype] = {}
     for checkpoint in map(Path, checkpoints):
         weights = _load_weights(checkpoint)
+        check_finite(checkpoint, weights.items())
         shapes = {name: value.shape for name, value in weights.items()}
         if total and shapes != {name: value.shape for name, value in total.items()}:
             raise ValueError(f"{checkpoint}: its weights have other names or shapes than those of {checkpoints[0]}")

@@ -206,7 +206,7 @@ def _model(
             f"the model {start_folder or options.preset} has {size}"
         )
     if start_folder is not None:
-        return _in_memory(load_model(Path(start_folder), len(tokenizer)))
+        return _in_memory(load_model(Path(start_folder)))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
