@@ -4,11 +4,7 @@ The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, th
 batch, S source length, T target length, H heads, D d_model, V vocabulary.
 """
 
-import logging
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from safetensors import SafetensorError
@@ -40,28 +36,6 @@ from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
-
-
-@contextmanager
-def report_held_back() -> Iterator[None]:
-    """Log what transformers reports of a model's weights, many lines, when the block ends, and nothing after an error.
-
-    Other threads log as ever.
-    """
-    logger, thread, held = logging.getLogger("transformers.modeling_utils"), threading.get_ident(), []
-
-    def hold(record: logging.LogRecord) -> bool:
-        if record.thread == thread:
-            held.append(record)
-        return record.thread != thread
-
-    logger.addFilter(hold)
-    try:
-        yield
-    finally:
-        logger.removeFilter(hold)
-    for record in held:
-        logger.handle(record)
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
@@ -99,25 +73,24 @@ class VanillaPreTrainedModel(PreTrainedModel):
             OSError: if there is no model.
         """
         bad = f"the weights of {pretrained_model_name_or_path} cannot be loaded"
-        with report_held_back():
-            try:
-                model, found = super().from_pretrained(
-                    pretrained_model_name_or_path,
-                    *model_args,
-                    use_safetensors=True if use_safetensors is None else use_safetensors,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                    **kwargs,
-                )
-            except SafetensorError as error:
-                raise ValueError(f"{bad}: {error}") from error
-            # transformers initialises missing weights at random; with another architecture's file, that is all of them.
-            missing, unknown = found["missing_keys"], found["unexpected_keys"]
-            if 2 * min(len(missing), len(unknown)) > len(model.state_dict()):
-                raise ValueError(f"{bad}: they are another architecture's, with {min(unknown)}")
-            if found["mismatched_keys"] and not ignore_mismatched_sizes:
-                name, saved, wanted = min(found["mismatched_keys"])
-                raise ValueError(f"{bad}: {name} is {tuple(saved)}, by the configuration {tuple(wanted)}")
+        try:
+            model, found = super().from_pretrained(
+                pretrained_model_name_or_path,
+                *model_args,
+                use_safetensors=True if use_safetensors is None else use_safetensors,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **kwargs,
+            )
+        except SafetensorError as error:
+            raise ValueError(f"{bad}: {error}") from error
+        # transformers initialises missing weights at random; with another architecture's file, that is all of them.
+        missing, unknown = found["missing_keys"], found["unexpected_keys"]
+        if 2 * min(len(missing), len(unknown)) > len(model.state_dict()):
+            raise ValueError(f"{bad}: they are another architecture's, with {min(unknown)}")
+        if found["mismatched_keys"] and not ignore_mismatched_sizes:
+            name, saved, wanted = min(found["mismatched_keys"])
+            raise ValueError(f"{bad}: {name} is {tuple(saved)}, by the configuration {tuple(wanted)}")
         return (model, found) if output_loading_info else model
 
     @torch.no_grad()

@@ -120,7 +120,7 @@ def test_the_type_of_the_weights_stays(run, tmp_path):
         (["run", "empty"], 2, "last: of one run, not of 2: {run}, {empty}"),
         (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
         (["infinite", "run/checkpoint-8"], None, "{infinite}: the weight model.encoder.embed_tokens.weight has values"),
-        (["run/checkpoint-8", "no tokenizer"], None, "model: {no tokenizer} is a model without a tokenizer"),
+        (["run/checkpoint-8", "no tokenizer"], None, "tokenizer: {no tokenizer} has no tokenizer_config.json"),
     ],
 )
 def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path, names, last, message):

@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, logging
 
-from ..modeling_vanilla import report_held_back
 from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
@@ -63,22 +63,53 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ValueError: if the folder lacks it or its model, one of them is damaged, or they do not fit together.
         PermissionError: for a file that may not be read.
     """
+    config = load_config(folder)
+    tokenizer = load_vocabulary(folder)
+    _check_vocabulary(folder, tokenizer, config)
+    return tokenizer
+
+
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a model folder; ValueError if it is missing, damaged, or too large for the weights."""
     check_readable(folder)
-    for file, lacking in (("config.json", "no model folder"), ("tokenizer_config.json", "a model without a tokenizer")):
-        if not (folder / file).is_file():
-            raise ValueError(f"model: {folder} is {lacking}, as it has no {file}")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"model: {folder} is no model folder, as it has no config.json")
     try:
         config = AutoConfig.from_pretrained(folder, **_LOCAL)
     except (AttributeError, TypeError, ValueError, OSError, RecursionError, StrictDataclassError) as error:
         raise ValueError(f"model: {folder / 'config.json'} is bad: {_one_line(error)}") from error
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model: {folder} has a quantization_config; weights of whole precision are needed")
+    _check_size(folder, config)
+    return config
+
+
+def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, whether there is a model or not; ValueError if it is missing or damaged."""
+    check_readable(folder)
+    if not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **_LOCAL)
+        return AutoTokenizer.from_pretrained(folder, **_LOCAL)
     except Exception as error:  # tokenizers raises nothing more special
-        raise ValueError(f"model: the tokenizer of {folder} cannot be loaded: {_one_line(error)}") from error
-    _check_vocabulary(folder, tokenizer, config)
-    return tokenizer
+        raise ValueError(f"tokenizer: {folder} cannot be loaded: {_one_line(error)}") from error
+
+
+def _check_size(folder: Path, config: PreTrainedConfig) -> None:
+    """Raise ValueError if a model of the configuration has more weights than the folder's files have bytes.
+
+    Otherwise it would be made, in whatever time and memory that takes, before that is found out.
+    """
+    stacks = ("encoder", "decoder")
+    widths = [getattr(config, "vocab_size", 0)]
+    widths += [getattr(config, f"{stack}_layers", 0) * getattr(config, f"{stack}_ffn_dim", 1) for stack in stacks]
+    widths += [getattr(config, f"{stack}_attention_heads", 0) * (getattr(config, "d_k", 0) or 0) for stack in stacks]
+    weights = getattr(config, "d_model", 1) * sum(widths)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if weights > size > 0:
+        raise ValueError(
+            f"model: {folder / 'config.json'} is of {weights} weights or more, beyond the {size} bytes there"
+        )
 
 
 def check_readable(folder: str | Path) -> None:
@@ -126,23 +157,42 @@ def check_finite(source: str | Path, weights: Iterable[tuple[str, torch.Tensor]]
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
+    _check_files(folder)
     settings = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True, **_LOCAL}
-    with report_held_back():
-        try:
-            model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, **settings)
-        except ValueError as error:
-            raise ValueError(f"model: {error}") from error
-        except (AttributeError, RuntimeError, TypeError, SafetensorError) as error:  # of a model of another package
-            raise ValueError(f"model: {folder} cannot be loaded: {_one_line(error)}") from error
-        if found["mismatched_keys"]:
-            name, saved, wanted = min(found["mismatched_keys"])
-            raise ValueError(
-                f"model: the weights of {folder} do not fit: {name} is {tuple(saved)}, by config.json {tuple(wanted)}"
-            )
-        if found["missing_keys"]:
-            raise ValueError(f"model: the weights of {folder} lack {', '.join(sorted(found['missing_keys'])[:3])}")
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # or transformers would report what is checked below, in many lines
+    try:
+        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, use_safetensors=True, **settings)
+    except ValueError as error:
+        raise ValueError(f"model: {error}") from error
+    except (AttributeError, RuntimeError, TypeError, SafetensorError) as error:  # of a model of another package
+        raise ValueError(f"model: {folder} cannot be loaded: {_one_line(error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if found["mismatched_keys"]:
+        name, saved, wanted = min(found["mismatched_keys"])
+        raise ValueError(
+            f"model: the weights of {folder} do not fit: {name} is {tuple(saved)}, by config.json {tuple(wanted)}"
+        )
+    for name, what in (("missing_keys", "lack"), ("unexpected_keys", "have, beyond config.json,")):
+        if found[name]:
+            raise ValueError(f"model: the weights of {folder} {what} {', '.join(sorted(found[name])[:3])}")
     check_finite(f"model: {folder}", model.state_dict().items())
     return model
+
+
+def _check_files(folder: Path) -> None:
+    """Raise ValueError for what transformers would load without being asked: pickled weights, an adapter."""
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"model: {folder} holds an adapter, as it has adapter_config.json; merge it with peft first")
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    try:
+        files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
+    except Exception as error:  # it may hold anything
+        raise ValueError(f"model: {index} is bad: {_one_line(error)}") from error
+    for file in files:
+        if not str(file).endswith(".safetensors"):
+            raise ValueError(f"model: {index} names {str(file)!r}, not a file of safetensors")
 
 
 def _one_line(error: Exception) -> str:

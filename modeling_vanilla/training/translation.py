@@ -14,11 +14,11 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
 from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
-from ..inference.loading import load_model
+from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
 from ..io import check_unused, locked, remove_litter, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..visualization.curves import plot_run
@@ -178,11 +178,10 @@ def _tokenizer(
     start_folder: str | None, options: TranslationOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
     """The saved tokenizer, or one that the main process trains and gives to the others."""
-    folder = options.tokenizer or start_folder
-    if folder is not None:
-        if not (Path(folder) / "tokenizer_config.json").is_file():
-            raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if options.tokenizer is not None:
+        return load_vocabulary(Path(options.tokenizer))
+    if start_folder is not None:
+        return load_tokenizer(Path(start_folder))
     shared = [None]
     if PartialState().is_main_process:
         size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
@@ -196,7 +195,7 @@ def _model(
     """The saved model, or a new one of the preset and the overrides, with the tokenizer's special tokens."""
     size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if start_folder is not None:
-        config = AutoConfig.from_pretrained(start_folder, trust_remote_code=False)
+        config = load_config(Path(start_folder))
         if not isinstance(config, VanillaConfig):
             raise ValueError(f"model: {start_folder} is a {config.model_type}; vanilla convert may convert it")
         size = config.vocab_size
