@@ -1,0 +1,212 @@
+"""Every option of every command with values that it cannot have: one line names it, and nothing is written."""
+
+import os
+
+import pytest
+from trial import DATA, PROGRAMS, check
+
+ANY = ("x", "", "1e3x")
+COUNT = ("0", "-5", "1.5", *ANY)  # of what there is at least one
+SIZE = (*COUNT, "99999999999999999999")  # of what takes memory
+INDEX = ("-1", "1.5", *ANY)
+ABOVE = ("0", "-1", "nan", "inf", *ANY)  # a number above 0
+NOT_BELOW = ("-1", "nan", "inf", *ANY)  # 0 or above
+SHARE = ("-0.1", "1.5", "nan", "inf", *ANY)
+NUMBER = ("nan", "inf", "-inf", *ANY)
+CHOICE = ("nothing", "", "\udcff")
+FILE = ("missing", "model", "missing/file", "a\nb", "\udcff")
+FOLDER = ("source.txt", "run", "source.txt/new", "/proc/new")
+
+TRAINING = {
+    **dict.fromkeys(("max_steps", "tokens_per_update", "tokens_per_batch", "warmup_steps", "validate_steps"), COUNT),
+    **dict.fromkeys(("early_stopping", "checkpoint_steps", "keep_checkpoints", "average_checkpoints"), COUNT),
+    **dict.fromkeys(("max_minutes", "learning_rate_scale", "max_grad_norm", "checkpoint_minutes"), ABOVE),
+    **dict.fromkeys(("sustained_tflops",), ABOVE),
+    **dict.fromkeys(("seed", "data_workers"), INDEX),
+    **dict.fromkeys(("mixed_precision", "bleu_tokenize", "preset", "tokenizer_algorithm"), CHOICE),
+    **dict.fromkeys(("model", "tokenizer"), ("missing", "source.txt", "corpus", "\udcff")),
+    **dict.fromkeys(("train_file", "validation_file", "test_file"), FILE),
+    **dict.fromkeys(("max_source_tokens", "max_target_tokens"), ("0", "-5", "1", *ANY)),
+    "dataset_name": ("missing", "source.txt", "some body/data"),
+    "max_train_pairs": COUNT,
+    "output_dir": FOLDER,
+    **dict.fromkeys(("train_source", "validation_target"), ("source.txt", "missing")),
+    **dict.fromkeys(("source_lang", "target_lang"), ("fr", "")),
+}
+MODEL = {
+    **dict.fromkeys(("d_model", "d_k", "d_v", "encoder_attention_heads", "decoder_attention_heads"), SIZE),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"), SIZE),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout", "label_smoothing"), SHARE),
+    **dict.fromkeys(("activation_function", "position_embedding_type", "tie_word_embeddings"), CHOICE),
+    **dict.fromkeys(("attention_window", "max_position_embeddings"), ("0", "-5", *ANY)),
+    "init_std": NOT_BELOW,
+    "layer_norm_eps": ABOVE,
+}
+TUNING = {
+    **dict.fromkeys(("max_steps", "tokens_per_batch", "gradient_accumulation_steps", "save_total_limit"), COUNT),
+    **dict.fromkeys(("save_steps", "eval_steps", "logging_steps"), ("0", "-5", "nan", *ANY)),
+    **dict.fromkeys(("num_train_epochs", "learning_rate"), NUMBER),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), ("1", "-0.1", "nan", *ANY)),
+    **dict.fromkeys(("adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps"), NOT_BELOW),
+    **dict.fromkeys(("optim", "lr_scheduler_type", "eval_strategy", "save_strategy", "metric_for_best_model"), CHOICE),
+    **dict.fromkeys(("per_device_eval_batch_size",), COUNT),
+    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), SHARE),
+    **dict.fromkeys(("train_file", "validation_file", "test_file"), FILE),
+    "seed": INDEX,
+    "model": ("missing", "source.txt", "fairseq", "\udcff"),
+    "output_dir": FOLDER,
+    "report_to": ("nothing",),
+}
+TRANSLATING = {
+    **dict.fromkeys(("nbest", "num_beams"), (*SIZE, "100000")),
+    **dict.fromkeys(("max_source_tokens", "tokens_per_batch"), COUNT),
+    "length_penalty": (*NUMBER, "1000", "-1e308"),
+    "max_extra_tokens": INDEX,
+    "device": ("nothing", "meta", "cuda:99", ""),
+    "input": FILE,
+    "reference": FILE,
+    "score": FILE,
+    "alignments": ("out.txt", "./out.txt", "missing/file"),
+    "output": ("model", "source.txt/file", "\udcff/file"),
+    "bleu_tokenize": CHOICE,
+}
+DRAWING = {
+    **dict.fromkeys(("layer", "head"), ("-1", "7", "1.5", *ANY)),
+    "kind": CHOICE,
+    "sentence": ("", " ", "a\nb", "dog " * 200, "\udcff"),
+    "target": ("", " ", "a\nb", "Hund " * 200, "\udcff"),
+    "output_dir": ("source.txt", "source.txt/new", "/proc/new"),
+}
+OPTIONS = {
+    "train": TRAINING | MODEL,
+    "finetune": TUNING,
+    "translate": TRANSLATING,
+    "attention": DRAWING,
+    "average --last": {"last": ("0", "-5", "3", "1.5", *ANY)},
+    "convert marian": {"from": CHOICE},
+    "export ctranslate2": {"quantization": CHOICE, "positions": (*SIZE, "1000000000000"), "to": CHOICE},
+    "export onnx": {"quantization": ("int8",), "positions": ("9",)},
+    "push": {"results": (*FILE, "model/config.json"), "licence": ("\udcff",)},
+    "toy_corpus": {
+        **dict.fromkeys(("train", "validation", "test"), SIZE),
+        "domain": CHOICE,
+        "seed": ("1.5", *ANY),
+        "output_dir": ("source.txt", "source.txt/new", "/proc/new"),
+    },
+    "quickstart": {"max_steps": COUNT, "output_dir": FOLDER},
+    "figures": {"output_dir": ("source.txt", "/proc/new"), "seed": ANY},
+    "table1": {"output_dir": ("source.txt", "/proc/new"), "seed": ANY},
+    "table2": {"output_dir": ("source.txt", "/proc/new"), "runs": ("missing", "model", "source.txt")},
+    "table3": {"rows": ("nothing",), "scale": ("nothing",), "output_dir": ("run", "source.txt"), "max_steps": COUNT[:3]},
+    "table4": {"scale": ("nothing",), "output_dir": ("run",), "max_steps": COUNT[:3], "treebank": ("missing",)},
+    "report": {"output_dir": ("run", "source.txt")},
+}
+# Values that are right, although they stand in a list above, and why.
+RIGHT = {
+    ("finetune", "num_train_epochs", "inf"): "max_steps ends it",
+}
+CASES = [
+    (program, option, value)
+    for program, options in OPTIONS.items()
+    for option, values in options.items()
+    for value in dict.fromkeys(values)
+    if (program, option, value) not in RIGHT
+]
+
+
+def name_case(case):
+    return "-".join(map(ascii, case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_case)
+def test_one_line_names_the_option(trial, folder, case):
+    program, option, value = case
+    os.environ["COLUMNS"] = "80"
+    check(trial.run([*PROGRAMS[program].split(), f"--{option}={value}"], folder), option.split("_")[0])
+
+
+# Arguments that are wrong as a whole, and what the line must name.
+USAGE = {
+    "vanilla": {
+        "nothing": "nothing",
+        "\udcff": "no command",
+        "train": "output_dir",
+        "translate": "MODEL",
+        "average": "SRC",
+        "average model": "DST",
+        "convert": "--from",
+        "export": "--to",
+        "attention": "MODEL",
+        "push": "MODEL",
+        "train --max_s 5 --output_dir new": "max_s",
+        f"train {DATA} --output_dir new --none": "--none",
+        "train --output_dir": "output_dir",
+        "train extra --output_dir new": "extra",
+        "train --output_dir new": "no training data",
+        "train --output_dir new --resume": "resume",
+        "train --output_dir new --model model --d_model 8": "d_model",
+        "translate model --nbest 2 --score target.txt": "--nbest",
+        "translate model --interactive --input source.txt": "--input",
+        "translate model --interactive --score target.txt": "--score",
+        "translate model --nbest 9 --input source.txt": "nbest",
+        "translate model marian --input source.txt": "marian",
+        "translate model missing --input source.txt": "missing",
+        "translate model --input source.txt --reference train.jsonl": "train.jsonl",
+        "translate model --input source.txt --score train.jsonl": "train.jsonl",
+        "translate model --input source.txt --output source.txt/x": "source.txt",
+        "translate model --input source.txt --alignments al.txt --alignment_layer 9": "layer",
+        "translate model --input source.txt --alignments al.txt --alignment_layer -9": "layer",
+        "average model run": "run",
+        "average model marian new": "marian",
+        "average run model new --last 1": "last",
+        "average model new --last 1": "model",
+        "average missing new": "missing",
+        "convert --from marian missing new": "missing",
+        "convert --from marian model new": "model",
+        "convert --from fsmt marian new": "marian",
+        "convert --from fairseq marian new": "marian",
+        "convert --from fairseq missing new": "missing",
+        "convert --from marian marian model": "model",
+        "convert --from marian marian source.txt": "source.txt",
+        "convert --from marian marian source.txt/new": "source.txt",
+        "export --to onnx missing new": "missing",
+        "export --to onnx model run": "run",
+        "export --to ctranslate2 marian new": "marian",
+        "export --to ctranslate2 model source.txt/new": "source.txt",
+        "attention missing --sentence dog": "missing",
+        "attention marian --sentence dog": "marian",
+        "push run/model a-model": "a-model",
+        "push run/model a/b/c": "a/b/c",
+        "push run/model somebody/..": "..",
+        "push model somebody/model --results run/results.json": "results.json",
+        "push missing somebody/model": "missing",
+    },
+    "finetune_seq2seq_trainer": {
+        "": "model",
+        "--model model": "output_dir",
+        "--model model --output_dir new": "no training data",
+        "--model model --output_dir new --train_file train.jsonl": "validation",
+        f"--model model --output_dir new {DATA} --resume": "resume",
+        f"--model model --output_dir model {DATA} --resume": "resume",
+        f"--model model --output_dir new {DATA} --none": "--none",
+        f"--model model --output_dir new {DATA} --fp16 --use_cpu": "fp16",
+        f"--model model --output_dir new {DATA} --save_strategy no": "save_strategy",
+        f"--model model --output_dir new {DATA} --eval_steps 3 --save_steps 2": "steps",
+        f"--model model --output_dir new {DATA} --no_predict_with_generate": "predict_with_generate",
+    },
+    "toy_corpus": {"": "output_dir", "--output_dir": "output_dir", "--output_dir new extra": "extra"},
+    "quickstart": {"extra": "extra", "--none": "--none"},
+    "figures": {"--none": "--none"},
+    "table1": {"--none": "--none"},
+    "table2": {"": "output_dir", "--none --output_dir new": "--none"},
+    "table3": {"--none": "--none"},
+    "table4": {"--none": "--none"},
+    "report": {"--none": "--none"},
+}
+USAGES = [(program, line, names) for program, lines in USAGE.items() for line, names in lines.items()]
+
+
+@pytest.mark.parametrize("usage", USAGES, ids=name_case)
+def test_one_line_says_what_is_missing_or_too_much(trial, folder, usage):
+    program, line, names = usage
+    check(trial.run([program, *line.split()] if line else [program], folder), names)

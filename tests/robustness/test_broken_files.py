@@ -1,0 +1,301 @@
+"""Every file that a command reads, broken in many ways: one line names it, and nothing is written."""
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from trial import PROGRAMS, check
+
+NESTED = 100_000
+
+
+# Ways to break any file
+
+
+def gone(path):
+    path.unlink()
+
+
+def becomes(content):
+    def write(path):
+        path.write_bytes(content)
+
+    return write
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def folder_instead(path):
+    path.unlink()
+    path.mkdir()
+
+
+def closed(path):
+    """A link that leads nowhere; what root may not read either."""
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGE = {
+    "gone": gone,
+    "empty": becomes(b""),
+    "zeros": becomes(bytes(1000)),
+    "cut": cut,
+    "not UTF-8": becomes(b'{"a": "\xff\xfe"}'),
+    "a folder": folder_instead,
+    "a dead link": closed,
+}
+JSON = {
+    "a list": becomes(b"[]"),
+    "null": becomes(b"null"),
+    "a number": becomes(b"1e999"),
+    "nested": becomes(b"[" * NESTED + b"]" * NESTED),
+    "nested objects": becomes(b'{"a":' * NESTED + b"1" + b"}" * NESTED),
+    "two values": becomes(b"{} {}"),
+}
+
+
+# Of a model folder
+
+
+def fields(**changes):
+    """Other values in a file of JSON; ... takes a field out."""
+
+    def change(path):
+        values = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({name: value for name, value in values.items() if value is not ...}))
+
+    return change
+
+
+def weights(change):
+    def spoil(path):
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path, metadata={"format": "pt"})
+
+    return spoil
+
+
+def one(tensors):
+    return next(name for name in sorted(tensors) if tensors[name].dim() == 2)
+
+
+def header(size, text=b""):
+    return becomes(struct.pack("<Q", size) + text)
+
+
+TENSOR = b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
+WEIGHTS = {
+    **{name: damage for name, damage in DAMAGE.items() if name != "not UTF-8"},
+    "NaN": weights(lambda tensors: tensors[one(tensors)].view(-1)[0].fill_(float("nan"))),
+    "infinite": weights(lambda tensors: tensors[one(tensors)].view(-1)[-1].fill_(float("inf"))),
+    "one missing": weights(lambda tensors: tensors.pop(one(tensors))),
+    "another shape": weights(lambda tensors: tensors.update({one(tensors): torch.zeros(3, 3)})),
+    "turned": weights(lambda tensors: tensors.update({one(tensors): tensors[one(tensors)].T.contiguous()})),
+    "a long header": header(2**63),
+    "a header beyond the end": header(10**6),
+    "a large tensor": header(len(TENSOR), TENSOR),
+    "no tensor": header(2, b"{}"),
+}
+CONFIG = {
+    **DAMAGE,
+    **JSON,
+    "dtype": fields(dtype="float7"),
+    "quantised": fields(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "quantised by nobody": fields(quantization_config={}),
+    "no type": fields(model_type=...),
+    "Marian's": fields(model_type="marian"),
+    "of a list": fields(model_type=["vanilla"]),
+    "d_model in words": fields(d_model="big"),
+    "d_model 0": fields(d_model=0),
+    "d_model 10^7": fields(d_model=10**7),
+    "d_model 10^12": fields(d_model=10**12),
+    "heads": fields(encoder_attention_heads=7),
+    "no layers": fields(encoder_layers=-1),
+    "many layers": fields(decoder_layers=10**7),
+    "vocabulary": fields(vocab_size=10**12),
+    "smaller vocabulary": fields(vocab_size=10),
+    "dropout": fields(dropout=1.5),
+    "pad": fields(pad_token_id=10**6),
+    "eos": fields(eos_token_id=-7),
+    "activation": fields(activation_function="nothing"),
+    "learned positions": fields(position_embedding_type="learned", max_position_embeddings=10**9),
+    "attention": fields(attn_implementation="nothing"),
+    "transformers' version": fields(transformers_version=5),
+}
+SEARCH = {
+    **{name: damage for name, damage in DAMAGE.items() if name not in ("gone", "a dead link", "a folder")},
+    **JSON,
+    "beams in words": fields(num_beams="4"),
+    "no beams": fields(num_beams=0),
+    "beams below 0": fields(num_beams=-1),
+    "penalty in words": fields(length_penalty="x"),
+    "extra tokens": fields(max_extra_tokens=-1),
+    "extra tokens in words": fields(max_extra_tokens="many"),
+    "eos": fields(eos_token_id=10**6),
+    "pad": fields(pad_token_id="x"),
+    "start": fields(decoder_start_token_id=10**6),
+}
+
+
+def vocabulary(change):
+    def spoil(path):
+        content = json.loads(path.read_text())
+        change(content, content["model"]["vocab"])
+        path.write_text(json.dumps(content))
+
+    return spoil
+
+
+def same_id(content, ids):
+    last = list(ids)[-1]
+    ids[last] = ids[list(ids)[-2]]
+
+
+TOKENIZER = {
+    **DAMAGE,
+    **JSON,
+    "no model": fields(model=...),
+    "an unknown model": fields(model={"type": "Nothing"}),
+    "an id twice": vocabulary(same_id),
+    "an id too large": vocabulary(lambda content, ids: ids.update({list(ids)[-1]: 10**6})),
+    "an id below 0": vocabulary(lambda content, ids: ids.update({list(ids)[-1]: -1})),
+    "many tokens": vocabulary(lambda content, ids: ids.update({f"<{n}>": 320 + n for n in range(50)})),
+    "merges of nothing": vocabulary(lambda content, ids: content["model"].update(merges=[["no", "thing"]])),
+}
+TOKENIZER_CONFIG = {
+    **{name: damage for name, damage in DAMAGE.items() if name != "a dead link"},
+    **JSON,
+    "an unknown class": fields(tokenizer_class="NothingTokenizer"),
+    "a class of a list": fields(tokenizer_class=["PreTrainedTokenizerFast"]),
+    "a special token of a list": fields(eos_token=[]),
+    "no special tokens": fields(eos_token=..., pad_token=..., bos_token=..., unk_token=...),
+}
+MODEL = {
+    "config.json": CONFIG,
+    "model.safetensors": WEIGHTS,
+    "generation_config.json": SEARCH,
+    "tokenizer.json": TOKENIZER,
+    "tokenizer_config.json": TOKENIZER_CONFIG,
+}
+READERS = {
+    **dict.fromkeys(("translate", "translate --score", "attention", "export ctranslate2", "export onnx"), "model"),
+    **dict.fromkeys(("finetune", "train --model"), "model"),
+    "push": "run/model",
+    "average": "run/checkpoint-4",
+}
+# What a program does not read: it works as if nothing were wrong.
+UNREAD = {
+    ("translate --score", "generation_config.json"),
+}
+# Damage that is none: what the field means is left to its default, or is nothing to this package.
+HARMLESS = {("tokenizer_config.json", "no special tokens"), ("config.json", "transformers' version")}
+CASES = [
+    (program, f"{folder}/{file}", name)
+    for program, folder in READERS.items()
+    for file, ways in MODEL.items()
+    if (program, file) not in UNREAD
+    for name in ways
+    if (file, name) not in HARMLESS
+]
+CASES += [("train --tokenizer", f"model/{file}", name) for file in list(MODEL)[-2:] for name in MODEL[file]]
+
+
+def name_case(case):
+    return "-".join(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_case)
+def test_a_broken_model_folder_is_named(trial, folder, case):
+    program, path, name = case
+    MODEL[Path(path).name][name](folder / path)
+    check(trial.run(PROGRAMS[program].split(), folder), str(Path(path).parent))
+
+
+# Data
+
+
+def line(text):
+    return becomes(b'{"translation": {"en": "a dog", "de": "ein Hund"}}\n' + text + b"\n")
+
+
+PAIRS = {
+    **DAMAGE,
+    "a .gz that is none": lambda path: shutil.move(path, path.with_name(path.name + ".gz")),
+    "a blank line": line(b""),
+    "no JSON": line(b"dog"),
+    "a list": line(b"[]"),
+    "null": line(b"null"),
+    "nested": line(b"[" * NESTED + b"]" * NESTED),
+    "a long number": line(b"1" * 10_000),
+    "no translation": line(b"{}"),
+    "a translation of a list": line(b'{"translation": []}'),
+    "no German": line(b'{"translation": {"en": "dog"}}'),
+    "a number as text": line(b'{"translation": {"en": "dog", "de": 5}}'),
+    "half a character": line(b'{"translation": {"en": "dog", "de": "\\ud800"}}'),
+    "Latin-1": line(b'{"translation": {"en": "dog", "de": "f\xfcr"}}'),
+}
+TEXT = {**{name: DAMAGE[name] for name in ("gone", "a folder", "a dead link")}, "Latin-1": becomes(b"a\nf\xfcr\nb\n")}
+TEXT |= {"too short": becomes(b"a\n"), "UTF-16": becomes("a\nb\nc\n".encode("utf-16"))}
+DATA = {
+    ("train", "train.jsonl"): PAIRS,
+    ("train", "validation.jsonl"): PAIRS,
+    ("train", "test.jsonl"): PAIRS,
+    ("finetune", "train.jsonl"): PAIRS,
+    ("finetune", "validation.jsonl"): PAIRS,
+    ("translate", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},
+    ("translate --score", "source.txt"): TEXT,
+    ("translate --score", "target.txt"): TEXT,
+    ("push", "run/results.json"): DAMAGE | JSON | {"other": fields(parameters=1), "less": fields(validation=...)},
+    ("table2", "run/results.json"): DAMAGE | JSON | {"less": fields(cost=...)},
+    ("train --resume", "run/run.json"): DAMAGE | JSON | {"less": fields(data=...), "other": fields(training_data="x")},
+    **{("convert marian", f"marian/{file}"): DAMAGE | JSON for file in ("config.json", "tokenizer.json")},
+    ("convert marian", "marian/model.safetensors"): WEIGHTS,
+    ("convert fsmt", "fsmt/model.safetensors"): WEIGHTS,
+    **{("convert fsmt", f"fsmt/{file}"): DAMAGE | JSON for file in ("config.json", "vocab-src.json", "vocab-tgt.json")},
+    ("convert fsmt", "fsmt/merges.txt"): {name: DAMAGE[name] for name in ("gone", "not UTF-8", "a folder")},
+    ("convert fairseq", "fairseq/model.pt"): {name: way for name, way in DAMAGE.items() if name != "not UTF-8"},
+    ("convert fairseq", "fairseq/dict.en.txt"): DAMAGE,
+    ("convert fairseq", "fairseq/bpecodes"): {name: way for name, way in DAMAGE.items() if name not in ("cut", "empty")},
+}
+DATA_CASES = [(program, file, name) for (program, file), ways in DATA.items() for name in ways]
+
+
+@pytest.mark.parametrize("case", DATA_CASES, ids=name_case)
+def test_a_broken_file_is_named(trial, folder, case):
+    program, file, name = case
+    if program == "train --resume":  # it may go on in the folder of the run, where a good run.json lets it
+        (folder / "run" / "results.json").touch()
+    words = PROGRAMS[program].split()
+    DATA[program, file][name](folder / file)
+    if name == "a .gz that is none":
+        words = [word + ".gz" if word == file else word for word in words]
+    check(trial.run(words, folder), Path(file).name.split(".")[0])
+
+
+# A full disk
+
+FULL = {  # what cannot be written, and the file or folder that the line names
+    "translate": ("out.txt", "out.txt"),
+    "toy_corpus": ("new/train.jsonl", "train.jsonl"),
+    "attention": ("new/attention.html", "attention.html"),
+    "table2": ("new/table2.md", "table2.md"),
+}
+
+
+@pytest.mark.parametrize("program", FULL)
+def test_a_full_disk_is_named(trial, folder, program):
+    file, named = FULL[program]
+    os.makedirs((folder / file).parent, exist_ok=True)
+    (folder / f"{file}.part").symlink_to("/dev/full")
+    done = trial.run(PROGRAMS[program].split(), folder)
+    assert done.changes == [f"{file}.part"]  # the link of this test is taken for what a killed process left
+    check(done._replace(changes=[]), named)

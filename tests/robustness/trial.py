@@ -1,0 +1,194 @@
+"""A command in a process of its own, in a folder made for it: what it said, how it ended, what it left behind.
+
+The processes are forked from one that has imported every command, so that a start costs a fraction of a second.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce", "examples/reproduce/parsing")
+PATHS = [str(ROOT / folder) for folder in FOLDERS]
+MEMORY = 16 * 2**30  # bytes of address space: a command that asks for more must say so, not fill the machine
+SECONDS = 120
+
+SIZES = """--preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
+    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32"""
+DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
+TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
+    --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2 --sustained_tflops 1"""
+FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --tokens_per_batch 300 --use_cpu
+    --disable_tqdm True"""
+# What each program is told where nothing is wrong, all in the folder that `furnish` makes.
+PROGRAMS = {
+    "train": f"vanilla train {SIZES} {TRAIN} --output_dir new",
+    "train --model": f"vanilla train --model model {TRAIN} --output_dir new",
+    "train --tokenizer": f"vanilla train --tokenizer model {SIZES} {TRAIN} --output_dir new",
+    "train --resume": f"vanilla train {SIZES} {TRAIN} --output_dir run --resume",
+    "translate": "vanilla translate model --input source.txt --output out.txt",
+    "translate --score": "vanilla translate model --input source.txt --score target.txt --output out.txt",
+    "average": "vanilla average run/checkpoint-2 run/checkpoint-4 new",
+    "average --last": "vanilla average run new --last 2",
+    "convert marian": "vanilla convert --from marian marian new",
+    "convert fsmt": "vanilla convert --from fsmt fsmt new",
+    "convert fairseq": "vanilla convert --from fairseq fairseq new",
+    "export ctranslate2": "vanilla export --to ctranslate2 model new",
+    "export onnx": "vanilla export --to onnx model new",
+    "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
+    "push": "vanilla push run/model somebody/a-model",
+    "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
+    "toy_corpus": "toy_corpus --output_dir new --train 5 --validation 2 --test 2",
+    "quickstart": "quickstart --output_dir new --max_steps 1",
+    "figures": "figures --output_dir new",
+    "table1": "table1 --output_dir new",
+    "table2": "table2 --runs run --output_dir new",
+    "table3": "table3 --output_dir new",
+    "table4": "table4 --scale toy --output_dir new",
+    "report": "report --output_dir new",
+}
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    code: int | str
+    output: str
+    errors: str
+    changes: list[str]
+
+    @property
+    def said(self) -> list[str]:
+        """The lines on stderr but for progress bars and warnings."""
+        lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
+        return [line for line in lines if line and "%|" not in line and not line.startswith("warning: ")]
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """All below a folder: of each file its content, of each folder None."""
+    found = {}
+    for path in folder.rglob("*"):
+        found[str(path.relative_to(folder))] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+    return found
+
+
+def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: Sequence[Callable]) -> None:
+    """In the process of its own: call the program's main() with the words behind its name."""
+    flags = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY | os.O_APPEND, "stderr": os.O_WRONLY | os.O_APPEND}
+    for number, (name, flag) in enumerate(flags.items()):
+        os.dup2(os.open(files / name, flag), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  it lives as long as the process
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    importlib.import_module("datasets").config.HF_DATASETS_CACHE = str(cache)
+    os.chdir(folder)
+    for hook in hooks:
+        sys.addaudithook(hook)
+    program = "modeling_vanilla.__main__" if words[0] == "vanilla" else words[0]
+    sys.argv = list(words)
+    importlib.import_module(program).main()
+    sys.stdout.flush()
+
+
+class Trial:
+    """Runs commands in copies of one folder.
+
+    Args:
+        folder: where all of it is to be kept.
+    """
+
+    def __init__(self, folder: Path):
+        os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": "hf_none"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["preloaded"])
+        self.folder, self.number = folder, 0
+        self.template = folder / "template"
+        furnish(self.template)
+        done = self.run(f"{PROGRAMS['train'].replace('new', 'run')}".split(), self.template)
+        assert done.code == 0, done.errors
+
+    def copy(self) -> Path:
+        """A folder of its own for a case."""
+        self.number += 1
+        return Path(shutil.copytree(self.template, self.folder / str(self.number), symlinks=True))
+
+    def run(self, words: Sequence[str], folder: Path, stdin: bytes = b"", hooks: Sequence[Callable] = ()) -> Outcome:
+        """Run a program in a folder to its end."""
+        files = self.folder / "streams"
+        files.mkdir(exist_ok=True)
+        for name, content in {"stdin": stdin, "stdout": b"", "stderr": b""}.items():
+            (files / name).write_bytes(content)
+        before = tree(folder)
+        arguments = (list(words), folder, files, self.folder / "cache", tuple(hooks))
+        process = self.context.Process(target=_play, args=arguments)
+        process.start()
+        process.join(SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        code = "out of time" if process.exitcode == -9 and not hooks else process.exitcode
+        after = tree(folder)
+        changes = sorted(name for name in before.keys() | after.keys() if before.get(name, 0) != after.get(name, 0))
+        texts = [(files / name).read_bytes().decode("utf-8", "backslashreplace") for name in ("stdout", "stderr")]
+        return Outcome(code, *texts, changes)
+
+
+def furnish(folder: Path) -> None:
+    """Make the folder that every case has a copy of: data, models of four kinds."""
+    from helpers import TINY, make_tokenizer, save_folder
+    from test_interop_fairseq import DICTIONARY, save
+    from test_interop_fairseq import MERGES as FAIRSEQ_MERGES
+    from test_interop_fairseq import make_weights
+    from test_interop_fsmt import MERGES, PIECES, make_fsmt
+    from test_interop_marian import make_marian
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from toy_corpus import toy_corpus, write_corpus
+
+    from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+
+    corpus = toy_corpus(train=60, validation=3, test=3)
+    write_corpus(corpus, folder)
+    for number, name in enumerate(("source.txt", "target.txt")):
+        lines = [pair[number] for pair in corpus["test"]]
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    tokenizer = make_tokenizer([text for pair in corpus["train"] for text in pair], TINY["vocab_size"])
+    model = VanillaForConditionalGeneration(VanillaConfig(**TINY))
+    model.generation_config.max_extra_tokens = 4
+    save_folder(folder / "model", model, tokenizer)
+
+    make_marian(seed=3).save_pretrained(folder / "marian")
+    words = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz".upper(), *"abcdefghijk", "<pad>"]
+    marian = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    marian.pre_tokenizer, marian.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
+    marian.add_special_tokens(["</s>", "<unk>", "<pad>"])
+    marian.save(str(folder / "marian" / "tokenizer.json"))
+
+    fsmt = folder / "fsmt"
+    make_fsmt(src_vocab_size=len(PIECES), tgt_vocab_size=len(PIECES)).save_pretrained(fsmt)
+    for name in ("vocab-src.json", "vocab-tgt.json"):
+        (fsmt / name).write_text(json.dumps({piece: number for number, piece in enumerate(PIECES)}))
+    (fsmt / "merges.txt").write_text("\n".join(MERGES) + "\n")
+    (fsmt / "tokenizer_config.json").write_text('{"langs": ["en", "de"], "tokenizer_class": "FSMTTokenizer"}')
+
+    fairseq = folder / "fairseq"
+    fairseq.mkdir()
+    save(fairseq / "model.pt", make_weights())
+    for language in ("en", "de"):
+        (fairseq / f"dict.{language}.txt").write_text("".join(f"{word} 1\n" for word in DICTIONARY))
+    (fairseq / "bpecodes").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in FAIRSEQ_MERGES))
+
+
+def check(done: Outcome, fragment: str) -> None:
+    """A command that was given something bad has ended in the right way, and names it."""
+    assert done.code == 2, (done.code, done.errors[-2000:])
+    assert len(done.said) == 1 and done.said[0].startswith("error: "), done.errors[-2000:]
+    assert fragment in done.said[0], done.said[0]
+    assert not done.changes
