@@ -14,7 +14,9 @@ and after) and the Trainer's checkpoints. --resume continues from the last of th
 
 import copy
 import json
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.inference import load_translator, translate
-from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json
+from modeling_vanilla.io import check_unused, new_parents, one_line_errors, whole_folder, write_json
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batching import (
     collate,
@@ -71,6 +73,25 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
     greater_is_better: bool | None = True
     report_to: str | None = "none"
 
+    def __post_init__(self):
+        # transformers takes the others, and then trains not at all, for ever or to NaN, or fails after the training.
+        at_least_1 = ("gradient_accumulation_steps", "save_total_limit", "per_device_eval_batch_size")
+        above_0 = ("num_train_epochs", "learning_rate", "save_steps", "eval_steps", "logging_steps", "adam_epsilon")
+        not_below_0 = ("warmup_steps", "weight_decay", "max_grad_norm", "seed")
+        for names, is_right, what in (
+            (("max_steps",), lambda value: value >= 1 or value == -1, "at least 1, or -1 for num_train_epochs"),
+            (at_least_1, lambda value: value >= 1, "at least 1"),
+            (above_0, lambda value: 0 < value < math.inf, "above 0 and finite"),
+            (not_below_0, lambda value: 0 <= value < math.inf, "at least 0 and finite"),
+            (("adam_beta1", "adam_beta2"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
+            (("metric_for_best_model",), lambda value: value.removeprefix("eval_") in ("bleu", "loss"), "bleu or loss"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not is_right(value):
+                    raise ValueError(f"{name} must be {what}, not {value}")
+        super().__post_init__()
+
 
 class TokenBatches:
     """This process's batches in the current epoch of a Trainer.
@@ -110,6 +131,22 @@ def bleu(prediction, tokenizer, references: list[str]) -> dict[str, float]:
     return {"bleu": translation_scores(tokenizer.batch_decode(ids, skip_special_tokens=True), references)["bleu"]}
 
 
+def last_checkpoint(run: Path) -> str | None:
+    """The newest checkpoint that Trainer finished, or None: the last file that it writes is trainer_state.json.
+
+    Raises:
+        ValueError: if there is no checkpoint, not even half of one.
+    """
+    found = sorted(run.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    if not found:
+        raise ValueError(f"resume: {run} holds no checkpoint")
+    for checkpoint in found:
+        with suppress(OSError, ValueError):
+            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+            return str(checkpoint)
+    return None
+
+
 def finetune(data: DataOptions, options: FinetuningOptions, arguments: FinetuningArguments) -> dict:
     """Fine-tune, and write the model and results.json to arguments.output_dir. Returns what results.json holds.
 
@@ -118,6 +155,7 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
         OSError: if a file cannot be written.
     """
     run = Path(arguments.output_dir)
+    checkpoint = last_checkpoint(run) if options.resume else None
     if not options.resume:
         check_unused("output_dir", run)
     if arguments.label_smoothing_factor:
@@ -150,7 +188,7 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
 
     before = test_scores()
     search = copy.deepcopy(model.generation_config)
-    trainer.train(resume_from_checkpoint=options.resume or None)
+    trainer.train(resume_from_checkpoint=checkpoint)
     model.generation_config = search  # Trainer's evaluation replaces the limit on the length by its own default, 20
     results = {
         "before": before,
@@ -173,7 +211,9 @@ def main() -> None:
     parser = CommandParser(__doc__, (DataOptions, FinetuningOptions, FinetuningArguments))
     options = vars(parser.parse_args())
     with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
-        results = finetune(*parser.parse_dict(options))
+        data, finetuning, arguments = parser.parse_dict(options)
+        with new_parents(Path(arguments.output_dir) / "model"):  # Trainer makes the folder before the first error
+            results = finetune(data, finetuning, arguments)
         print(json.dumps(results, indent=1, ensure_ascii=False))
 
 

@@ -12,6 +12,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import pipeline
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import check_unused
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
@@ -25,8 +26,7 @@ def main() -> None:
 
 def quickstart(run: Path, max_steps: int) -> dict:
     """Corpus, training, saving, loading and translating. Returns what results.json holds."""
-    corpus = toy_corpus()
-    train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))
+    check_unused("output_dir", run)
     training = TrainingOptions(
         output_dir=str(run),
         max_steps=max_steps,
@@ -38,6 +38,8 @@ def quickstart(run: Path, max_steps: int) -> dict:
         checkpoint_steps=max(1, max_steps // 15),
         checkpoint_minutes=None,
     )
+    corpus = toy_corpus()
+    train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))
     results = train_translation(
         DataOptions(train_file=train_file, validation_file=validation_file, test_file=test_file),
         training,

@@ -28,19 +28,19 @@ by the method of `Sampler` that its specification names, in the order of the fil
     b.clause = {subject = {relative = "head"}}
 """
 
-import argparse
 import json
 import random
 import tomllib
+from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import NamedTuple
 
-from modeling_vanilla.io import one_line_errors, whole_file
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import write_files
 
 Pair = tuple[str, str]  # (English, German)
 Forms = tuple[str, ...]
@@ -566,28 +566,29 @@ def toy_corpus(
 
 def write_corpus(corpus: dict[str, list[Pair]], output_dir: Path) -> list[Path]:
     """Write one JSON lines file per split; each appears only when all of them are complete."""
-    output_dir.mkdir(parents=True, exist_ok=True)
-    paths = [output_dir / f"{split}.jsonl" for split in corpus]
-    with ExitStack() as stack:
-        parts = [stack.enter_context(whole_file(path)) for path in paths]
-        for part, pairs in zip(parts, corpus.values(), strict=True):
-            rows = [{"translation": {"en": english, "de": german}} for english, german in pairs]
-            part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return paths
+    contents = {}
+    for split, pairs in corpus.items():
+        rows = [{"translation": {"en": english, "de": german}} for english, german in pairs]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        contents[f"{split}.jsonl"] = "".join(lines).encode()
+    write_files(output_dir, contents)
+    return [output_dir / name for name in contents]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(__doc__)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
-    parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="default: %(default)s")
+    parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="words and rules")
     for name, size in zip(("train", "validation", "test"), toy_corpus.__defaults__, strict=False):
-        parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus (default: %(default)s)")
-    options = parser.parse_args()
-    with one_line_errors():
-        corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
-        for path in write_corpus(corpus, options.output_dir):
-            print(f"{path}: {len(corpus[path.stem])} pairs")
+        parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus")
+    run_command(parser, write)
+
+
+def write(options: Namespace) -> None:
+    corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
+    for path in write_corpus(corpus, options.output_dir):
+        print(f"{path}: {len(corpus[path.stem])} pairs")
 
 
 if __name__ == "__main__":

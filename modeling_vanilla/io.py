@@ -10,7 +10,7 @@ import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -78,7 +78,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = path.resolve()
     part = _beside(target, PART)
     try:
-        with _disk_errors(path):
+        with disk_errors(path):
             yield part
             _sync(part)
             os.replace(part, target)
@@ -100,23 +100,33 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     target = folder.resolve()
     part, old = _beside(target, PART), _beside(target, _OLD)
-    new_parents = [parent for parent in target.parents if not parent.exists()]
+    with new_parents(target):
+        try:
+            with disk_errors(folder):
+                _put_back(old)
+                if part.exists():
+                    shutil.rmtree(part)
+                part.mkdir(parents=True)
+                yield part
+                for path in [*part.rglob("*"), part]:
+                    _apply_umask(path, part)
+                    _sync(path)
+                _replace_folder(part, target, old)
+                _sync(target.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def new_parents(path: Path) -> Iterator[None]:
+    """After an error, delete the folders above a path that were not there before, as far as they are empty."""
+    new = [parent for parent in path.parents if not parent.exists()]
     try:
-        with _disk_errors(folder):
-            _put_back(old)
-            if part.exists():
-                shutil.rmtree(part)
-            part.mkdir(parents=True)
-            yield part
-            for path in [*part.rglob("*"), part]:
-                _apply_umask(path, part)
-                _sync(path)
-            _replace_folder(part, target, old)
-            _sync(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        yield
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        for parent in new_parents:
+        for parent in new:
             with suppress(OSError):
                 parent.rmdir()
         raise
@@ -175,6 +185,16 @@ def write_json(path: Path, value: dict) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def write_files(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write files of these names to a folder, which is made if need be: all of them or, after an error, none."""
+    with new_parents(folder / "file"), ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            part = stack.enter_context(whole_file(folder / name))
+            with disk_errors(folder / name):
+                part.write_bytes(content)
+
+
 def check_unused(name: str, folder: Path) -> None:
     """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option.
 
@@ -217,7 +237,7 @@ def locked(name: str, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Name the file or folder in an error of the disk; let every other error pass as it is."""
     try:
         yield

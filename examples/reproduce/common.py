@@ -1,15 +1,15 @@
 """What the scripts of this folder share: running a measurement, checking its sizes, Markdown tables, ticks of axes."""
 
-from argparse import RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
-from transformers import HfArgumentParser
 
-from modeling_vanilla.io import one_line_errors, write_json
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import write_json
 from modeling_vanilla.training.memory import keep_freed_memory
 
 
@@ -21,15 +21,18 @@ def run_script(name: str, options_class: type, description: str, measure: Callab
         options_class: a dataclass with at least output_dir and seed.
         measure: measure(options, folder) writes tables and pictures to the folder and returns the numbers.
     """
-    parser = HfArgumentParser(options_class, description=description, formatter_class=RawDescriptionHelpFormatter)
-    with one_line_errors():
+    parser = CommandParser(description, (options_class,))
+
+    def run(given: Namespace) -> None:
         keep_freed_memory()  # or the time to clear new pages would be measured at large sizes
-        (options,) = parser.parse_args_into_dataclasses()
+        (options,) = parser.parse_dict(vars(given), allow_extra_keys=True)
         folder = Path(options.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(options.seed)
         results = {"settings": asdict(options), "torch": torch.__version__, **measure(options, folder)}
         write_json(folder / f"{name}.json", results)
+
+    run_command(parser, run)
 
 
 def check_least(options: object, least: dict[str, int]) -> None:

@@ -7,7 +7,6 @@ with their tables and pictures. The figures show that every script works, and sa
 it continues after the last script that was finished.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from modeling_vanilla.io import check_unused, one_line_errors, write_text
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import check_unused, write_text
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
@@ -101,10 +101,9 @@ def report(output: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="default: %(default)s")
-    with one_line_errors():
-        print(report(parser.parse_args().output_dir.resolve()))
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of the report")
+    run_command(parser, lambda options: print(report(options.output_dir.resolve())))
 
 
 if __name__ == "__main__":

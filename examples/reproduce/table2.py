@@ -6,7 +6,6 @@ Each run is an output folder of train_translation.py with a test set. Its cost i
 as the paper estimates it, training time x devices x sustained FLOPS. Leaves table2.md, table2.json and table2.png.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from common import markdown_table
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from modeling_vanilla.io import one_line_errors, write_json, write_text
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import write_json, write_text
 from modeling_vanilla.visualization.attention import save_figure
 
 # BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.
@@ -108,17 +108,20 @@ def plot(runs: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(__doc__)
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="output folders of train_translation.py")
-    parser.add_argument("--output_dir", type=Path, required=True)
-    arguments = parser.parse_args()
-    with one_line_errors():
-        runs = [read_run(folder) for folder in arguments.runs]
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        write_text(arguments.output_dir / "table2.md", as_markdown(runs))
-        write_json(arguments.output_dir / "table2.json", {"paper": PAPER, "runs": runs})
-        plot(runs, arguments.output_dir / "table2.png")
-        print(as_markdown(runs))
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder to write to")
+    run_command(parser, lambda options: reproduce(options.runs, options.output_dir))
+
+
+def reproduce(folders: list[Path], output_dir: Path) -> None:
+    """Write table, numbers and picture of these runs to a folder, and print the table."""
+    runs = [read_run(folder) for folder in folders]
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_text(output_dir / "table2.md", as_markdown(runs))
+    write_json(output_dir / "table2.json", {"paper": PAPER, "runs": runs})
+    plot(runs, output_dir / "table2.png")
+    print(as_markdown(runs))
 
 
 if __name__ == "__main__":

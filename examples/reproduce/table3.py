@@ -11,7 +11,7 @@ Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all
 import hashlib
 import itertools
 import json
-from argparse import RawDescriptionHelpFormatter
+from argparse import Namespace
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from common import markdown_table
 from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
-from transformers import HfArgumentParser
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.io import one_line_errors, whole_folder, write_json, write_text
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.io import whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.reading import load_pairs
@@ -311,16 +311,17 @@ def write_table(output: Path, scale: Scale, title: str) -> None:
 
 
 def main() -> None:
-    parser = HfArgumentParser(
-        (Table3Options, DataOptions), description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
-    with one_line_errors():
-        options, data = parser.parse_args_into_dataclasses()
+    parser = CommandParser(__doc__, (Table3Options, DataOptions))
+
+    def run(given: Namespace) -> None:
+        options, data = parser.parse_dict(vars(given), allow_extra_keys=True)
         if options.dry_run:
             dry_run(check_rows(options.rows), read_scale(options.scale))
             return
         reproduce(options, data)
         PartialState().print((Path(options.output_dir) / "table3.md").read_text(encoding="utf-8"))
+
+    run_command(parser, run)
 
 
 if __name__ == "__main__":

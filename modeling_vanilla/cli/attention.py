@@ -19,8 +19,8 @@ from pathlib import Path
 from transformers.utils import logging
 
 from ..inference import load_translator, translate
-from ..io import decode_lines, write_text
-from ..visualization.attention import KINDS, attention_maps, draw_heat_map, draw_lines, save_figure
+from ..io import decode_lines, write_files
+from ..visualization.attention import KINDS, as_png, attention_maps, draw_heat_map, draw_lines
 from .parser import CommandParser, run_command
 
 # Words of more tokens cannot be read in a picture, and the page grows with their square.
@@ -52,16 +52,13 @@ def visualize(options: Namespace) -> None:
     check_length("target", tokenizer(text_target=target).input_ids)
     maps = attention_maps(model, tokenizer, sentence, target)
     # Every picture is drawn before the first is written: a layer that one kind has and another lacks leaves no file.
-    figures = {}
+    contents = {"attention.html": maps.page(sentence).encode()}
     for kind in options.kind or KINDS:
         layer = len(maps[kind].weights) - 1 if options.layer is None else options.layer
-        figures[f"{kind}-heat.png"] = draw_heat_map(maps[kind], layer, options.head)
-        figures[f"{kind}-lines.png"] = draw_lines(maps[kind], layer, options.head)
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        save_figure(figure, options.output_dir / name)
-    write_text(options.output_dir / "attention.html", maps.page(sentence))
-    print(f"written to {options.output_dir}: attention.html, {', '.join(figures)}")
+        contents[f"{kind}-heat.png"] = as_png(draw_heat_map(maps[kind], layer, options.head))
+        contents[f"{kind}-lines.png"] = as_png(draw_lines(maps[kind], layer, options.head))
+    write_files(options.output_dir, contents)
+    print(f"written to {options.output_dir}: {', '.join(contents)}")
 
 
 def one_sentence(name: str, text: str) -> str:

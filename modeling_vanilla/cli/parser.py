@@ -1,6 +1,7 @@
 """What all commands share: help that keeps the lines of its examples, bad usage in one line, and --debug."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -30,8 +31,16 @@ class CommandParser(HfArgumentParser):
         usage = "%(prog)s [OPTION ...]" if dataclass_types else None
         super().__init__(dataclass_types, usage=usage, description=description, formatter_class=_Help)
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace=None) -> tuple[argparse.Namespace, list]:
+        for word in sys.argv[1:] if args is None else args:
+            try:
+                word.encode()
+            except UnicodeEncodeError:
+                self.error(f"{word!a} is not UTF-8")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see --help\n")
+        self.exit(2, f"error: {' '.join(message.split())}; see --help\n")
 
 
 def run_command(

@@ -43,7 +43,7 @@ from ..inference import load_translator, score_pairs, split_long, word_alignment
 from ..inference.alignment import align_pieces, pharaoh
 from ..inference.scoring import PairScore
 from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
-from ..io import decode_lines, read_lines, whole_file
+from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
 from .parser import CommandParser, run_command
 
@@ -79,7 +79,7 @@ def run(options: Namespace) -> None:
         for name in excluded:
             if getattr(options, mode) and getattr(options, name) is not None:
                 raise ValueError(f"--{name} cannot be combined with --{mode}")
-    if options.output is not None and options.output == options.alignments:
+    if options.output and options.alignments and options.output.resolve() == options.alignments.resolve():
         raise ValueError(f"--output and --alignments are both {options.output}")
     with closed_pipe():
         if options.interactive:
@@ -100,10 +100,10 @@ def translate_file(options: Namespace) -> None:
         best = [[piece[0].text for piece in line] for line in found]
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
-            write_links(align_pieces(model, tokenizer, sources, pieces, best, *settings), alignments)
-        for number, line in enumerate(found):
-            output.write(format_line(number, line, options.nbest))
-        output.flush()
+            links = align_pieces(model, tokenizer, sources, pieces, best, *settings)
+            write(format_links(links), alignments, options.alignments)
+        lines = (format_line(number, line, options.nbest) for number, line in enumerate(found))
+        write(lines, output, options.output)
     if references is not None:
         report_bleu([join_pieces(line) for line in best], references, options.bleu_tokenize)
 
@@ -113,8 +113,7 @@ def translate_interactively(options: Namespace) -> None:
     for number, source in enumerate(input_lines(options)):
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
         (found,) = search(model, tokenizer, pieces, options, show_progress=False)
-        sys.stdout.buffer.write(format_line(number, found, options.nbest))
-        sys.stdout.buffer.flush()
+        write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
 
 
 def score_file(options: Namespace) -> None:
@@ -125,10 +124,10 @@ def score_file(options: Namespace) -> None:
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
-            write_links(word_alignments(model, tokenizer, sources, targets, *settings), alignments)
-        for pair in scores:
-            output.write(f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode())
-        output.flush()
+            links = word_alignments(model, tokenizer, sources, targets, *settings)
+            write(format_links(links), alignments, options.alignments)
+        lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode() for pair in scores)
+        write(lines, output, options.output)
     if scores:
         total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
         report(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")
@@ -160,8 +159,21 @@ def search(model, tokenizer, lines: list[list[str]], options, show_progress: boo
     return translate_pieces_nbest(model, tokenizer, lines, options.nbest, **shared)
 
 
-def write_links(links: Iterable, stream) -> None:
-    stream.writelines(f"{pharaoh(line)}\n".encode() for line in links)
+def write(lines: Iterable[bytes], stream: BinaryIO, path: Path | None) -> None:
+    """Write lines to the stream of a file or, for None, of stdout, which an error of the disk names."""
+    try:
+        with disk_errors(path or Path("stdout")):
+            stream.writelines(lines)
+            stream.flush()
+    except OSError:
+        if path is None:
+            # The rest of the buffer goes nowhere, or Python would report it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+def format_links(links: Iterable) -> Iterator[bytes]:
+    return (f"{pharaoh(line)}\n".encode() for line in links)
 
 
 def format_line(number: int, pieces: list[list[Hypothesis]], nbest: int | None) -> bytes:
@@ -225,6 +237,4 @@ def closed_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # The rest of the buffer goes nowhere, or Python would report it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -12,6 +12,7 @@ import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -172,7 +173,14 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a PNG file, under another name first, so that it is never half-written."""
     with whole_file(path) as part:
-        figure.savefig(part, dpi=120, format="png")
+        part.write_bytes(as_png(figure))
+
+
+def as_png(figure: Figure) -> bytes:
+    """A figure as the content of a PNG file."""
+    stream = BytesIO()
+    figure.savefig(stream, dpi=120, format="png")
+    return stream.getvalue()
 
 
 def head_colours(count: int) -> list[str]:

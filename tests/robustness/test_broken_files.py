@@ -264,7 +264,9 @@ DATA = {
     ("convert fsmt", "fsmt/merges.txt"): {name: DAMAGE[name] for name in ("gone", "not UTF-8", "a folder")},
     ("convert fairseq", "fairseq/model.pt"): {name: way for name, way in DAMAGE.items() if name != "not UTF-8"},
     ("convert fairseq", "fairseq/dict.en.txt"): DAMAGE,
-    ("convert fairseq", "fairseq/bpecodes"): {name: way for name, way in DAMAGE.items() if name not in ("cut", "empty")},
+    ("convert fairseq", "fairseq/bpecodes"): {
+        name: way for name, way in DAMAGE.items() if name not in ("cut", "empty")
+    },
 }
 DATA_CASES = [(program, file, name) for (program, file), ways in DATA.items() for name in ways]
 

@@ -24,7 +24,7 @@ and gold trees in the format that EVALB reads), training/ (the run, with the mod
 import hashlib
 import json
 import time
-from argparse import RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,12 +36,12 @@ from linear import delinearise, is_well_formed
 from nltk import Tree
 from pairs import parsing_tokenizer, source, split_files, training_pairs
 from toy_trees import toy_treebank
-from transformers import HfArgumentParser
 from trees import bracketed, read_treebank, with_tags_of
 
 from modeling_vanilla import VanillaConfig
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.inference import load_translator, translate
-from modeling_vanilla.io import check_unused, one_line_errors, whole_folder, write_json, write_text
+from modeling_vanilla.io import check_unused, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
 SCALES = Path(__file__).resolve().parent / "scales"  # for each scale, its defaults of options and model
@@ -251,14 +251,16 @@ def table(results: dict) -> str:
 
 
 def main() -> None:
-    classes = (ParsingOptions, TrainingOptions, ModelOptions)
-    parser = HfArgumentParser(classes, description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    with one_line_errors():
-        scale = parser.parse_args().scale
-        parser.set_defaults(**json.loads((SCALES / f"{scale}.json").read_text(encoding="utf-8")))
-        options, training, model = parser.parse_args_into_dataclasses()
+    parser = CommandParser(__doc__, (ParsingOptions, TrainingOptions, ModelOptions))
+    scale = parser.parse_known_args()[0].scale
+    parser.set_defaults(**json.loads((SCALES / f"{scale}.json").read_text(encoding="utf-8")))
+
+    def run(given: Namespace) -> None:
+        options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
         reproduce(options, training, model.overrides())
         print((Path(training.output_dir) / "table.md").read_text(encoding="utf-8"))
+
+    run_command(parser, run)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,210 @@
+"""Folders that bring code of their own, given to every command with "y" on its standard input: none of it is run."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from trial import PROGRAMS
+
+MARK = "executed"
+CODE = f"""
+import pathlib
+(pathlib.Path.cwd() / "{MARK}").touch()
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+class Config(PretrainedConfig):
+    model_type = "foreign"
+class Model(PreTrainedModel):
+    config_class = Config
+class Words(PreTrainedTokenizerFast):
+    pass
+def generate(*arguments, **settings):
+    pass
+"""
+
+
+class Command:
+    """What leaves a mark when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, (f"touch {MARK}",)
+
+
+def change(path: Path, **fields) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def config(model_type):
+    """The configuration names the code of the folder for itself and for every kind of model."""
+
+    def spoil(folder):
+        classes = dict.fromkeys(("AutoModel", "AutoModelForSeq2SeqLM", "AutoModelForCausalLM"), "own.Model")
+        change(folder / "config.json", model_type=model_type, auto_map={"AutoConfig": "own.Config", **classes})
+
+    return spoil
+
+
+def tokenizer(folder):
+    names = {"AutoTokenizer": ["own.Words", "own.Words"]}
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text() if path.exists() else "{}")
+    change(path, tokenizer_class="Words", auto_map=names)
+
+
+def tokenizer_by_config(folder):
+    (folder / "tokenizer_config.json").write_text("{}")
+    change(folder / "config.json", auto_map={"AutoTokenizer": ["own.Words", "own.Words"]}, tokenizer_class="Words")
+
+
+def elsewhere(folder):
+    """The code is that of another folder."""
+    change(folder / "config.json", model_type="foreign", auto_map={"AutoConfig": "../evil--own.Config"})
+
+
+def search(folder):
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate" / "generate.py").write_text(CODE)
+    change(folder / "generation_config.json", custom_generate=str(folder))
+
+
+def pipeline(folder):
+    change(folder / "config.json", custom_pipelines={"translation": {"impl": "own.Model", "pt": ["AutoModel"]}})
+
+
+def weights(name):
+    """A pickle in place of the weights."""
+
+    def spoil(folder):
+        (folder / "model.safetensors").unlink()
+        torch.save({"model": Command()}, folder / name)
+
+    return spoil
+
+
+def pickled(folder):
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Command()))
+
+
+def sharded(folder):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "part.bin")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    torch.save({"model": Command()}, folder / "part.bin")
+
+
+def adapter(folder):
+    save_file({"a": torch.zeros(1)}, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "auto_mapping": {"parent_library": "own"}}
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "auto_map": {"AutoModel": "own.Model"}}))
+
+
+def modules(folder):
+    """Names that libraries import, in the working directory too."""
+    for name in ("json", "torch", "sentencepiece", "tiktoken", "sacremoses", "modeling_vanilla", "configuration"):
+        for place in (folder, Path(".")):
+            (place / f"{name}.py").write_text(CODE)
+
+
+TRAPS = {
+    "config": config("foreign"),
+    "config of our type": config("vanilla"),
+    "config of a known type": config("bert"),
+    "config without a type": config(None),
+    "tokenizer": tokenizer,
+    "tokenizer by config": tokenizer_by_config,
+    "elsewhere": elsewhere,
+    "search": search,
+    "pipeline": pipeline,
+    "pickled weights": pickled,
+    "weights of torch": weights("pytorch_model.bin"),
+    "sharded weights": sharded,
+    "adapter": adapter,
+    "modules": modules,
+}
+READERS = {
+    "translate": "model",
+    "translate --score": "model",
+    "attention": "model",
+    "export ctranslate2": "model",
+    "export onnx": "model",
+    "push": "run/model",
+    "average": "run/checkpoint-4",
+    "average --last": "run/checkpoint-4",
+    "train --model": "model",
+    "train --tokenizer": "model",
+    "train --resume": "run/checkpoint-4",
+    "finetune": "model",
+    "convert marian": "marian",
+    "convert fsmt": "fsmt",
+}
+CASES = [(program, trap) for program in READERS for trap in TRAPS]
+CASES.remove(("export onnx", "modules"))  # a folder that is in order, which takes half a minute to export
+
+
+@pytest.mark.parametrize("case", CASES, ids=" - ".join)
+def test_no_code_of_a_folder_is_run(trial, folder, case, monkeypatch):
+    """Where nothing else of it is wrong, the command may do its work."""
+    program, trap = case
+    monkeypatch.chdir(folder)
+    path = folder / READERS[program]
+    if trap == "search" and not (path / "generation_config.json").exists():
+        (path / "generation_config.json").write_text("{}")
+    for file in (path / "own.py", path / "__init__.py"):
+        file.write_text(CODE)
+    TRAPS[trap](path)
+    done = trial.run(PROGRAMS[program].split(), folder, stdin=b"y\n" * 100)
+    assert not list(folder.rglob(MARK))
+    assert "[y/N]" not in done.output + done.errors
+    assert done.code in (0, 2)
+    if done.code == 2:
+        assert len(done.said) == 1 and done.said[0].startswith("error: "), done.errors[-2000:]
+
+
+def spoil_pickles(folder):
+    for file in folder.glob("*.p*t*"):
+        if file.suffix in (".pt", ".pth", ".bin"):
+            file.write_bytes(pickle.dumps(Command()))
+            yield file.name
+
+
+def test_a_checkpoint_of_the_fine_tuning_runs_no_code(trial, folder):
+    words = PROGRAMS["finetune"].split()
+    assert trial.run(words, folder).code == 0
+    spoilt = set(spoil_pickles(folder / "new" / "checkpoint-4"))
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"} <= spoilt
+    words[words.index("--max_steps") + 1] = "6"
+    done = trial.run([*words, "--resume"], folder, stdin=b"y\n" * 100)
+    assert not list(folder.rglob(MARK))
+    assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("file", ["model.pt", "dict.en.txt", "bpecodes"])
+def test_a_pickle_of_fairseq_runs_no_code(trial, folder, file, protocol):
+    (folder / "fairseq" / file).write_bytes(pickle.dumps({"args": Command(), "model": {}}, protocol))
+    done = trial.run(PROGRAMS["convert fairseq"].split(), folder)
+    assert not list(folder.rglob(MARK))
+    assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
+
+
+def test_a_data_set_runs_no_code(trial, folder):
+    """Its folder has a script of its name, as older versions of datasets ran it."""
+    (folder / "data").mkdir()
+    (folder / "data" / "data.py").write_text(CODE)
+    done = trial.run(f"{PROGRAMS['train --tokenizer']} --dataset_name data".split(), folder, stdin=b"y\n" * 100)
+    assert not list(folder.rglob(MARK))
+    assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
+
+
+def test_the_mark_is_made_where_code_is_run(folder, monkeypatch):
+    """What the other tests look for would be there."""
+    monkeypatch.chdir(folder)
+    pickle.loads(pickle.dumps(Command()))
+    assert Path(MARK).exists()
+    Path(MARK).unlink()
+    exec(CODE, {})
+    assert Path(MARK).exists()
