@@ -188,7 +188,8 @@ def write_json(path: Path, value: dict) -> None:
 def write_files(folder: Path, contents: dict[str, bytes]) -> None:
     """Write files of these names to a folder, which is made if need be: all of them or, after an error, none."""
     with new_parents(folder / "file"), ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             part = stack.enter_context(whole_file(folder / name))
             with disk_errors(folder / name):
@@ -313,7 +314,7 @@ def _interrupt(signum: int) -> None:
 
 @contextmanager
 def one_line_errors(debug: bool = False) -> Iterator[None]:
-    """Turn a ValueError or OSError into a line on stderr and exit code 2.
+    """Turn a ValueError, an OSError or a lack of memory into a line on stderr and exit code 2.
 
     Ctrl-C, SIGTERM and SIGHUP become a line and the exit codes 130, 143 and 129, after what is half-written is removed.
     An error in a thread beside the main one becomes a line, too.
@@ -329,10 +330,15 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     try:
         with on_signal(_interrupt):
             yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        message = str(error) or type(error).__name__
+        if isinstance(error, MemoryError | RuntimeError):
+            if "memory" not in message.lower():  # torch's own error for it is a RuntimeError
+                raise
+            message = f"not enough memory: {message.splitlines()[0]}"
         if debug:
             traceback.print_exc()
-        sys.exit(_fail(str(error) or type(error).__name__, 2))
+        sys.exit(_fail(message, 2))
     except KeyboardInterrupt as error:
         sys.exit(_fail(str(error) or "interrupted", 128 + getattr(error, "signum", signal.SIGINT)))
     finally:

@@ -22,6 +22,7 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 
 QUANTIZATIONS = ("float32", "int8")
 POSITIONS = 1024  # CTranslate2 cuts a source there, unless told otherwise
+MOST_POSITIONS = 2**20  # the table has d_model floats for each
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
     "gelu": common_spec.Activation.GELU,
@@ -58,8 +59,8 @@ def to_ctranslate2(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
-    if positions < 1:
-        raise ValueError(f"positions must be at least 1, not {positions}")
+    if not 1 <= positions <= MOST_POSITIONS:
+        raise ValueError(f"positions must be from 1 to {MOST_POSITIONS}, not {positions}")
     _check(model.config)
     spec = _specification(model, positions)
     tokens = _tokens(tokenizer, model.config.vocab_size)
