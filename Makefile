@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: quickstart reproduce test slow check clean
+.PHONY: quickstart reproduce test slow robust check clean
 
 quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
@@ -18,6 +18,9 @@ test: $(READY)  ## the fast tests
 
 slow: $(READY)  ## the tests that take longer
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+
+robust: $(READY)  ## bad input, malicious folders, kills, properties and load of every command, and their figures
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/robustness
 
 check: $(READY)  ## formatting and lint
 	$(BIN)/ruff check .

@@ -142,7 +142,8 @@ READERS = {
     "convert fsmt": "fsmt",
 }
 CASES = [(program, trap) for program in READERS for trap in TRAPS]
-CASES.remove(("export onnx", "modules"))  # a folder that is in order, which takes half a minute to export
+# A folder in which nothing is broken takes half a minute to export; CTranslate2's export loads it in the same way.
+CASES = [case for case in CASES if case[0] != "export onnx" or case[1] in ("config", "tokenizer", "pickled weights")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=" - ".join)
@@ -165,7 +166,7 @@ def test_no_code_of_a_folder_is_run(trial, folder, case, monkeypatch):
 
 
 def spoil_pickles(folder):
-    for file in folder.glob("*.p*t*"):
+    for file in folder.iterdir():
         if file.suffix in (".pt", ".pth", ".bin"):
             file.write_bytes(pickle.dumps(Command()))
             yield file.name

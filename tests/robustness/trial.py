@@ -100,6 +100,14 @@ def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: S
     sys.stdout.flush()
 
 
+def run_apart(work: Callable, *arguments) -> None:
+    """Call a function of a test file in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 class Trial:
     """Runs commands in copies of one folder.
 
