@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from trial import PROGRAMS
 
@@ -199,6 +200,31 @@ def test_a_data_set_runs_no_code(trial, folder):
     done = trial.run(f"{PROGRAMS['train --tokenizer']} --dataset_name data".split(), folder, stdin=b"y\n" * 100)
     assert not list(folder.rglob(MARK))
     assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
+
+
+class Network:
+    """Leaves a mark when this process asks the network, which Hugging Face's libraries are free to do."""
+
+    def __call__(self, event, arguments):
+        constants.HF_HUB_OFFLINE = False
+        if event in ("socket.getaddrinfo", "socket.connect"):
+            Path(MARK).touch()
+
+
+LOCAL = [*READERS, "convert fairseq", "train", "toy_corpus", "table2"]
+LOCAL = [program for program in LOCAL if program not in ("push", "export onnx")]
+
+
+@pytest.mark.parametrize("program", LOCAL)
+def test_no_network_is_asked_unless_something_there_is_named(trial, folder, program):
+    done = trial.run(PROGRAMS[program].split(), folder, hooks=[Network()])
+    assert done.code == 0, done.errors[-2000:]
+    assert not list(folder.rglob(MARK))
+
+
+def test_the_mark_is_made_where_the_network_is_asked(trial, folder):
+    trial.run(PROGRAMS["push"].split(), folder, hooks=[Network()])
+    assert (folder / MARK).exists()
 
 
 def test_the_mark_is_made_where_code_is_run(folder, monkeypatch):
