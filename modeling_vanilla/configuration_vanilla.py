@@ -65,6 +65,8 @@ PRESETS: dict[str, dict] = {
 # The fields that count something: at least 1, or None.
 _COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k"]
 _COUNTS += ["encoder_attention_heads", "decoder_attention_heads", "d_v", "max_position_embeddings", "attention_window"]
+# No model has more, but a damaged configuration may: building it would take all memory, or for ever.
+_MOST, _MOST_LAYERS = 10**8, 1000
 
 
 @strict
@@ -230,7 +232,9 @@ class VanillaConfig(PreTrainedConfig):
 
         for field in _COUNTS:
             value = getattr(self, field)
+            most = _MOST_LAYERS if field.endswith("_layers") else _MOST
             require(value is None or value >= 1, f"{field} must be at least 1, not {value}")
+            require(value is None or value <= most, f"{field} must be at most {most}, not {value}")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
             heads, given = getattr(self, field), None not in (self.d_k, self.d_v)
             require(
