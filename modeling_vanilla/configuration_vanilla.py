@@ -1,5 +1,7 @@
 """The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
+import math
+
 import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -246,7 +248,7 @@ class VanillaConfig(PreTrainedConfig):
             require(0 <= value < 1, f"{field} must be at least 0 and below 1, not {value}")
         for field in ("layer_norm_eps", "init_std"):
             value = getattr(self, field)
-            require(value is None or value > 0, f"{field} must be above 0, not {value}")
+            require(value is None or 0 < value < math.inf, f"{field} must be above 0 and finite, not {value}")
         positions, activation = self.position_embedding_type, self.activation_function
         known = ("sinusoidal", "learned")
         require(positions in known, f"position_embedding_type must be 'sinusoidal' or 'learned', not {positions!r}")

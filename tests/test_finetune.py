@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, TokenBatches, finetune
+from finetune_seq2seq_trainer import FinetuningArguments, FinetuningOptions, TokenBatches, finetune, last_checkpoint
 from helpers import TINY, assert_same_weights, make_tokenizer, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
@@ -129,7 +129,7 @@ def test_what_it_writes(tmp_path, data, make_folder):
     ("change", "message"),
     [
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: the model's own loss is smoothed already"),
-        ({"resume": True}, "No valid checkpoint"),
+        ({"resume": True}, "holds no checkpoint"),
         ({"validation_file": None}, "no validation data"),
         ({"output_dir": str(Path(__file__).parent)}, "holds something already|is not empty"),
     ],
@@ -142,3 +142,32 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, data, make_fo
     with pytest.raises(ValueError, match=message):
         finetune(data, options, arguments)
     assert not list(tmp_path.rglob("run/*"))
+
+
+def test_a_checkpoint_that_was_not_finished_is_passed_over(tmp_path):
+    """Trainer writes trainer_state.json last."""
+    for step, state in ((2, "{}"), (10, "{}"), (12, '{"epo'), (14, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    for step in (2, 10):
+        shutil.rmtree(tmp_path / f"checkpoint-{step}")
+    assert last_checkpoint(tmp_path) is None  # begins again
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"max_steps": -5},
+        {"num_train_epochs": -3},
+        {"learning_rate": float("inf")},
+        {"save_steps": 0},
+        {"metric_for_best_model": "foo"},
+        {"gradient_accumulation_steps": 0},
+    ],
+    ids=str,
+)
+def test_settings_that_train_nothing_are_refused(tmp_path, setting):
+    with pytest.raises(ValueError, match=f"^{next(iter(setting))} must be "):
+        arguments_for(tmp_path, **setting)
