@@ -84,6 +84,7 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
             (above_0, lambda value: 0 < value < math.inf, "above 0 and finite"),
             (not_below_0, lambda value: 0 <= value < math.inf, "at least 0 and finite"),
             (("adam_beta1", "adam_beta2"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
+            (("predict_with_generate",), bool, "true, as BLEU is that of generated text"),
             (("metric_for_best_model",), lambda value: value.removeprefix("eval_") in ("bleu", "loss"), "bleu or loss"),
         ):
             for name in names:

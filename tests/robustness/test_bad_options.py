@@ -177,13 +177,12 @@ USAGE = {
     },
     "finetune_seq2seq_trainer": {
         "": "model",
-        "--model model": "output_dir",
+        "--model model": "no training data",
         "--model model --output_dir new": "no training data",
         "--model model --output_dir new --train_file train.jsonl": "validation",
         f"--model model --output_dir new {DATA} --resume": "resume",
         f"--model model --output_dir model {DATA} --resume": "resume",
         f"--model model --output_dir new {DATA} --none": "--none",
-        f"--model model --output_dir new {DATA} --fp16 --use_cpu": "fp16",
         f"--model model --output_dir new {DATA} --save_strategy no": "save_strategy",
         f"--model model --output_dir new {DATA} --eval_steps 3 --save_steps 2": "steps",
         f"--model model --output_dir new {DATA} --no_predict_with_generate": "predict_with_generate",
@@ -193,7 +192,7 @@ USAGE = {
     "figures": {"--none": "--none"},
     "table1": {"--none": "--none"},
     "table2": {"": "output_dir", "--none --output_dir new": "--none"},
-    "table3": {"--none": "--none"},
+    "table3": {"": "output_dir", "--output_dir new --none": "--none"},
     "report": {"--none": "--none"},
 }
 USAGES = [(program, line, names) for program, lines in USAGE.items() for line, names in lines.items()]

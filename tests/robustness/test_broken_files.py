@@ -198,6 +198,7 @@ SAYS = {
     for name in SEARCH
     if name not in DAMAGE | JSON
 }
+SAYS["attention"] = ("attn_implementation",)
 # What a program does not read: it works as if nothing were wrong.
 UNREAD = {
     ("translate --score", "generation_config.json"),
