@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: quickstart reproduce test slow robust check clean
+.PHONY: quickstart reproduce test slow robust check docs clean
 
 quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
@@ -26,8 +26,11 @@ check: $(READY)  ## formatting and lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+docs: $(READY)  ## the site in site/, without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv runs build site *.egg-info
 
 # torch comes first and alone: the pinned version is taken as it stands, and what needs torch then finds it there.
 $(READY): setup.py constraints.txt

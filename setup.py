@@ -18,10 +18,19 @@ train = [
 export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
 reproduce = [*train, "nltk>=3.9"]
+docs = [
+    *train,
+    *export,
+    "ipykernel>=6.29",
+    "latex2mathml>=3.77",
+    "mkdocs-material>=9.6",
+    "mkdocstrings[python]>=0.30",
+    "nbclient>=0.10",
+]
 test = [
     *reproduce,
-    *export,
     *convert,
+    *docs,
     "evaluate[evaluator]>=0.4.5",
     "hypothesis>=6.100",
     "parameterized>=0.9",
@@ -62,5 +71,12 @@ setup(
         "safetensors>=0.5",
         "filelock>=3.13",
     ],
-    extras_require={"train": train, "export": export, "convert": convert, "reproduce": reproduce, "test": test},
+    extras_require={
+        "train": train,
+        "export": export,
+        "convert": convert,
+        "reproduce": reproduce,
+        "docs": docs,
+        "test": test,
+    },
 )

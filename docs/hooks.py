@@ -1,0 +1,31 @@
+"""What mkdocs calls when it builds the site: pages that are made from the code, and formulas without JavaScript."""
+
+import html
+import re
+
+import paper
+import reference
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File
+
+# What pymdownx.arithmatex leaves of $...$ and $$...$$.
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_files(files, config):
+    """Add the reference, and put the executed pages of the paper in the place of their sources."""
+    made = reference.pages() | paper.pages()
+    for path, content in made.items():
+        if (source := files.get_file_from_path(path)) is not None:
+            files.remove(source)
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_content(content, page, config, files):
+    """Formulas as MathML, which browsers draw by themselves."""
+    return FORMULA.sub(lambda found: _mathml(found[2], "block" if found[1] == "div" else "inline"), content)
+
+
+def _mathml(formula: str, display: str) -> str:
+    return convert(html.unescape(formula).strip(), display=display)

@@ -1,0 +1,99 @@
+"""The paper beside the code, of one source: docs/paper.md, with docs/paper.ko.md as its text in Korean.
+
+    python docs/paper.py    # writes examples/notebooks/paper.ipynb and paper.ko.ipynb anew
+
+The notebooks hold no outputs. The pages of the site are the notebook, executed as the site is built.
+"""
+
+import base64
+import re
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = {name: ROOT / f"examples/notebooks/{name}.ipynb" for name in ("paper", "paper.ko")}
+CODE = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+PLACE = "<!-- code -->\n"  # where the text in Korean has the next block of code
+# Where the package is there already, as in this repository, nothing is installed.
+INSTALL = """\
+import importlib.util
+
+if importlib.util.find_spec("modeling_vanilla") is None:  # as on Colab
+    %pip install --quiet "modeling-vanilla[train]"
+"""
+
+
+def parts(name: str) -> tuple[list[str], list[str]]:
+    """The texts of a page and the blocks of code between them; there is one text more than blocks.
+
+    Raises:
+        ValueError: if a translation has another number of blocks.
+    """
+    source = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
+    texts, blocks = CODE.split(source)[::2], CODE.findall(source)
+    if name != "paper":
+        texts = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8").split(PLACE)
+        if len(texts) != len(blocks) + 1:
+            raise ValueError(f"docs/{name}.md has {len(texts) - 1} places for code, docs/paper.md {len(blocks)} blocks")
+    return texts, blocks
+
+
+def notebook(name: str):
+    """A page as a notebook without outputs."""
+    texts, blocks = parts(name)
+    cells = [new_markdown_cell(texts[0].strip()), new_code_cell(INSTALL.strip())]
+    for block, text in zip(blocks, texts[1:], strict=True):
+        cells += [new_code_cell(block.strip()), new_markdown_cell(text.strip())]
+    cells = [cell for cell in cells if cell.source]
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"  # by default random
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+def execute(name: str = "paper"):
+    """The notebook with the outputs of its cells.
+
+    Raises:
+        CellExecutionError: if a cell fails.
+    """
+    return NotebookClient(notebook(name), timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
+
+
+def pages() -> dict[str, str | bytes]:
+    """The Markdown of each page, and the pictures on them, by path. The code is run once, for all languages."""
+    outputs = [cell.outputs for cell in execute().cells if cell.cell_type == "code"][1:]
+    found = {}
+    for name in NOTEBOOKS:
+        texts, blocks = parts(name)
+        page = [texts[0]]
+        for number, (block, text) in enumerate(zip(blocks, texts[1:], strict=True)):
+            # Instead of the call that shows a part of the package: the part.
+            page += [] if block.startswith("show(") else [f"```python\n{block}```\n"]
+            heading = re.findall(r"^#+ (.+)$", "".join(texts[: number + 1]), re.MULTILINE)[-1]
+            for index, output in enumerate(outputs[number]):
+                if output.get("name") == "stderr":
+                    continue
+                picture = f"pictures/paper-{number}-{index}.png"
+                page.append(_markdown(output, heading, picture))
+                if "image/png" in output.get("data", {}):
+                    found[picture] = base64.b64decode(output.data["image/png"])
+            page.append(text)
+        found[f"{name}.md"] = "\n".join(page)
+    return found
+
+
+def _markdown(output, heading: str, picture: str) -> str:
+    """An output of a cell as Markdown."""
+    data = output.get("data", {"text/plain": output.get("text")})
+    if "image/png" in data:
+        return f"![{heading}]({picture})\n"
+    return data.get("text/markdown") or "```text\n" + data["text/plain"].rstrip() + "\n```\n"
+
+
+if __name__ == "__main__":
+    for name, path in NOTEBOOKS.items():
+        nbformat.write(notebook(name), path)

@@ -1,0 +1,111 @@
+"""The pages of the reference: every option of every command, and every public name of the package."""
+
+import importlib
+import inspect
+from argparse import SUPPRESS, Action
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from unittest.mock import patch
+
+from modeling_vanilla.__main__ import COMMANDS
+from modeling_vanilla.cli.parser import CommandParser
+
+# Of each page its title and its modules, whose names follow one another.
+PAGES = {
+    "model": (
+        "Model",
+        ["", "attention_vanilla", "layers_vanilla", "loss_vanilla", "generation_vanilla", "splitting_vanilla"],
+    ),
+    "inference": ("Inference", ["inference"]),
+    "training": (
+        "Training",
+        [
+            "training",
+            *(f"training.{name}" for name in ("tokenizer", "reading", "batching", "optimization", "averaging")),
+            *(f"training.{name}" for name in ("metrics", "cost")),
+        ],
+    ),
+    "interop": ("Other libraries", ["interop", "interop.ctranslate2", "interop.onnx", "interop.folders"]),
+    "visualization": ("Pictures", ["visualization"]),
+    "hub": ("The Hub", ["hub.publishing", "hub.model_card"]),
+}
+
+
+def pages() -> dict[str, str]:
+    """The Markdown of each page by its path."""
+    names = {f"reference/{name}.md": _names_page(*page) for name, page in PAGES.items()}
+    return {"reference/commands.md": _commands_page(), **names}
+
+
+def public_names(module: str) -> list[str]:
+    """The full names of what a module offers: its __all__ or, where it has none, what it defines without underscore."""
+    full = f"modeling_vanilla.{module}".rstrip(".")
+    found = importlib.import_module(full)
+
+    def defined_here(name: str) -> bool:
+        value = getattr(found, name)
+        kind = inspect.isclass(value) or inspect.isfunction(value)
+        return kind and value.__module__ == full and not name.startswith("_")
+
+    names = getattr(found, "__all__", None) or [name for name in vars(found) if defined_here(name)]
+    return [f"{full}.{name}" for name in names]
+
+
+def _names_page(title: str, modules: list[str]) -> str:
+    parts = [f"# {title}"]
+    for module in modules:
+        full = f"modeling_vanilla.{module}".rstrip(".")
+        parts += [f"`from {full} import ...`", (importlib.import_module(full).__doc__ or "").strip()]
+        parts += [_name(name) for name in public_names(module)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _name(name: str) -> str:
+    """mkdocstrings' directive for a name. The fields of options have their text in the code, where it finds none."""
+    module, _, own = name.rpartition(".")
+    value = getattr(importlib.import_module(module), own)
+    if not (is_dataclass(value) and any("help" in field.metadata for field in fields(value))):
+        return f"::: {name}"
+    directive = f"::: {name}\n    options:\n      members: false\n      show_signature: false"
+    options = (f"`{field.name}` = {field.default!r}\n:   {field.metadata['help']}" for field in fields(value))
+    return "\n\n".join([directive, *options]).replace("%%", "%")
+
+
+def _commands_page() -> str:
+    parts = ["# Commands", "`vanilla COMMAND --help` shows the same.", "## Overview"]
+    parts += [f"[`vanilla {name}`](#vanilla-{name})\n:   {what}" for name, what in COMMANDS.items()]
+    for name in COMMANDS:
+        parser = _parser(name)
+        parts += [f"## vanilla {name} {{#vanilla-{name}}}", _description(parser.description)]
+        parts += [_option(action) for action in parser._actions if action.help != SUPPRESS]
+    return "\n\n".join(parts) + "\n"
+
+
+def _parser(command: str) -> CommandParser:
+    """The parser that the command makes, caught as it is about to print its help."""
+    found = []
+    with patch.object(CommandParser, "print_help", lambda self, *_: found.append(self)), suppress(SystemExit):
+        importlib.import_module(f"modeling_vanilla.cli.{command}").main(["--help"])
+    return found[0]
+
+
+def _description(text: str) -> str:
+    """The docstring of a command: what is indented in it is a block of its own, all else flows."""
+    blocks = []
+    for block in text.strip().split("\n\n"):
+        if block.startswith("    "):
+            blocks.append("```text\n" + inspect.cleandoc("\n" + block) + "\n```")
+        else:
+            blocks.append(block.replace("<", "&lt;").replace("*", "\\*"))
+    return "\n\n".join(blocks)
+
+
+def _option(action: Action) -> str:
+    names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.metavar or action.dest}`"
+    words = f" `{action.metavar or action.dest.upper()}`" if action.option_strings and action.nargs != 0 else ""
+    if action.choices:
+        words = " " + " or ".join(f"`{choice}`" for choice in action.choices)
+    text = (action.help or "").replace("%%", "%").replace("<", "&lt;")
+    if action.default not in (None, False, SUPPRESS) and "%(default)" not in text:
+        text += f" Default: `{action.default}`."
+    return f"{names}{words}\n:   {text.replace('%(default)s', str(action.default))}"

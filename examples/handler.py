@@ -1,0 +1,22 @@
+"""handler.py of a model on Hugging Face Inference Endpoints: put it beside the weights of the model's repository.
+
+A request is {"inputs": TEXT or [TEXT, ...], "parameters": {...}}, the parameters those of pipeline("translation"); the
+answer is [{"translation_text": TEXT}, ...].
+"""
+
+from typing import Any
+
+import torch
+from transformers import pipeline
+
+
+class EndpointHandler:
+    """What the endpoint makes once, with the folder of the model, and calls with each request."""
+
+    def __init__(self, path: str = ""):
+        device = 0 if torch.cuda.is_available() else -1
+        # The code that it trusts lies in the same folder as this file.
+        self.translator = pipeline("translation", model=path, trust_remote_code=True, device=device)
+
+    def __call__(self, data: dict[str, Any]) -> list[dict[str, str]]:
+        return self.translator(data["inputs"], **data.get("parameters", {}))
