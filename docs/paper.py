@@ -72,7 +72,8 @@ def pages() -> dict[str, str | bytes]:
         page = [texts[0]]
         for number, (block, text) in enumerate(zip(blocks, texts[1:], strict=True)):
             # Instead of the call that shows a part of the package: the part.
-            page += [] if block.startswith("show(") else [f"```python\n{block}```\n"]
+            code = re.sub(r"^show\(.*\n", "", block, flags=re.MULTILINE).strip()
+            page += [f"```python\n{code}\n```\n"] if code else []
             heading = re.findall(r"^#+ (.+)$", "".join(texts[: number + 1]), re.MULTILINE)[-1]
             for index, output in enumerate(outputs[number]):
                 if output.get("name") == "stderr":

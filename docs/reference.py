@@ -66,9 +66,10 @@ def _name(name: str) -> str:
     value = getattr(importlib.import_module(module), own)
     if not (is_dataclass(value) and any("help" in field.metadata for field in fields(value))):
         return f"::: {name}"
-    directive = f"::: {name}\n    options:\n      members: false\n      show_signature: false"
-    options = (f"`{field.name}` = {field.default!r}\n:   {field.metadata['help']}" for field in fields(value))
-    return "\n\n".join([directive, *options]).replace("%%", "%")
+    hidden = ("members", "show_signature", "show_attribute_values")
+    directive = f"::: {name}\n    options:\n" + "\n".join(f"      {option}: false" for option in hidden)
+    options = (f"`{field.name}`, by default {field.default!r}\n:   {field.metadata['help']}" for field in fields(value))
+    return "\n\n".join([directive, *map(_plain, options)])
 
 
 def _commands_page() -> str:
@@ -77,7 +78,7 @@ def _commands_page() -> str:
     for name in COMMANDS:
         parser = _parser(name)
         parts += [f"## vanilla {name} {{#vanilla-{name}}}", _description(parser.description)]
-        parts += [_option(action) for action in parser._actions if action.help != SUPPRESS]
+        parts += [_option(action) for action in parser._actions if action.dest != "help"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -96,16 +97,22 @@ def _description(text: str) -> str:
         if block.startswith("    "):
             blocks.append("```text\n" + inspect.cleandoc("\n" + block) + "\n```")
         else:
-            blocks.append(block.replace("<", "&lt;").replace("*", "\\*"))
+            blocks.append(_plain(block))
     return "\n\n".join(blocks)
 
 
 def _option(action: Action) -> str:
-    names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.metavar or action.dest}`"
-    words = f" `{action.metavar or action.dest.upper()}`" if action.option_strings and action.nargs != 0 else ""
+    """One option: its name (transformers adds a spelling with hyphens, which is left out), its value, its help."""
+    name = action.option_strings[0] if action.option_strings else action.metavar or action.dest
+    value = action.metavar if action.option_strings and action.nargs != 0 else None
     if action.choices:
-        words = " " + " or ".join(f"`{choice}`" for choice in action.choices)
-    text = (action.help or "").replace("%%", "%").replace("<", "&lt;")
-    if action.default not in (None, False, SUPPRESS) and "%(default)" not in text:
-        text += f" Default: `{action.default}`."
-    return f"{names}{words}\n:   {text.replace('%(default)s', str(action.default))}"
+        value = " or ".join(map(str, action.choices))
+    text = (action.help or "").replace("%(default)s", str(action.default))
+    if action.default not in (None, False, SUPPRESS) and text == action.help:
+        text += f" (default: {action.default})"
+    return f"`{name}`" + (f" `{value}`" if value else "") + f"\n:   {_plain(text)}"
+
+
+def _plain(text: str) -> str:
+    """Text of the code as Markdown that looks like it: no tags, no emphasis; argparse writes % twice."""
+    return text.replace("%%", "%").replace("<", "&lt;").replace("*", "\\*")
