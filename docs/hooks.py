@@ -27,5 +27,11 @@ def on_page_content(content, page, config, files):
     return FORMULA.sub(lambda found: _mathml(found[2], "block" if found[1] == "div" else "inline"), content)
 
 
+def on_post_page(output, page, config):
+    """Say which language a page is in."""
+    korean = page.file.src_uri.endswith(".ko.md")
+    return output.replace('<html lang="en"', '<html lang="ko"', 1) if korean else output
+
+
 def _mathml(formula: str, display: str) -> str:
     return convert(html.unescape(formula).strip(), display=display)

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {name: ROOT / f"examples/notebooks/{name}.ipynb" for name in ("paper", "paper.ko")}
 CODE = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-PLACE = "<!-- code -->\n"  # where the text in Korean has the next block of code
+PLACE = "<!-- code -->\n"  # where a translation has the next block of code
 # Where the package is there already, as in this repository, nothing is installed.
 INSTALL = """\
 import importlib.util
