@@ -53,10 +53,11 @@ def fused_smoothed_cross_entropy(
 ) -> torch.Tensor:
     """smoothed_cross_entropy(hidden @ weight.T, labels, ...), with only CHUNK_ROWS rows of the logits in memory.
 
+    The other arguments are those of smoothed_cross_entropy.
+
     Args:
         hidden: (..., D), the decoder's output.
         weight: (V, D), the output projection.
-        The other arguments are those of smoothed_cross_entropy.
     """
     device_type = hidden.device.type
     autocast = torch.is_autocast_enabled(device_type)

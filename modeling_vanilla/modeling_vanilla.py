@@ -399,17 +399,17 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the target, and the loss if there are labels.
 
+        The other arguments and the other fields of the output are those of VanillaModel.forward.
+
         Args:
             labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
                 input is made from them if it is not given.
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
-            The other arguments are those of VanillaModel.forward.
 
         Returns:
             loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
             logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the fused loss never
                 holds the whole matrix.
-            The other fields are those of VanillaModel.forward.
         """
         if labels is not None:
             use_cache = False
