@@ -407,9 +407,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
 
         Returns:
-            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
-            logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the fused loss never
-                holds the whole matrix.
+            - loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
+            - logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the fused loss never
+              holds the whole matrix.
         """
         if labels is not None:
             use_cache = False
