@@ -1,40 +1,57 @@
-# Each target sets up what it needs in .venv, once. On a fresh machine Python 3.11 and make are enough.
+# Each target installs what it needs into .venv, once. On a fresh machine Python 3.11 and make are enough.
+#   make test PYTHON=python3.12      another Python, 3.11 to 3.13
+#   make test TORCH=2.13.0           another version of torch, or the URL of an index with the build for your device
 # The tests are dealt out to two processes of one thread: their models are too small for two threads.
 PYTHON ?= python3.11
-BIN := .venv/bin
-READY := .venv/installed
+TORCH ?=
+TORCH_INDEX = $(if $(findstring ://,$(TORCH)),$(TORCH))
+TORCH_VERSION = $(if $(TORCH_INDEX),,$(TORCH))
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart reproduce test slow robust check docs clean
+.PHONY: quickstart reproduce test slow robust floor check docs clean
 
-quickstart: $(READY)  ## train on the embedded corpus, save, load, translate
+quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
 	$(BIN)/python examples/quickstart.py
 
-reproduce: $(READY)  ## every table and figure of the paper at smoke scale, and a report
+reproduce: $(VENV)/test  ## every table and figure of the paper at smoke scale, and a report
 	$(BIN)/python examples/reproduce/report.py
 
-test: $(READY)  ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(VENV)/test  ## the fast tests
+	$(PYTEST)
 
-slow: $(READY)  ## the tests that take longer
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+slow: $(VENV)/test  ## the tests that take longer
+	$(PYTEST) -m slow
 
-robust: $(READY)  ## bad input, malicious folders, kills, properties and load of every command, and their figures
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests/robustness
+robust: $(VENV)/test  ## bad input, malicious folders, kills, properties and load of every command, and their figures
+	$(PYTEST) -m slow tests/robustness
 
-check: $(READY)  ## formatting and lint
+floor:  ## the fast tests under the oldest versions that setup.py allows
+	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt
+
+check: $(VENV)/test  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
-docs: $(READY)  ## the site in site/, without the network
+docs: $(VENV)/test  ## the site in site/, without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv runs build site *.egg-info
+	rm -rf .venv .venv-floor runs build site *.egg-info
 
-# torch comes first and alone: the pinned version is taken as it stands, and what needs torch then finds it there.
-$(READY): setup.py constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+# torch comes first and alone: the version or build is taken as it stands, and what needs torch then finds it there.
+$(VENV)/torch: $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	sed '$(if $(TORCH_VERSION),s/^torch==.*/torch==$(TORCH_VERSION)/)' $(CONSTRAINTS) > $(VENV)/constraints.txt
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	touch $@
+
+$(VENV)/train $(VENV)/test: $(VENV)/%: setup.py $(VENV)/torch
+	$(PIP) --editable ".[$*]"
+	du --summarize --human-readable $(VENV)
 	touch $@

@@ -10,14 +10,14 @@ version = re.search(r'^__version__ = "(.+)"$', (here / "modeling_vanilla/__init_
 
 train = [
     "accelerate>=1.10",
-    "datasets>=4.4",
+    "datasets>=4.4.1",
     "sacrebleu>=2.5",
     "matplotlib>=3.9",
     "tensorboard>=2.18",
 ]
-export = ["ctranslate2>=4.6", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
-reproduce = [*train, "nltk>=3.9"]
+reproduce = [*train, "nltk>=3.9.1"]
 docs = [
     *train,
     *export,
@@ -36,8 +36,9 @@ test = [
     "parameterized>=0.9",
     "peft>=0.18",
     "pytest>=8",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.6.1",
     "markdown-it-py>=3",
+    "mypy>=1.18",
     "ruff>=0.15",
 ]
 
@@ -61,15 +62,15 @@ setup(
     project_urls={"Paper": "https://arxiv.org/abs/1706.03762"},
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
     # The model card is the template that every saved model folder is filled from.
-    package_data={"modeling_vanilla": ["hub/model_card.md", "visualization/*.html"]},
+    package_data={"modeling_vanilla": ["py.typed", "hub/model_card.md", "visualization/*.html"]},
     entry_points={"console_scripts": ["vanilla = modeling_vanilla.__main__:main"]},
     python_requires=">=3.11",
     install_requires=[
-        "torch>=2.11",
-        "transformers>=5.10,<6",
-        "tokenizers>=0.22",
-        "safetensors>=0.5",
-        "filelock>=3.13",
+        "torch>=2.13",
+        "transformers>=5.10.1,<6",
+        "tokenizers>=0.22.1",
+        "safetensors>=0.6.2",
+        "filelock>=3.16.1",
     ],
     extras_require={
         "train": train,

@@ -111,7 +111,8 @@ def top_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torc
     """
     if score.device.type != "cpu":
         sums = (score[..., None] + log_probs).flatten(1)
-        return tuple(sums.topk(min(k, sums.shape[1])))
+        top = sums.topk(min(k, sums.shape[1]))
+        return top.values, top.indices
     batch_size, beams, vocabulary = log_probs.shape
     blocks = vocabulary // BLOCK
     rest = torch.arange(blocks * BLOCK, vocabulary, device=score.device)  # too few for a block

@@ -13,6 +13,7 @@ from numbers import Integral, Real
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
@@ -67,7 +68,7 @@ LEAST |= {"max_extra_tokens": 0, "min_length": 0, "min_new_tokens": 0}
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
-def check_search_settings(config: VanillaConfig, generation_config: GenerationConfig, **given) -> None:
+def check_search_settings(config: PreTrainedConfig, generation_config: GenerationConfig, **given) -> None:
     """Check the settings of a search.
 
     At most MAX_BEAMS beams and an alpha from -MAX_ALPHA to MAX_ALPHA are taken.

@@ -78,8 +78,9 @@ def source_limit(model: PreTrainedModel, max_source_tokens: int = MAX_SOURCE_TOK
     if max_source_tokens < MIN_SOURCE_TOKENS:
         raise ValueError(f"max_source_tokens must be at least {MIN_SOURCE_TOKENS}, not {max_source_tokens}")
     positions = getattr(model.config, "max_position_embeddings", None)
-    endless = positions is None or getattr(model.config, "position_embedding_type", None) == "sinusoidal"
-    return max_source_tokens if endless else min(max_source_tokens, positions)
+    if positions is None or getattr(model.config, "position_embedding_type", None) == "sinusoidal":
+        return max_source_tokens
+    return min(max_source_tokens, positions)
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, text: str, limit: int, target: int) -> list[str]:
@@ -101,7 +102,8 @@ def _cut(tokenizer: PreTrainedTokenizerBase, text: str, cuts: Sequence[re.Patter
     """Cut a text at the first of `cuts`, a part that is still too long at the next, and join parts up to `limit`."""
     ends = [match.end() for match in cuts[0].finditer(text)]
     parts = [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
-    pieces, sizes = [], []
+    pieces: list[str] = []
+    sizes: list[int] = []
     # Tokens add up: every part but one has an EOS too many, and a blank at its end is the start of the next word.
     for part, size in zip(parts, _count(tokenizer, [part.removesuffix(" ") for part in parts]), strict=True):
         if pieces and sizes[-1] + size - 1 <= limit:

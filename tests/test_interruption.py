@@ -53,6 +53,8 @@ def train(arguments, cache, log, faults):
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
+    for number in (signal.SIGINT, signal.SIGHUP):  # which a shell lets its background ignore
+        signal.signal(number, signal.SIG_DFL)
     datasets.config.HF_DATASETS_CACHE = str(cache)
     for fault in faults:
         sys.addaudithook(fault)

@@ -305,8 +305,19 @@ def test_an_error_of_the_program_keeps_its_traceback():
         fail(KeyError("name"))
 
 
+@pytest.fixture
+def heeded():
+    """No signal is ignored, as a shell has it for what it starts in the background."""
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_removes_what_is_half_written(tmp_path, name, code):
+def test_a_signal_removes_what_is_half_written(tmp_path, heeded, name, code):
     def wait():
         with files.one_line_errors(), files.whole_file(tmp_path / "file") as part:
             part.touch()
@@ -317,7 +328,7 @@ def test_a_signal_removes_what_is_half_written(tmp_path, name, code):
     assert tree(tmp_path) == {} and signal.getsignal(getattr(signal, name)) == before
 
 
-def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing():
+def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing(heeded):
     received = []
 
     def send():

@@ -99,8 +99,8 @@ def align_pieces(
         pieces: of each source, as `split_long` gives them.
         targets: the translation of each piece; joined by blanks they are the text's.
     """
-    flat = (list(itertools.chain.from_iterable(side)) for side in (pieces, targets))
-    links = regroup(word_alignments(model, tokenizer, *flat, layer, tokens_per_batch), pieces)
+    flat_pieces, flat_targets = (list(itertools.chain.from_iterable(side)) for side in (pieces, targets))
+    links = regroup(word_alignments(model, tokenizer, flat_pieces, flat_targets, layer, tokens_per_batch), pieces)
     return [join_links(*text) for text in zip(sources, pieces, targets, links, strict=True)]
 
 

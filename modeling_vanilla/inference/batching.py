@@ -50,8 +50,8 @@ def pair_batches(
     with tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
         for rows in batches_by_length(lengths, tokens_per_batch):
             inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
-            labels = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
-            labels = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=tokenizer.pad_token_id)
+            ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
+            labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
             labels = labels.to(model.device)
             decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
             yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels

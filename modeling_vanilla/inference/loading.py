@@ -25,7 +25,7 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_translator(
-    folders: Sequence[str | Path], device: str = "cpu", dtype: torch.dtype = torch.float32
+    folders: Sequence[str | Path], device: str = "cpu", dtype: torch.dtype | str = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
@@ -51,9 +51,9 @@ def load_translator(
                 f"vocabulary: {folders[0]} and {folder} have different ones, "
                 f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
             )
-    models = [load_model(Path(folder), dtype) for folder in folders]
+    models = [load_model(Path(folder), dtype).to(device) for folder in folders]  # type: ignore[arg-type]
     model = models[0] if len(models) == 1 else Ensemble(models)
-    return model.to(device).eval(), tokenizers[0]
+    return model.eval(), tokenizers[0]
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -131,7 +131,7 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
     of = f"vocabulary: the tokenizer of {folder}"
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"{of} has {len(tokenizer)} tokens, the model {config.vocab_size}")
-    vocabulary, tokens = tokenizer.get_vocab(), {}
+    vocabulary, tokens = tokenizer.get_vocab(), dict[int, str]()
     for token, number in vocabulary.items():
         if number in tokens:
             raise ValueError(f"{of} has one id, {number}, for both {tokens[number]!r} and {token!r}")
@@ -155,7 +155,7 @@ def check_finite(source: str | Path, weights: Iterable[tuple[str, torch.Tensor]]
             raise ValueError(f"{source}: the weight {name} has values that are NaN or infinite")
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(folder: Path, dtype: torch.dtype | str = torch.float32) -> PreTrainedModel:
     """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
     _check_files(folder)
     settings = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True, **_LOCAL}

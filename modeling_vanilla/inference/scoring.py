@@ -56,7 +56,7 @@ def score_token_ids(
     show_progress: bool,
 ) -> list[PairScore]:
     """As `score_pairs`, of pairs that are token ids already, the final EOS among them."""
-    scores: list[PairScore | None] = [None] * len(sources)
+    scores = [PairScore(0.0, 0)] * len(sources)
     for rows, inputs, labels in pair_batches(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
         with torch.inference_mode():
             logits = model(**inputs, use_cache=False).logits.float()

@@ -120,11 +120,11 @@ def translate_pieces_nbest(
         sources += [source for source in ids for _ in range(nbest)]
         targets += [_without_padding(sequence, tokenizer) for sequence in output[:, 1:].tolist()]
     scores = score_token_ids(model, tokenizer, sources, targets, tokens_per_batch, show_progress=False)
-    hypotheses = [[] for _ in texts]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in texts]
     for row, target, score in zip(rows, targets, scores, strict=True):
         penalty = length_penalty(score.tokens, 1.0 if alpha is None else alpha, formula)
-        text = tokenizer.decode(target, skip_special_tokens=True)
-        hypotheses[row].append(Hypothesis(text, score.log_prob / penalty))
+        text = str(tokenizer.decode(target, skip_special_tokens=True))
+        hypotheses[row].append(Hypothesis(text, score.log_prob / float(penalty)))
     ranked = [sorted(found, key=lambda one: -one.score) or [Hypothesis("", 0.0)] for found in hypotheses]
     return regroup(ranked, pieces)
 

@@ -151,7 +151,7 @@ def load_progress(checkpoint: Path) -> dict:
 
 def load_optimizer(checkpoint: Path, model, optimizer) -> None:
     """Give the optimizer the moments that save_checkpoint has written."""
-    state: dict[str, dict] = {}
+    state: dict = {}
     for name, value in load_file(checkpoint / OPTIMIZER).items():
         parameter, key = name.rsplit("/", 1)
         state.setdefault(parameter, {})[key] = value

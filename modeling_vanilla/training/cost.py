@@ -95,7 +95,7 @@ def _product_seconds(size: int, device: torch.device, dtype: torch.dtype) -> flo
         return time.perf_counter() - start
 
     one_product()  # the first one also sets up libraries and memory
-    seconds = []
+    seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds) < 0.1:
         seconds.append(one_product())
     return median(seconds)

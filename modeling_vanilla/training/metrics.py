@@ -51,7 +51,7 @@ def translation_scores(
 
 
 def compound_split_bleu(
-    predictions: Sequence[str], reference_streams: Sequence[Sequence[str | None]], tokenize: str
+    predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str
 ) -> tuple[float, str]:
     """The BLEU that the paper reports for English-German, tokenised, compounds split at hyphens, and its signature.
 
@@ -77,7 +77,7 @@ def compound_split_bleu(
     def prepare(text: str | None) -> str | None:
         return text and split_compounds(words(text if tokenize == "none" else _MOSES_ONLY.sub(r" \1 ", text)))
 
-    streams = [[prepare(text) for text in stream] for stream in reference_streams]
+    streams: list[list] = [[prepare(text) for text in stream] for stream in reference_streams]
     score = metric.corpus_score([prepare(text) for text in predictions], streams)
     cut = "none" if tokenize == "none" else f"moses-like-{tokenize}"
     return score.score, str(metric.get_signature()).replace("tok:none", f"tok:{cut}+compound-split")
@@ -98,7 +98,7 @@ def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
         raise ValueError(f'{name}: {tokenize!r} is neither "{TOKENIZE}" nor "none"')
 
 
-def _reference_streams(predictions, references) -> list[list[str | None]]:
+def _reference_streams(predictions, references) -> list[list]:
     """References as sacreBLEU takes them: the first of every sentence, the second of every sentence, and so on."""
     if len(predictions) != len(references):
         raise ValueError(f"there are {len(predictions)} predictions but {len(references)} references")

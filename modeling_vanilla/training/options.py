@@ -97,7 +97,7 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
 def _field_texts() -> dict[str, str]:
     """What the docstring of VanillaConfig says of each field."""
     arguments = inspect.getdoc(VanillaConfig).split("\nArgs:\n")[1].split("\n\n")[0]
-    texts = {}
+    texts: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
         names, text = entry.split(":", 1)
         texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))

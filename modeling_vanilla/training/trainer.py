@@ -142,7 +142,7 @@ def train(
     compiled = torch.compile(model, dynamic=True) if options.compile else model
     updates = _updates(training_data, tokenizer, options, progress, accelerator)
     save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
-    stop, received = partial(_stop, progress, options), []
+    stop, received = partial(_stop, progress, options), list[int]()
     accelerator.init_trackers("tensorboard")
     saved_step, saved_time = progress.step, time.monotonic()
     with (
@@ -153,7 +153,7 @@ def train(
             finished = _finished(accelerator, progress, options)
             interrupted = _agree(accelerator, received[0] if received else 0)
             validation_due = validation_pairs is not None and _validation_due(progress, options, finished)
-            if progress.step > saved_step and save(finished or interrupted or validation_due, saved_time):
+            if progress.step > saved_step and save(finished or validation_due or interrupted > 0, saved_time):
                 saved_step, saved_time = progress.step, time.monotonic()
             if interrupted:
                 break
@@ -204,7 +204,9 @@ def _start(accelerator: Accelerator, model, training_data: Dataset, options: Tra
 
 
 def _resume(accelerator: Accelerator, model, optimizer, progress: Progress, options: TrainingOptions) -> None:
-    load_optimizer(newest_checkpoint(Path(options.output_dir)), model, optimizer)
+    checkpoint = newest_checkpoint(Path(options.output_dir))
+    assert checkpoint is not None  # the one that `progress` was read from
+    load_optimizer(checkpoint, model, optimizer)
     if accelerator.scaler is not None and progress.scaler is not None:
         accelerator.scaler.load_state_dict(progress.scaler)
 
@@ -407,7 +409,9 @@ def _average(accelerator: Accelerator, model, progress: Progress, options: Train
     run = Path(options.output_dir)
     trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
     scheduled = [path for path in list_checkpoints(run) if options.is_scheduled(checkpoint_step(path))]
-    last = scheduled[-options.average_checkpoints :] or [newest_checkpoint(run)]
+    newest = newest_checkpoint(run)
+    assert newest is not None  # a training ends with one
+    last = scheduled[-options.average_checkpoints :] or [newest]
     progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
     trained.load_state_dict(average_checkpoints(last), strict=False)
     trained.tie_weights()

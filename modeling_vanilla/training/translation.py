@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..hub.model_card import write_model_card
@@ -141,7 +142,7 @@ def check_updates(training_data: Dataset, training: TrainingOptions) -> None:
 
 
 def check_positions(
-    training_data: Dataset, validation: Dataset | None, tokenizer: PreTrainedTokenizerBase, config: VanillaConfig
+    training_data: Dataset, validation: Dataset | None, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
 ) -> None:
     """Raise ValueError if a pair has more tokens than the model has learned positions.
 
@@ -182,7 +183,7 @@ def _tokenizer(
         return load_vocabulary(Path(options.tokenizer))
     if start_folder is not None:
         return load_tokenizer(Path(start_folder))
-    shared = [None]
+    shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
         size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
         shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, algorithm=options.tokenizer_algorithm)]
@@ -191,7 +192,7 @@ def _tokenizer(
 
 def _model(
     start_folder: str | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
-) -> VanillaForConditionalGeneration:
+) -> PreTrainedModel:
     """The saved model, or a new one of the preset and the overrides, with the tokenizer's special tokens."""
     size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if start_folder is not None:
@@ -270,7 +271,7 @@ def _cost(model: PreTrainedModel, training_data: Dataset, training: TrainingOpti
     rate = (training.sustained_tflops or 0) * 1e12 or measured_rate(model.device, precision)
     devices = PartialState().num_processes
     lengths = pair_lengths(training_data)
-    return training_cost(model.config, *lengths, progress.tokens, progress.seconds, devices, rate)
+    return training_cost(cast(VanillaConfig, model.config), *lengths, progress.tokens, progress.seconds, devices, rate)
 
 
 def _write_model(run: Path, model, tokenizer, results: dict) -> None:
