@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -189,7 +190,10 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
 
     before = test_scores()
     search = copy.deepcopy(model.generation_config)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except UnpicklingError as error:  # the Trainer keeps its optimizer in a pickle, of which it takes tensors alone
+        raise ValueError(f"resume: {checkpoint} cannot be read: {str(error).splitlines()[0]}") from error
     model.generation_config = search  # Trainer's evaluation replaces the limit on the length by its own default, 20
     results = {
         "before": before,

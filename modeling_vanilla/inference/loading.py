@@ -157,7 +157,7 @@ def check_finite(source: str | Path, weights: Iterable[tuple[str, torch.Tensor]]
 
 def load_model(folder: Path, dtype: torch.dtype | str = torch.float32) -> PreTrainedModel:
     """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
-    _check_files(folder)
+    check_files(folder)
     settings = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True, **_LOCAL}
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # or transformers would report what is checked below, in many lines
@@ -181,7 +181,7 @@ def load_model(folder: Path, dtype: torch.dtype | str = torch.float32) -> PreTra
     return model
 
 
-def _check_files(folder: Path) -> None:
+def check_files(folder: Path) -> None:
     """Raise ValueError for what transformers would load without being asked: pickled weights, an adapter."""
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"model: {folder} holds an adapter, as it has adapter_config.json; merge it with peft first")

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_readable
+from ..inference.loading import check_files, check_readable
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
@@ -77,6 +77,7 @@ def load_source(
     if not isinstance(path, str | PathLike):
         raise ValueError(f"{importer} takes a folder, a Hub id or {cls.__name__}, not {type(path).__name__}")
     check_readable(path)
+    check_files(Path(path))
     model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
     if model_type != expected:
         raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")
