@@ -59,6 +59,17 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
 
 
+def read_json(path: Path) -> dict:
+    """The JSON object of a file; ValueError if it cannot be read or holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: cannot be read: it holds a {type(value).__name__}, not an object")
+    return value
+
+
 # Writing
 
 

@@ -178,15 +178,15 @@ def lacking_a_weight(folder):
             "{} has no tokenizer_config.json$",
         ),
         (changed(model_type=None), "{}/config.json is bad: "),  # which could name code of the folder, too
-        (lacking_a_weight, "the weights of {} lack "),
-        (changed(d_model=32), r"the weights of {} do not fit: .* is \(.*16.*\), by config.json \(.*32"),
-        (with_a_weight(torch.nan), "{}: the weight model[^ ]+ has values that are NaN or infinite$"),
-        (with_a_weight(-torch.inf), "{}: the weight model[^ ]+ has values that are NaN or infinite$"),
+        (lacking_a_weight, "{} cannot be loaded: the weights lack "),
+        (changed(d_model=32), r"{} cannot be loaded: the weight .* is \(.*16.*\), by config.json \(.*32"),
+        (with_a_weight(torch.nan), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
+        (with_a_weight(-torch.inf), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
         (changed(dtype="float7"), "{}/config.json is bad: dtype 'float7' is no number format of torch$"),
         (changed(quantization_config={"quant_method": "bitsandbytes"}), "{} has a quantization_config; "),
         (changed(quantization_config=5), "{}/config.json is bad: "),
         (changed(d_model=10**7), "{}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ bytes there$"),
-        (changed(encoder_layers=10**6), "{}/config.json is of [0-9]+ weights or more, "),
+        (changed(encoder_layers=10**6), "{}/config.json is bad: encoder_layers must be at most 1000"),
         (text("model.safetensors.index.json", '{"weight_map": {"a": "a.bin"}}'), "{}/model.*json names 'a.bin', not a"),
         (text("adapter_config.json", "{}"), "{} holds an adapter, as it has adapter_config.json; "),
         (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
@@ -221,7 +221,7 @@ def test_a_bad_generation_configuration_is_not_taken_for_none(folder, fault, mes
     for load in (VanillaForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
         with pytest.raises(ValueError, match=f"^the generation configuration of {folder} is bad: {message}"):
             load(folder)
-    with pytest.raises(ValueError, match=f"^model: the generation configuration of {folder} is bad: {message}"):
+    with pytest.raises(ValueError, match=f"^model: .*the generation configuration of {folder} is bad: {message}"):
         load_translator([folder])
     VanillaModel.from_pretrained(folder)  # it has none
 

@@ -380,7 +380,7 @@ def with_a_larger_tokenizer(folder: Path) -> None:
         (lambda folder: (folder / "model.safetensors").unlink(), "no MarianMT model could be loaded"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer could be loaded"),
         (pickled, "pytorch_model.bin is a pickle"),
-        (incomplete, "the weights lack model.decoder.layers.1.fc1.bias"),
+        (incomplete, "no MarianMT model could be loaded: the weights lack model.decoder.layers.1.fc1.bias"),
         (truncated, "no MarianMT model could be loaded"),
         (lambda folder: MarianConfig(d_model=32).save_pretrained(folder), "no MarianMT model could be loaded"),
         (lambda folder: T5Config().save_pretrained(folder), "model_type in config.json is 't5', not 'marian'"),

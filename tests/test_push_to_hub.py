@@ -268,7 +268,7 @@ def test_a_second_time_makes_a_second_commit_or_none(hub, run):
         ("a-model", None, "repo: a-model lacks its owner, as in you/a-model"),
         ("some body/a-model", None, "Repo id must use alphanumeric"),
         (REPO, None, "results.json: no such file"),
-        (REPO, "[1]", "holds a list, not the results of a run"),
+        (REPO, "[1]", "cannot be read: it holds a list"),
         (REPO, "{1}", "cannot be read"),
         (REPO, '{"parameters": 7}', "of a model of 7 parameters"),
         (REPO, '{"parameters": PARAMETERS}', "lacks 'settings'"),

@@ -225,7 +225,7 @@ def test_a_model_without_all_its_weights_is_refused(files, finished, tmp_path):
     del weights[lost]
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     complaint = refused({**files, **SHORT, "model": model, "output_dir": tmp_path / "run"})
-    assert complaint == f"model: the weights of {model} lack {lost}"
+    assert complaint == f"model: {model} cannot be loaded: the weights lack {lost}"
     marian, tokenizer = tmp_path / "marian", AutoTokenizer.from_pretrained(model)
     make_marian(len(tokenizer)).save_pretrained(marian)
     tokenizer.save_pretrained(marian)

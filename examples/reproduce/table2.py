@@ -6,7 +6,6 @@ Each run is an output folder of train_translation.py with a test set. Its cost i
 as the paper estimates it, training time x devices x sustained FLOPS. Leaves table2.md, table2.json and table2.png.
 """
 
-import json
 from pathlib import Path
 
 from common import markdown_table
@@ -14,7 +13,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import write_json, write_text
+from modeling_vanilla.io import read_json, write_json, write_text
 from modeling_vanilla.visualization.attention import save_figure
 
 # BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.
@@ -42,7 +41,7 @@ def read_run(folder: Path) -> dict:
     if not path.is_file():
         raise ValueError(f"runs: {folder} holds no finished run, as it has no results.json")
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = read_json(path)
         data = results["settings"]["data"]
         return {
             "run": folder.name,

@@ -1,6 +1,5 @@
 """A model folder and its card, published on the Hugging Face Hub in one commit."""
 
-import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from ..inference import load_translator
+from ..io import read_json
 from .model_card import write_model_card
 
 _REASONS = {
@@ -64,13 +64,7 @@ def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: s
 def _read_results(path: Path) -> dict:
     if not path.is_file():
         raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(results, dict):
-        raise ValueError(f"{path}: holds a {type(results).__name__}, not the results of a run")
-    return results
+    return read_json(path)
 
 
 def _commit(folder: Path, repo: str, private: bool) -> str:

@@ -3,11 +3,11 @@
 import json
 import os
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -85,14 +85,27 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder, whether there is a model or not; ValueError if it is missing or damaged."""
+    """The tokenizer of a folder, whether there is a model or not.
+
+    Raises:
+        ValueError: if it is missing or damaged, or gives two tokens one id.
+        PermissionError: for a file that may not be read.
+    """
     check_readable(folder)
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
     try:
-        return AutoTokenizer.from_pretrained(folder, **_LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     except Exception as error:  # tokenizers raises nothing more special
         raise ValueError(f"tokenizer: {folder} cannot be loaded: {_one_line(error)}") from error
+    tokens: dict[int, str] = {}
+    for token, number in tokenizer.get_vocab().items():
+        if number in tokens:
+            raise ValueError(
+                f"vocabulary: the tokenizer of {folder} has one id, {number}, for both {tokens[number]!r} and {token!r}"
+            )
+        tokens[number] = token
+    return tokenizer
 
 
 def _check_size(folder: Path, config: PreTrainedConfig) -> None:
@@ -124,20 +137,17 @@ def check_readable(folder: str | Path) -> None:
 
 
 def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Raise ValueError unless each token has an id of its own, which the model knows, and the special ones the model's.
+    """Raise ValueError unless the model knows the id of each token, and the special ones are the model's.
 
     That two other tokens have changed places cannot be seen.
     """
     of = f"vocabulary: the tokenizer of {folder}"
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"{of} has {len(tokenizer)} tokens, the model {config.vocab_size}")
-    vocabulary, tokens = tokenizer.get_vocab(), dict[int, str]()
-    for token, number in vocabulary.items():
-        if number in tokens:
-            raise ValueError(f"{of} has one id, {number}, for both {tokens[number]!r} and {token!r}")
-        if number >= config.vocab_size:
-            raise ValueError(f"{of} gives {token!r} the id {number}, the model has {config.vocab_size} tokens")
-        tokens[number] = token
+    vocabulary = tokenizer.get_vocab()
+    token = max(vocabulary, key=vocabulary.__getitem__)
+    if vocabulary[token] >= config.vocab_size:
+        raise ValueError(f"{of} gives {token!r} the id {vocabulary[token]}, the model has {config.vocab_size} tokens")
     if (folder / "tokenizer.json").is_file():
         for entry in json.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]:
             if vocabulary.get(entry["content"]) != entry["id"]:  # tokenizers takes the vocabulary's without a word
@@ -158,26 +168,34 @@ def check_finite(source: str | Path, weights: Iterable[tuple[str, torch.Tensor]]
 def load_model(folder: Path, dtype: torch.dtype | str = torch.float32) -> PreTrainedModel:
     """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
     check_files(folder)
-    settings = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True, **_LOCAL}
+    return load_weights(AutoModelForSeq2SeqLM, folder, f"model: {folder} cannot be loaded", dtype=dtype, **_LOCAL)
+
+
+def load_weights(cls, path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:
+    """A model by cls.from_pretrained, from safetensors alone, with all its weights, which are finite numbers.
+
+    Args:
+        complaint: how an error's message begins. settings: of from_pretrained.
+
+    Raises:
+        ValueError: if the weights are damaged, missing, of another shape, too many, NaN or infinite.
+    """
+    settings |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # or transformers would report what is checked below, in many lines
     try:
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, use_safetensors=True, **settings)
-    except ValueError as error:
-        raise ValueError(f"model: {error}") from error
-    except (AttributeError, RuntimeError, TypeError, SafetensorError) as error:  # of a model of another package
-        raise ValueError(f"model: {folder} cannot be loaded: {_one_line(error)}") from error
+        model, found = cls.from_pretrained(path, **settings)
+    except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
+        raise ValueError(f"{complaint}: {_one_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
     if found["mismatched_keys"]:
         name, saved, wanted = min(found["mismatched_keys"])
-        raise ValueError(
-            f"model: the weights of {folder} do not fit: {name} is {tuple(saved)}, by config.json {tuple(wanted)}"
-        )
+        raise ValueError(f"{complaint}: the weight {name} is {tuple(saved)}, by config.json {tuple(wanted)}")
     for name, what in (("missing_keys", "lack"), ("unexpected_keys", "have, beyond config.json,")):
         if found[name]:
-            raise ValueError(f"model: the weights of {folder} {what} {', '.join(sorted(found[name])[:3])}")
-    check_finite(f"model: {folder}", model.state_dict().items())
+            raise ValueError(f"{complaint}: the weights {what} {', '.join(sorted(found[name])[:3])}")
+    check_finite(complaint, model.state_dict().items())
     return model
 
 

@@ -66,11 +66,11 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
         ValueError: if there is none, or it needs the sentencepiece package, which is not installed.
     """
     file = Path(path, "tokenizer.json")
-    if file.is_file() and not file.with_name("tokenizer_config.json").is_file():
-        return _wrap(Tokenizer.from_file(str(file)), read_config(path))
     try:
+        if file.is_file() and not file.with_name("tokenizer_config.json").is_file():
+            return _wrap(Tokenizer.from_file(str(file)), read_config(path))
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # tokenizers raises nothing more special
         missing = "MarianTokenizer needs the package sentencepiece, which is not installed"
         raise ValueError(
             f"{path}: no tokenizer could be loaded: {error if is_sentencepiece_available() else missing}"

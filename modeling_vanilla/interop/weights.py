@@ -9,12 +9,12 @@ from os import PathLike
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_files, check_readable
+from ..inference.loading import check_files, check_readable, load_weights
+from ..io import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
@@ -86,17 +86,13 @@ def load_source(
             f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
             f"{cls.__name__}.from_pretrained and give {importer} the model"
         )
-    try:
-        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path}: no {name} model could be loaded: {error}") from error
-    if info["missing_keys"]:
-        raise ValueError(f"{path}: the weights lack {', '.join(sorted(info['missing_keys']))}")
-    return model
+    return load_weights(cls, path, f"{path}: no {name} model could be loaded")
 
 
 def read_config(path: str | PathLike) -> dict:
     """config.json of a folder or a Hub id; ValueError if there is none."""
+    if (file := Path(path, "config.json")).is_file():
+        return read_json(file)
     try:
         config = PreTrainedConfig.get_config_dict(path)[0]
     except OSError as error:

@@ -1,7 +1,6 @@
 """Checkpoints: written whole or not at all, safetensors and JSON only, and averaged as in section 6.1."""
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
 from ..inference.loading import check_finite, check_readable
-from ..io import PART, whole_folder, write_json, write_text
+from ..io import PART, read_json, whole_folder, write_json, write_text
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
@@ -146,7 +145,7 @@ def put_aside_damaged(run: Path) -> list[str]:
 
 def load_progress(checkpoint: Path) -> dict:
     """What save_checkpoint was given as progress."""
-    return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
+    return read_json(checkpoint / PROGRESS)
 
 
 def load_optimizer(checkpoint: Path, model, optimizer) -> None:

@@ -1,13 +1,12 @@
 """Whether a run can be resumed: run.json holds its settings and a digest of its training data."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from ..io import write_json
+from ..io import read_json, write_json
 from .options import MAY_CHANGE_ON_RESUME
 
 _FILE = "run.json"
@@ -18,18 +17,21 @@ def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
     """Raise ValueError unless the run in this folder was started with the same settings."""
     if not (run / _FILE).is_file():
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
-    before = _read(run)
+    before = read_json(run / _FILE)
     for part, values in settings.items():
         # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
-        for name in {**before[part], **values} if part == "model" else values:
-            was, now = before[part].get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
+        saved = before.get(part)
+        if not isinstance(saved, dict):
+            raise ValueError(f"resume: {run / _FILE} lacks the settings of {part}")
+        for name in {**saved, **values} if part == "model" else values:
+            was, now = saved.get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
             if was != now and name not in MAY_CHANGE_ON_RESUME:
                 raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
 
 
 def check_same_data(run: Path, digest: str) -> None:
     """Raise ValueError unless the run in this folder was started with training data of the same digest."""
-    before = _read(run).get("training_data")
+    before = read_json(run / _FILE).get("training_data")
     if before != digest:
         raise ValueError(f"resume: {run} was started with other training data (digest {before}, not {digest})")
 
@@ -49,10 +51,3 @@ def data_digest(tokenized: Dataset) -> str:
             result.update(pc.list_value_length(ids).to_numpy())
             result.update(ids.flatten().to_numpy())
     return result.hexdigest()[:16]
-
-
-def _read(run: Path) -> dict:
-    try:
-        return json.loads((run / _FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"resume: {run / _FILE} cannot be read: {error}") from error

@@ -200,7 +200,7 @@ def _model(
         if not isinstance(config, VanillaConfig):
             raise ValueError(f"model: {start_folder} is a {config.model_type}; vanilla convert may convert it")
         size = config.vocab_size
-    if size != len(tokenizer):
+    if not len(tokenizer) == size > max(tokenizer.get_vocab().values()):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or start_folder} has {len(tokenizer)} tokens, "
             f"the model {start_folder or options.preset} has {size}"
