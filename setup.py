@@ -16,6 +16,7 @@ train = [
     "tensorboard>=2.18",
 ]
 export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+demo = ["gradio>=6", "matplotlib>=3.9"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
 reproduce = [*train, "nltk>=3.9.1"]
 docs = [
@@ -31,6 +32,7 @@ test = [
     *reproduce,
     *convert,
     *docs,
+    *demo,
     "evaluate[evaluator]>=0.4.5",
     "hypothesis>=6.100",
     "parameterized>=0.9",
@@ -40,6 +42,7 @@ test = [
     "markdown-it-py>=3",
     "mypy>=1.18",
     "ruff>=0.15",
+    "selenium>=4.20",
 ]
 
 setup(
@@ -76,6 +79,7 @@ setup(
         "train": train,
         "export": export,
         "convert": convert,
+        "demo": demo,
         "reproduce": reproduce,
         "docs": docs,
         "test": test,

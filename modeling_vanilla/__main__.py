@@ -12,6 +12,7 @@ COMMANDS = {
     "convert": "convert a MarianMT, FSMT or fairseq model",
     "export": "export a model to CTranslate2 or ONNX",
     "attention": "draw the attention of a model",
+    "demo": "try a model in the browser",
     "push": "publish a model on the Hugging Face Hub",
 }
 

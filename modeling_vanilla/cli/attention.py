@@ -20,11 +20,8 @@ from transformers.utils import logging
 
 from ..inference import load_translator, translate
 from ..io import decode_lines, write_files
-from ..visualization.attention import KINDS, as_png, attention_maps, draw_heat_map, draw_lines
+from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
 from .parser import CommandParser, run_command
-
-# Words of more tokens cannot be read in a picture, and the page grows with their square.
-MAX_TOKENS = 128
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,9 +70,3 @@ def one_sentence(name: str, text: str) -> str:
     if len(lines := text.splitlines()) > 1:
         raise ValueError(f"{name}: one line is shown at a time, not {len(lines)}")
     return text
-
-
-def check_length(name: str, ids: list[int]) -> None:
-    """Raise ValueError if there are more than MAX_TOKENS."""
-    if len(ids) > MAX_TOKENS:
-        raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")

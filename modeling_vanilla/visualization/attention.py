@@ -27,6 +27,8 @@ from ..io import whole_file
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
 MIN_WEIGHT = 0.05
+# Words of more tokens cannot be read in a picture, and the page grows with their square.
+MAX_TOKENS = 128
 # HTML, CSS and JavaScript in one file, which asks no network; DATA and TITLE stand where the page's own go.
 PAGE = Path(__file__).with_suffix(".html")
 
@@ -122,6 +124,12 @@ def attention_maps(
         (kind, AttentionMap(KINDS[kind], torch.cat(weights).float().cpu(), rows, columns))
         for kind, (weights, rows, columns) in sides.items()
     )
+
+
+def check_length(name: str, ids: Sequence[int]) -> None:
+    """Raise ValueError if there are more token ids than MAX_TOKENS."""
+    if len(ids) > MAX_TOKENS:
+        raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
 
 
 def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:

@@ -1,0 +1,54 @@
+"""A page to try a model in the browser: its n best translations, and what it attends to.
+
+    vanilla demo runs/mine/model
+    vanilla demo runs/mine/model --examples test.en --port 8000
+
+MODEL is a folder with a model and its tokenizer. The page is at http://127.0.0.1:7860 until Ctrl-C; it loads nothing
+from elsewhere and sends nothing. Requests that arrive together are translated together. With --host 0.0.0.0 other
+machines reach it, without a password and unencrypted.
+
+`vanilla push --space` publishes the same page on the Hugging Face Hub. It needs the package gradio.
+
+Exit code: 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C.
+"""
+
+import threading
+from argparse import Namespace
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from transformers.utils import logging
+
+from ..demo.page import build_page, launch
+from ..inference import load_translator
+from ..io import read_lines
+from .parser import CommandParser, run_command
+
+EXAMPLES = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = CommandParser(__doc__)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
+    parser.add_argument("--examples", type=Path, metavar="FILE", help=f"its first {EXAMPLES} lines are shown to try")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
+    parser.add_argument("--device", default="cpu", help='such as "cuda"')
+    parser.add_argument("--max_characters", type=int, default=1000, help="of a text")
+    parser.add_argument("--max_seconds", type=float, default=60, help="that a text may wait for its translation")
+    run_command(parser, serve, arguments)
+
+
+def serve(options: Namespace) -> None:
+    logging.disable_progress_bar()
+    for name in ("max_characters", "max_seconds"):
+        if not getattr(options, name) > 0:
+            raise ValueError(f"{name}: must be above 0, not {getattr(options, name)}")
+    if not 0 < options.port < 65536:
+        raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
+    examples = [] if options.examples is None else list(islice(read_lines(options.examples), EXAMPLES))
+    model, tokenizer = load_translator([options.model], options.device)
+    page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
+    print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
+    threading.Event().wait()

@@ -1,0 +1,1 @@
+"""The page of `vanilla demo`: a model to try in the browser."""

@@ -1,0 +1,105 @@
+"""Requests of many people, translated together: those that arrive while the model is busy are its next batch."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..inference import translate_nbest
+from ..inference.translation import Hypothesis
+
+MAX_BATCH = 64  # requests
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A text that waits for its translations, and how to search for them."""
+
+    text: str
+    beams: int
+    length_penalty: float
+    answer: Future[list[Hypothesis]] = field(default_factory=Future)
+
+    @property
+    def settings(self) -> tuple[int, float]:
+        return self.beams, self.length_penalty
+
+
+class Batcher:
+    """Translates the requests of many callers, one batch after the other, in a thread of its own.
+
+    A batch is the request that has waited longest and all others with its settings, up to MAX_BATCH. A request that is
+    given up, because its time is over or its caller has gone, leaves the queue; once nobody waits for any of a batch,
+    the model stops in the middle of it.
+
+    Args:
+        lock: held while the model computes.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lock: threading.Lock):
+        self.model, self.tokenizer, self.lock = model, tokenizer, lock
+        self.arrived: SimpleQueue[Request] = SimpleQueue()
+        threading.Thread(target=self._work, name="translation", daemon=True).start()
+
+    async def translate(self, text: str, beams: int, length_penalty: float, seconds: float) -> list[Hypothesis]:
+        """The n best translations of a text, n being the number of beams.
+
+        Raises:
+            TimeoutError: if there is none within so many seconds.
+            ValueError: as model.generate raises it for settings that mean nothing.
+        """
+        request = Request(text, beams, length_penalty)
+        self.arrived.put(request)
+        return await asyncio.wait_for(asyncio.wrap_future(request.answer), seconds)
+
+    def _work(self) -> None:
+        waiting: list[Request] = []
+        while True:
+            while not waiting or not self.arrived.empty():
+                waiting.append(self.arrived.get())
+            waiting = [request for request in waiting if not request.answer.cancelled()]
+            batch = [request for request in waiting if request.settings == waiting[0].settings][:MAX_BATCH]
+            waiting = [request for request in waiting if request not in batch]
+            if batch:
+                self._answer(batch)
+
+    def _answer(self, batch: list[Request]) -> None:
+        """Translate a batch, and give each request that is still awaited its answer, be it an error."""
+        beams, length_penalty = batch[0].settings
+        texts = [request.text for request in batch]
+        settings = {"nbest": beams, "num_beams": beams, "length_penalty": length_penalty}
+        try:
+            with self.lock, _while_awaited(self.model, batch):
+                found = translate_nbest(self.model, self.tokenizer, texts, **settings)
+        except Exception as error:
+            for request in filter(_claim, batch):
+                request.answer.set_exception(error)
+            return
+        for request, hypotheses in zip(batch, found, strict=True):
+            if _claim(request):
+                request.answer.set_result(hypotheses)
+
+
+def _claim(request: Request) -> bool:
+    """Whether somebody still waits for the answer of a request; if so, it can no longer be given up."""
+    return request.answer.set_running_or_notify_cancel()
+
+
+@contextmanager
+def _while_awaited(model: PreTrainedModel, batch: list[Request]) -> Iterator[None]:
+    """Let the model stop with InterruptedError before its next step when nobody waits for the batch any more."""
+
+    def check(*_) -> None:
+        if all(request.answer.cancelled() for request in batch):
+            raise InterruptedError("nobody waits for this batch any more")
+
+    hook = model.register_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()

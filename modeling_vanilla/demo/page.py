@@ -1,0 +1,156 @@
+"""The page: text in, its n best translations out, and what the model attended to."""
+
+import os
+import threading
+from collections.abc import Sequence
+
+# Gradio reads it as it is imported. Nothing is sent anywhere.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..visualization.attention import attention_maps, check_length
+from .batcher import Batcher
+
+MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
+# Requests that may wait. Whoever comes later is told that there are too many.
+QUEUE = 256
+COLUMNS = ["score", "translation"]
+# The picture is a page of its own, which then follows the theme of this one.
+CSS = "iframe { color-scheme: light } .dark iframe { color-scheme: dark }"
+
+
+def build_page(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[str] = (),
+    max_characters: int = 1000,
+    max_seconds: float = 60,
+) -> gr.Blocks:
+    """The page of a model, which `launch` serves.
+
+    Args:
+        examples: texts to choose from.
+        max_characters: of a text. max_seconds: how long one may wait for its translation.
+    """
+    search = model.generation_config
+    lock = threading.Lock()
+    batcher = Batcher(model, tokenizer, lock)
+
+    async def translate(text: str, beams: int, length_penalty: float) -> tuple[str, pd.DataFrame]:
+        """The best translation, and the best of each beam with their scores, log P / length penalty."""
+        text = _filled(text)
+        if len(text) > max_characters:
+            raise _message(f"The text has {len(text)} characters, and at most {max_characters} are translated at once.")
+        beams, length_penalty = _within(beams, beams_slider), _within(length_penalty, penalty_slider)
+        try:
+            found = await batcher.translate(text, int(beams), length_penalty, max_seconds)
+        except TimeoutError:
+            raise _message(
+                f"There is no translation after {max_seconds:g} seconds: try a shorter text, fewer beams, or later."
+            ) from None
+        except ValueError as error:
+            raise _message(str(error)) from error
+        rows = [(round(score, 4), translation) for translation, score in found]
+        return found[0].text, pd.DataFrame(rows, columns=COLUMNS)
+
+    def attention(text: str, translation: str) -> str:
+        """A page in a frame: what every head of every layer attends to as the model reads and produces these."""
+        text, translation = _filled(text), str(translation or "").strip()
+        try:
+            check_length("text", tokenizer(text).input_ids)
+            check_length("translation", tokenizer(text_target=translation).input_ids)
+            with lock:
+                return attention_maps(model, tokenizer, text, translation)._repr_html_()
+        except ValueError as error:
+            raise _message(str(error)) from error
+
+    def attention_of_row(text: str, event: gr.SelectData) -> str:
+        return attention(text, str(event.row_value[1]))
+
+    with gr.Blocks(title="Translate", analytics_enabled=False, fill_width=False) as page:
+        gr.Markdown(f"# Translate\n\n{_describe(model)}")
+        with gr.Row():
+            box = {"lines": 4, "min_width": 320}  # below it, on a phone, one stands above the other
+            text = gr.Textbox(label="Text", max_length=max_characters, elem_id="text", **box)
+            best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best", **box)
+        button = gr.Button("Translate", variant="primary", elem_id="translate")
+        with gr.Row():
+            most = max(MAX_BEAMS, search.num_beams or 1)
+            beams_slider = gr.Slider(1, most, value=search.num_beams or 1, step=1, precision=0, label="Beams")
+            alpha = 1.0 if search.length_penalty is None else search.length_penalty
+            bounds = min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha)
+            penalty_slider = gr.Slider(*bounds, value=alpha, step=0.1, label="Length penalty")
+        if examples:
+            gr.Examples([[example] for example in examples], [text], api_visibility="private")
+        nbest = gr.Dataframe(
+            headers=COLUMNS,
+            label="Best of each beam",
+            interactive=False,
+            wrap=True,
+            column_widths=["30%", "70%"],
+            elem_id="nbest",
+        )
+        gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
+        picture = gr.HTML(label="Attention", elem_id="attention")
+        gr.on(
+            [button.click, text.submit],
+            translate,
+            [text, beams_slider, penalty_slider],
+            [best, nbest],
+            api_name="translate",
+            preprocess=False,  # Gradio would answer what is no number with an error of its own
+            concurrency_limit=None,  # the batcher has a queue of its own
+        ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal")
+        nbest.select(attention_of_row, text, picture, api_visibility="private", show_progress="minimal")
+    return page.queue(max_size=QUEUE)
+
+
+def launch(page: gr.Blocks, host: str, port: int) -> str:
+    """Serve a page in a thread of its own; its address.
+
+    Raises:
+        OSError: if the port is taken.
+    """
+    _, address, _ = page.launch(
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        ssr_mode=False,
+        max_file_size=1,  # byte: there is nothing to upload
+        footer_links=["api", "gradio", "settings"],
+        css=CSS,
+    )
+    return address
+
+
+def _filled(text) -> str:
+    """A text without the white space around it; an error if there is none."""
+    if not isinstance(text, str) or not text.strip():
+        raise _message("Type a text first.")
+    return text.strip()
+
+
+def _within(value, slider: gr.Slider) -> float:
+    """A number that a slider can stand at; an error for any other value."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and slider.minimum <= value <= slider.maximum):
+        raise _message(f"{slider.label} must be from {slider.minimum:g} to {slider.maximum:g}, not {value!r}.")
+    return value
+
+
+def _message(text: str) -> gr.Error:
+    """An error that the page shows as a message; it is no matter for the log."""
+    return gr.Error(text, print_exception=False)
+
+
+def _describe(model: PreTrainedModel) -> str:
+    config = model.config
+    return (
+        f"A Transformer of {model.num_parameters():,} parameters: {config.encoder_layers} + {config.decoder_layers} "
+        f"layers, d_model {config.d_model}, {config.encoder_attention_heads} heads."
+    )
