@@ -3,9 +3,9 @@
 import pytest
 import torch
 from helpers import call, make_tokenizer, save_folder
-from transformers import AutoTokenizer
 
 from modeling_vanilla.cli import export
+from modeling_vanilla.inference import translate
 
 np = pytest.importorskip("numpy")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -13,6 +13,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
 from modeling_vanilla.interop.onnx import DECODER, ENCODER, to_onnx  # noqa: E402
+from modeling_vanilla.interop.onnxruntime import load_onnx  # noqa: E402
 
 SIZES = [(1, 1, 1), (1, 7, 2), (3, 4, 5), (5, 16, 1), (2, 30, 20)]  # sentences, source and target length
 
@@ -86,21 +87,24 @@ def test_the_logits_are_the_same_at_every_size_and_step(make_model, tmp_path, ov
 
 
 @pytest.mark.slow
-def test_the_script_writes_a_folder_that_translates_as_generate_does(make_model, tmp_path):
-    """A greedy search in numpy, token by token, against generate(num_beams=1)."""
-    texts = ["a small house", "the dog runs across the green meadow"]
+def test_the_exported_folder_translates_as_the_model_does(make_model, tmp_path):
+    """100 sentences of several lengths, in batches, by both searches; rounding may turn one of them."""
+    words = ["a", "small", "house", "the", "dog", "runs", "across", "green", "meadow"]
+    texts = [" ".join(words[number % 7 : number % 7 + number % 9 + 1]) for number in range(100)]
     tokenizer = make_tokenizer(texts)
-    model = make_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1)
+    model = make_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
+    model.generation_config.update(length_penalty=0.8, max_extra_tokens=8)
     destination = tmp_path / "new" / "onnx"
     call(export.main, "--to", "onnx", save_folder(tmp_path / "model", model, tokenizer), destination)
     assert [path.name for path in destination.parent.iterdir()] == ["onnx"]
-    inputs = AutoTokenizer.from_pretrained(destination)(texts, padding=True, return_tensors="pt")
-    exported = Exported(destination)
-    state = exported.encode(inputs.input_ids, inputs.attention_mask)
-    tokens = torch.full((2, 1), 1)
-    for _ in range(12):
-        logits = exported.decode(state, tokens[:, -1:])
-        tokens = torch.cat((tokens, logits[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
-    expected = model.generate(**inputs, num_beams=1, length_penalty=1.0, max_new_tokens=12)
-    assert expected.shape[1] == 13
-    assert tokens.tolist() == expected.tolist()
+    exported, own_tokenizer = load_onnx(destination)
+    for beams in (1, 4):
+        found, expected = (
+            translate(*pair, texts, tokens_per_batch=200, num_beams=beams)
+            for pair in ((exported, own_tokenizer), (model, tokenizer))
+        )
+        assert len(set(expected)) > 5
+        assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 99
+    (destination / DECODER).write_bytes(b"not a graph")
+    with pytest.raises(ValueError, match=r"decoder\.onnx: cannot be read: "):
+        load_onnx(destination)

@@ -18,7 +18,13 @@ CTranslate2 writes weights of 32-bit floats or of 8-bit integers. To translate w
 CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
 
 ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.onnx
-gives their inputs and outputs.
+gives their inputs and outputs. To translate with its export (pip install onnxruntime):
+
+    from modeling_vanilla.inference import translate
+    from modeling_vanilla.interop.onnxruntime import load_onnx
+
+    model, tokenizer = load_onnx("runs/mine/onnx")
+    translate(model, tokenizer, ["A sentence."])  # the model's own search, as generate() has it
 """
 
 from argparse import Namespace

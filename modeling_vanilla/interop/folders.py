@@ -58,6 +58,8 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
     with whole_folder(destination) as part:
         if to == "onnx":
             library.to_onnx(model, part, show_progress=True, **settings)
+            model.config.save_pretrained(part)
+            model.generation_config.save_pretrained(part)
             tokenizer.save_pretrained(part)
         else:
             library.to_ctranslate2(model, tokenizer, part, **settings)

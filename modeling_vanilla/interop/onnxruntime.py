@@ -1,0 +1,129 @@
+"""Translate with an ONNX export, by onnxruntime and this package's own search.
+
+    from modeling_vanilla.inference import translate
+    from modeling_vanilla.interop.onnxruntime import load_onnx
+
+    model, tokenizer = load_onnx("runs/mine/onnx")
+    translate(model, tokenizer, ["A sentence."])  # beam 4, alpha 0.6, input + 50 tokens, or the model's own search
+
+generate() takes what it takes for the model itself, and gives the same but for rounding.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import nn
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..configuration_vanilla import VanillaConfig
+from ..generation_vanilla import GnmtGenerationMixin
+from ..inference.loading import load_tokenizer
+from ..modeling_vanilla import VanillaPreTrainedModel
+
+
+class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
+    """The two graphs of an exported folder as one model, for generate() alone.
+
+    Args:
+        folder: what `vanilla export --to onnx` wrote.
+        providers: where onnxruntime computes, the best first, such as ["CUDAExecutionProvider"].
+
+    Raises:
+        ValueError: if the folder lacks a file, or one of them cannot be read.
+    """
+
+    def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
+        super().__init__(VanillaConfig.from_pretrained(folder, local_files_only=True))
+        self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        self.encoder = OnnxEncoder(_session(Path(folder) / "encoder.onnx", providers))
+        self.step = _session(Path(folder) / "decoder.onnx", providers)
+        # (heads, width) of each layer's keys and values, which the encoder's output has side by side
+        self.parts = {
+            put.name: (put.shape[1], put.shape[3])
+            for put in self.step.get_inputs()
+            if put.name.startswith(("encoder_key", "encoder_value"))
+        }
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")  # where the graphs take and give their tensors
+
+    def get_encoder(self, *args, **kwargs) -> nn.Module:
+        return self.encoder
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> Seq2SeqLMOutput:
+        """Score the next token; the rows of decoder_input_ids (B, T) are those of a sentence's beams, side by side.
+
+        Returns:
+            logits (B, T, V) and past_key_values.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        packed = encoder_outputs.last_hidden_state
+        sentences, rows = len(packed), len(decoder_input_ids)
+        mask = packed.new_ones(packed.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
+
+        def repeat(tensor: torch.Tensor) -> np.ndarray:
+            """For each beam of a sentence."""
+            return tensor.repeat_interleave(rows // sentences, 0).numpy()
+
+        inputs = {"input_ids": decoder_input_ids.numpy(), "encoder_attention_mask": repeat(mask)}
+        widths = [heads * width for heads, width in self.parts.values()]
+        for (name, size), part in zip(self.parts.items(), packed.split(widths, dim=-1), strict=True):
+            inputs[name] = repeat(part.unflatten(-1, size).transpose(1, 2).contiguous())
+        past = [] if past_key_values is None else past_key_values.self_attention_cache.layers
+        for index in range(self.config.decoder_layers):
+            for kind in ("key", "value"):
+                if past_key_values is not None and past_key_values.get_seq_length():
+                    value = getattr(past[index], f"{kind}s").numpy()
+                else:
+                    heads, width = self.parts[f"encoder_{kind}_{index}"]
+                    value = np.zeros((rows, heads, 0, width), np.float32)
+                inputs[f"past_{kind}_{index}"] = value
+        logits, *present = map(torch.from_numpy, self.step.run(None, inputs))
+        cache = DynamicCache(list(zip(present[::2], present[1::2], strict=True)))
+        return Seq2SeqLMOutput(logits=logits, past_key_values=EncoderDecoderCache(cache, DynamicCache()))
+
+
+class OnnxEncoder(nn.Module):
+    """encoder.onnx; of its outputs, the keys and values of all decoder layers, (B, S, sum of heads * width)."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, session: onnxruntime.InferenceSession):
+        super().__init__()
+        self.session = session
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> BaseModelOutput:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        _, *parts = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
+        flat = [torch.from_numpy(part).transpose(1, 2).flatten(2) for part in parts]
+        return BaseModelOutput(torch.cat(flat, dim=-1))
+
+
+def load_onnx(
+    folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)
+) -> tuple[OnnxModel, PreTrainedTokenizerBase]:
+    """An exported folder as a model and its tokenizer, for `inference.translate` and generate(); as `OnnxModel`."""
+    tokenizer = load_tokenizer(Path(folder))
+    return OnnxModel(folder, providers), tokenizer
+
+
+def _session(path: Path, providers: Sequence[str]) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(path, providers=list(providers))
+    except Exception as error:  # onnxruntime raises nothing more special
+        raise ValueError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
