@@ -65,7 +65,7 @@ setup(
     project_urls={"Paper": "https://arxiv.org/abs/1706.03762"},
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
     # The model card is the template that every saved model folder is filled from.
-    package_data={"modeling_vanilla": ["py.typed", "hub/model_card.md", "visualization/*.html"]},
+    package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "visualization/*.html"]},
     entry_points={"console_scripts": ["vanilla = modeling_vanilla.__main__:main"]},
     python_requires=">=3.11",
     install_requires=[

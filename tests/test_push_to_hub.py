@@ -4,13 +4,19 @@ import base64
 import hashlib
 import json
 import re
+import socket
+import subprocess
+import sys
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from helpers import Done, call, make_tiny, make_tokenizer, run_elsewhere, save_folder
+import yaml
+from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, run_elsewhere, save_folder
 from huggingface_hub import ModelCard, constants
 from test_model_card import RESULTS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -68,7 +74,7 @@ class Answers(BaseHTTPRequestHandler):
             self.answer(200, {"files": [self.mode(file["path"]) for file in json.loads(body)["files"]]})
         elif path.endswith(".git/info/lfs/objects/batch"):
             self.answer(200, {"transfer": "basic", "objects": list(map(self.upload, json.loads(body)["objects"]))})
-        elif match := re.fullmatch(r"/api/models/(.+/.+)/commit/main", path):
+        elif match := re.fullmatch(r"/api/(?:models|spaces)/(.+/.+)/commit/main", path):
             self.commit(match[1], [json.loads(line) for line in body.splitlines()])
         else:
             self.answer(404)
@@ -197,6 +203,51 @@ def test_what_is_published_loads_by_its_commit(hub, run, model, tmp_path):
     assert loaded.generate(**inputs).tolist() == model.generate(**inputs).tolist()
     with pytest.raises(OSError):  # no such commit
         AutoModelForSeq2SeqLM.from_pretrained(REPO, revision="0" * 40, cache_dir=tmp_path)
+
+
+def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
+    pytest.importorskip("gradio")
+    (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))
+    options = ("--space", "--licence", "mit", "--examples", tmp_path / "test.en")
+    hub.breaks_at = "/commit/main"
+    assert push(run, *options).code == 2 and not any(hub.commits.values())
+    hub.breaks_at = "nowhere"
+    assert push(run, *options).output == f"the Space {REPO} is published\n"
+    ((_, files),) = hub.commits[REPO]
+    facts = yaml.safe_load(files["README.md"].decode().split("---")[1])
+    assert {name: facts[name] for name in ("title", "sdk", "app_file", "license")} == {
+        "title": "a-model", "sdk": "gradio", "app_file": "app.py", "license": "mit"
+    }  # fmt: skip
+    assert facts["sdk_version"] == version("gradio") and isinstance(facts["python_version"], str)
+    assert f"torch=={version('torch').split('+')[0]}\n" in files["requirements.txt"].decode()
+    assert files["examples.txt"].decode().splitlines() == [*SENTENCES, *"abc"]
+    assert files["model/model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
+    code = {name for name in files if name.startswith("modeling_vanilla/")}
+    assert {"modeling_vanilla/cli/demo.py", "modeling_vanilla/visualization/attention.html"} <= code
+    assert not any("__pycache__" in name for name in files)
+
+
+@pytest.mark.slow
+def test_a_space_serves_its_page(hub, run, tmp_path):
+    """Its app.py, run in its files as a Space runs it, without this tree; the port alone is another."""
+    pytest.importorskip("gradio")
+    push(run, "--space")
+    for name, content in hub.commits[REPO][-1][1].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    (tmp_path / "app.py").write_text((tmp_path / "app.py").read_text().replace("7860", port))
+    variables = {**environment(tmp_path), "PYTHONPATH": ""}
+    command = [sys.executable, "app.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline().endswith(f":{port}/ (Ctrl-C ends it)\n")
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read().decode()
+        finally:
+            process.terminate()
+    assert "Best of each beam" in page
 
 
 ELSEWHERE = """

@@ -15,23 +15,19 @@ Exit code: 2 for bad input, with one line that says what is wrong; 130 after Ctr
 import threading
 from argparse import Namespace
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from transformers.utils import logging
 
 from ..demo.page import build_page, launch
 from ..inference import load_translator
-from ..io import read_lines
-from .parser import CommandParser, run_command
-
-EXAMPLES = 5
+from .parser import CommandParser, add_examples, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
-    parser.add_argument("--examples", type=Path, metavar="FILE", help=f"its first {EXAMPLES} lines are shown to try")
+    add_examples(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
     parser.add_argument("--device", default="cpu", help='such as "cuda"')
@@ -47,7 +43,7 @@ def serve(options: Namespace) -> None:
             raise ValueError(f"{name}: must be above 0, not {getattr(options, name)}")
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
-    examples = [] if options.examples is None else list(islice(read_lines(options.examples), EXAMPLES))
+    examples = read_examples(options.examples)
     model, tokenizer = load_translator([options.model], options.device)
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)

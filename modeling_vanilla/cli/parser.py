@@ -3,11 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import NoReturn
 
 from transformers import HfArgumentParser
 
-from ..io import one_line_errors
+from ..io import one_line_errors, read_lines
+
+EXAMPLES = 5
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -41,6 +45,15 @@ class CommandParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {' '.join(message.split())}; see --help\n")
+
+
+def add_examples(parser: CommandParser) -> None:
+    """Give a command the option --examples, which `read_examples` reads."""
+    parser.add_argument("--examples", type=Path, metavar="FILE", help=f"its first {EXAMPLES} lines are shown to try")
+
+
+def read_examples(path: Path | None) -> list[str]:
+    return [] if path is None else list(islice(read_lines(path), EXAMPLES))
 
 
 def run_command(

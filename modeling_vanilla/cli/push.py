@@ -6,14 +6,19 @@
 MODEL is a model folder with its tokenizer, REPO its name on the Hub; the repository is created if there is none. The
 model card is filled from results.json, which `vanilla train` writes beside the folder. All files arrive in one commit
 or none.
+
+    vanilla push runs/mine/model you/your-page --space --examples test.en
+
+publishes the page of `vanilla demo` as a Space instead. The Space holds the model, this package's code and the
+examples, and needs no other repository; anybody may read them, unless it is --private.
 """
 
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..hub.publishing import publish_model
-from .parser import CommandParser, run_command
+from ..hub.publishing import publish_model, publish_space
+from .parser import CommandParser, add_examples, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,10 +28,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: the results.json beside MODEL")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
+    parser.add_argument("--space", action="store_true", help="publish a page to try the model")
+    add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
+    for name, applies in (("results", not options.space), ("examples", options.space)):
+        if getattr(options, name) is not None and not applies:
+            raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")
+    if options.space:
+        examples = read_examples(options.examples)
+        publish_space(options.model, options.repo, examples, options.licence, options.private)
+        print(f"the Space {options.repo} is published")
+        return
     results = options.results or options.model.resolve().parent / "results.json"
     commit = publish_model(options.model, options.repo, results, options.licence, options.private)
     print(f'{options.repo} is published; pin it with revision="{commit}"')

@@ -1,6 +1,9 @@
-"""A model folder and its card, published on the Hugging Face Hub in one commit."""
+"""A model folder, with its card or as a Space to try it in, published on the Hugging Face Hub in one commit."""
 
+import shutil
 import sys
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,9 +12,18 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from ..inference import load_translator
-from ..io import read_json
+from ..io import read_json, write_text
 from .model_card import write_model_card
 
+# What a Space runs, on the port that it has to.
+_APP = '''"""The page of `vanilla demo` for the model beside this file."""
+
+from modeling_vanilla.cli.demo import main
+
+main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "7860"])
+'''
+# What a Space installs beside gradio, which the front matter of its README names.
+_REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
 _REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",
     403: "the token has no right to write there",
@@ -35,14 +47,55 @@ def publish_model(model: Path, repo: str, results: Path, licence: str | None = N
             or are not of one run.
         OSError: if the Hub refuses or cannot be reached; the message says why, and nothing is published.
     """
+    _check_repo(repo)
+    with TemporaryDirectory() as folder:
+        _write_files(Path(folder), model, repo, results, licence)
+        return _commit(Path(folder), repo, private=private)
+
+
+def publish_space(
+    model: Path, repo: str, examples: Sequence[str] = (), licence: str | None = None, private: bool = False
+) -> str:
+    """Publish the page of `vanilla demo` as the Space `repo`: the model's folder, this package's code and an app.py.
+
+    The Space needs no other repository. It installs the versions of the libraries that are installed here.
+
+    Args:
+        examples: texts to choose from on the page. The others and the errors are as for `publish_model`.
+    """
+    _check_repo(repo)
+    with TemporaryDirectory() as folder:
+        _write_space(Path(folder), model, repo, examples, licence)
+        return _commit(Path(folder), repo, private=private, repo_type="space", space_sdk="gradio")
+
+
+def _check_repo(repo: str) -> None:
+    """Raise ValueError if this is no name of a repository, or there is no token to publish with."""
     validate_repo_id(repo)
     if "/" not in repo:
         raise ValueError(f"repo: {repo} lacks its owner, as in you/{repo}")
     if get_token() is None:
         raise ValueError("no token to publish with: hf auth login, or HF_TOKEN")
-    with TemporaryDirectory() as folder:
-        _write_files(Path(folder), model, repo, results, licence)
-        return _commit(Path(folder), repo, private)
+
+
+def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], licence: str | None) -> None:
+    """Write all that a Space needs to `folder`."""
+    loaded, tokenizer = load_translator([model], dtype="auto")
+    loaded.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    here = Path(__file__).parent
+    shutil.copytree(here.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__"))
+    write_text(folder / "app.py", _APP)
+    write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
+    pins = (f"{name}=={version(name).partition('+')[0]}\n" for name in _REQUIREMENTS)
+    write_text(folder / "requirements.txt", "".join(pins))
+    facts = {
+        "title": json.dumps(repo.partition("/")[2]),
+        "gradio": version("gradio"),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "licence": f"license: {json.dumps(licence)}\n" if licence else "",
+    }
+    write_text(folder / "README.md", (here / "space.md").read_text(encoding="utf-8").format(**facts))
 
 
 def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: str | None) -> None:
@@ -67,14 +120,15 @@ def _read_results(path: Path) -> dict:
     return read_json(path)
 
 
-def _commit(folder: Path, repo: str, private: bool) -> str:
-    """Upload the files of `folder` as one commit, and return it."""
+def _commit(folder: Path, repo: str, repo_type: str = "model", **settings) -> str:
+    """Upload the files of `folder` as one commit, and return it. settings: of create_repo."""
     api = HfApi()
-    files = [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())]
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
     try:
-        api.create_repo(repo, private=private, exist_ok=True)
+        api.create_repo(repo, repo_type=repo_type, exist_ok=True, **settings)
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
-        return api.create_commit(repo, files, commit_message="Publish the model").oid
+        return api.create_commit(repo, files, repo_type=repo_type, commit_message="Publish the model").oid
     except HfHubHTTPError as error:
         reason = _REASONS.get(error.response.status_code, str(error))
         raise OSError(f"{repo}: not published: {reason}") from error
