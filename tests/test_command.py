@@ -55,6 +55,7 @@ BAD = {
     "convert": ["--from", "marian", "none", "used"],
     "export": ["--to", "onnx", "none", "new", "--quantization", "int8"],
     "attention": ["none", "--sentence", " "],
+    "demo": ["none"],
     "push": ["none", "a-model"],
 }
 

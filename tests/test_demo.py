@@ -30,11 +30,11 @@ def test_what_waits_is_translated_together(tiny, monkeypatch):
     """While the first request is translated, five more come: their settings make them two batches."""
     batches, first, rest = [], threading.Event(), threading.Event()
 
-    def recorded(model, tokenizer, texts, **settings):
+    def recorded(model, tokenizer, texts, nbest, **settings):
         batches.append(texts)
         first.set()
         assert rest.wait(60)
-        return translate_nbest(model, tokenizer, texts, **settings)
+        return translate_nbest(model, tokenizer, texts, nbest, **settings)
 
     monkeypatch.setattr(batching, "translate_nbest", recorded)
     gathered = Batcher(*tiny, threading.Lock())

@@ -206,6 +206,7 @@ class Node {
   get classList() { return {toggle() {}}; }
   count(name) { return this.children.filter((child) => child.name === name).length; }
 }
+const frameElement = null;
 const document = {
   createElementNS: (_, name) => new Node(name),
   getElementById: (id) => elements[id] ??= new Node(["kind", "layer"].includes(id) ? "select" : id),

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ..demo.page import build_page, launch
 from ..inference import load_translator
 from .parser import CommandParser, add_examples, read_examples, run_command
 
@@ -45,6 +44,9 @@ def serve(options: Namespace) -> None:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
     model, tokenizer = load_translator([options.model], options.device)
+    # Imported only when needed: Gradio takes seconds to load.
+    from ..demo.page import build_page, launch
+
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

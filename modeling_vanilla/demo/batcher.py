@@ -72,10 +72,11 @@ class Batcher:
         """Translate a batch, and give each request that is still awaited its answer, be it an error."""
         beams, length_penalty = batch[0].settings
         texts = [request.text for request in batch]
-        settings = {"nbest": beams, "num_beams": beams, "length_penalty": length_penalty}
         try:
             with self.lock, _while_awaited(self.model, batch):
-                found = translate_nbest(self.model, self.tokenizer, texts, **settings)
+                found = translate_nbest(
+                    self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
+                )
         except Exception as error:
             for request in filter(_claim, batch):
                 request.answer.set_exception(error)

@@ -17,6 +17,7 @@ from .batcher import Batcher
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
 # Requests that may wait. Whoever comes later is told that there are too many.
 QUEUE = 256
+BOX = 320  # pixels: of less room for each, as on a phone, one box stands above the other
 COLUMNS = ["score", "translation"]
 # The picture is a page of its own, which then follows the theme of this one.
 CSS = "iframe { color-scheme: light } .dark iframe { color-scheme: dark }"
@@ -44,9 +45,9 @@ def build_page(
         text = _filled(text)
         if len(text) > max_characters:
             raise _message(f"The text has {len(text)} characters, and at most {max_characters} are translated at once.")
-        beams, length_penalty = _within(beams, beams_slider), _within(length_penalty, penalty_slider)
+        beams, length_penalty = int(_within(beams, beams_slider)), _within(length_penalty, penalty_slider)
         try:
-            found = await batcher.translate(text, int(beams), length_penalty, max_seconds)
+            found = await batcher.translate(text, beams, length_penalty, max_seconds)
         except TimeoutError:
             raise _message(
                 f"There is no translation after {max_seconds:g} seconds: try a shorter text, fewer beams, or later."
@@ -73,9 +74,10 @@ def build_page(
     with gr.Blocks(title="Translate", analytics_enabled=False, fill_width=False) as page:
         gr.Markdown(f"# Translate\n\n{_describe(model)}")
         with gr.Row():
-            box = {"lines": 4, "min_width": 320}  # below it, on a phone, one stands above the other
-            text = gr.Textbox(label="Text", max_length=max_characters, elem_id="text", **box)
-            best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best", **box)
+            text = gr.Textbox(label="Text", lines=4, min_width=BOX, max_length=max_characters, elem_id="text")
+            best = gr.Textbox(
+                label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
+            )
         button = gr.Button("Translate", variant="primary", elem_id="translate")
         with gr.Row():
             most = max(MAX_BEAMS, search.num_beams or 1)
