@@ -1,5 +1,6 @@
 """A model folder, with its card or as a Space to try it in, published on the Hugging Face Hub in one commit."""
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
