@@ -15,6 +15,7 @@ and after) and the Trainer's checkpoints. --resume continues from the last of th
 import copy
 import json
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.io import check_unused, new_parents, one_line_errors, whole_folder, write_json
+from modeling_vanilla.progress import set_quiet
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batching import (
     collate,
@@ -92,6 +94,8 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
                 value = getattr(self, name)
                 if value is not None and not is_right(value):
                     raise ValueError(f"{name} must be {what}, not {value}")
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
         super().__post_init__()
 
 
@@ -162,7 +166,7 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
         check_unused("output_dir", run)
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: the model's own loss is smoothed already; set label_smoothing")
-    model, tokenizer = load_translator([options.model])
+    model, tokenizer = load_translator([options.model], "cpu")  # Trainer moves it
     if options.label_smoothing is not None:
         model.config.label_smoothing = options.label_smoothing
         model.config.check()
@@ -212,14 +216,24 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
     return results
 
 
+def summary(results: dict, run: str) -> str:
+    """The main figures as JSON, and where the others and the model are."""
+    bleu = {f"bleu_{when}": results[when]["bleu"] for when in ("before", "after") if results[when]}
+    figures = {**bleu, "best_validation_bleu": results["best_validation_bleu"]}
+    shown = {name: value and round(value, 2) for name, value in figures.items()}
+    paths = {"model": str(Path(run) / "model"), "results": str(Path(run) / "results.json")}
+    return json.dumps({**shown, "steps": results["steps"], **paths}, indent=1, ensure_ascii=False)
+
+
 def main() -> None:
     parser = CommandParser(__doc__, (DataOptions, FinetuningOptions, FinetuningArguments))
     options = vars(parser.parse_args())
+    set_quiet(False)
     with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
         data, finetuning, arguments = parser.parse_dict(options)
         with new_parents(Path(arguments.output_dir) / "model"):  # Trainer makes the folder before the first error
             results = finetune(data, finetuning, arguments)
-        print(json.dumps(results, indent=1, ensure_ascii=False))
+        print(summary(results, arguments.output_dir))
 
 
 if __name__ == "__main__":

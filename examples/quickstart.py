@@ -5,7 +5,6 @@ results.json, loss.png, attention.png and the last checkpoints; the corpus is in
 generates the corpus: the scores show that model, training and search work, and nothing about real text.
 """
 
-import json
 from pathlib import Path
 
 from toy_corpus import toy_corpus, write_corpus
@@ -13,7 +12,7 @@ from transformers import pipeline
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.io import check_unused
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 
@@ -47,8 +46,7 @@ def quickstart(run: Path, max_steps: int) -> dict:
         {"vocab_size": 1000, "dropout": 0.1},
     )
     show(run, corpus["test"][:5])
-    shown = ("bleu", "chrf", "test_sentences", "train_seconds", "tokens_per_second", "parameters")
-    print(json.dumps({name: round(results[name], 2) for name in shown}, indent=1))
+    print(summary(results, run))
     return results
 
 

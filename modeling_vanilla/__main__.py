@@ -7,7 +7,8 @@ from .io import one_line_errors
 
 COMMANDS = {
     "train": "train a translation model",
-    "translate": "translate or score text, a line at a time",
+    "translate": "translate text, a line at a time",
+    "score": "score given translations",
     "average": "average checkpoints into a model",
     "convert": "convert a MarianMT, FSMT or fairseq model",
     "export": "export a model to CTranslate2 or ONNX",

@@ -44,13 +44,14 @@ def test_help_keeps_the_lines_of_its_examples(name):
     examples = [line for line in COMMANDS[name].__doc__.splitlines() if line.startswith("    ")]
     assert any(f"vanilla {name} " in line for line in examples)
     assert set(examples) <= set(done.output.splitlines())
-    assert "--debug" in done.output and "(default: None)" not in done.output
+    assert "--debug" in done.output and "--quiet" in done.output and "(default: None)" not in done.output
     assert re.fullmatch("(.* required|unrecognized arguments): .*; see --help", run(name, "--none").error)
 
 
 BAD = {
     "train": ["--output_dir", "new", "--max_steps", "0"],
     "translate": ["none", "--input", "none"],
+    "score": ["none", "--input", "none", "--target", "none"],
     "average": ["none", "new"],
     "convert": ["--from", "marian", "none", "used"],
     "export": ["--to", "onnx", "none", "new", "--quantization", "int8"],

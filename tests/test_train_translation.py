@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -51,21 +52,21 @@ THREE_STEPS = {"max_steps": 3, "checkpoint_steps": 1}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, files):
-    """A run of three steps in a process of its own: its folder, its results.json, and what the command printed."""
+    """A run of three steps in a process of its own: its folder, its results.json, and what the command said."""
     folder = tmp_path_factory.mktemp("finished")
     run = folder / "run"
     options = {**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run}
     done = run_python(SCRIPT, *as_options(options), cwd=folder)
     assert done.code == 0, done.errors
     assert "Traceback" not in done.errors
-    return run, json.loads((run / "results.json").read_text(encoding="utf-8")), done.output
+    return run, json.loads((run / "results.json").read_text(encoding="utf-8")), done
 
 
 # End to end
 
 
 def test_a_run_writes_model_results_and_picture(finished):
-    run, results, printed = finished
+    run, results, done = finished
     others = {"best", "model", "results.json", "loss.png", "run.json", "tensorboard"}
     assert {path.name for path in run.iterdir()} == {f"checkpoint-{step}" for step in (1, 2, 3)} | others
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -77,9 +78,31 @@ def test_a_run_writes_model_results_and_picture(finished):
     cost, seconds = results["cost"], results["tokens"] / results["tokens_per_second"]
     assert cost["table_2_flops"] == pytest.approx(seconds * cost["sustained_flops_per_second"], rel=1e-2)
     assert cost["sustained_flops_per_second"] > cost["achieved_flops_per_second"] > 0
-    summary = json.loads(printed[printed.index("{") :])
-    assert summary == {name: results[name] for name in summary}
-    assert {"bleu", "chrf", "tokens_per_second"} <= summary.keys()
+    shown = json.loads(done.output)
+    assert (shown.pop("model"), shown.pop("results")) == (str(run / "model"), str(run / "results.json"))
+    assert shown.pop("validation_bleu") == pytest.approx(results["validation"]["bleu"], abs=0.005)
+    assert shown == {name: pytest.approx(results[name], abs=0.005) for name in shown}
+    assert {"bleu", "chrf", "tokens_per_second"} <= shown.keys() and len(done.output.splitlines()) < 20
+
+
+def test_the_log_of_a_run_is_a_few_whole_lines(finished):
+    """Beside the two warnings about its settings: the validation, the updates and the test."""
+    said = finished[2].errors.split("\n")
+    assert said.pop() == "" and "\r" not in finished[2].errors
+    expected = [r"step 3: loss .* bleu \d", r"Training: 3 of 3 updates \[", r"4 of 4 sentences \["]
+    assert [line for line in expected if len([one for one in said if re.match(line, one)]) != 1] == []
+    assert len(said) == len(expected) + 2, said
+
+
+def test_a_vocabulary_smaller_than_asked_is_said_unless_the_run_is_quiet(files, tmp_path):
+    options = {"train_file": files["train_file"], **MODEL, **SHORT, "max_steps": 1, "vocab_size": 5000}
+    loud, quiet = (
+        call(main, *as_options({**options, "output_dir": tmp_path / str(quiet), "quiet": quiet or None}))
+        for quiet in (False, True)
+    )
+    size = VanillaConfig.from_pretrained(tmp_path / "True" / "model").vocab_size
+    assert f"vocabulary: {size} tokens, not 5000, as the training data yield no more\n" in loud.errors
+    assert (json.loads(quiet.output)["steps"], quiet.errors) == (1, "")
 
 
 def test_the_model_folder_loads_and_translates(finished):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers import ROOT, as_lines, call, environment, make_tokenizer, save_folder
 
+from modeling_vanilla.cli import score
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import (
     load_translator,
@@ -82,6 +83,25 @@ def test_one_line_in_one_line_out(folder, translator, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model", "out"]
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_leaves_result_and_warnings(folder, tmp_path, quiet):
+    (tmp_path / "targets").write_bytes(INPUT)
+    options = ("--quiet",) * quiet
+    scored = call(score.main, folder, "--target", tmp_path / "targets", *options, stdin=INPUT)
+    assert scored.output and (scored.errors == "") == quiet
+    split = call(command.main, folder, "--max_source_tokens", 9, *options, stdin=INPUT)
+    said = split.errors.splitlines()
+    assert split.output and (all(line.startswith("warning: stdin, line ") for line in said) and said != []) == quiet
+
+
+def test_a_missing_package_is_found_before_the_translation(folder, tmp_path, monkeypatch):
+    (tmp_path / "reference").write_bytes(INPUT)
+    monkeypatch.setitem(sys.modules, "modeling_vanilla.training.metrics", None)
+    monkeypatch.setattr(command, "load", lambda options: pytest.fail("has begun to translate"))
+    with pytest.raises(ModuleNotFoundError):
+        call(command.main, folder, "--reference", tmp_path / "reference", stdin=INPUT)
+
+
 def test_line_ends_of_a_model_become_blanks():
     assert command.one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
 
@@ -122,7 +142,7 @@ def test_several_models_are_an_ensemble(make_folder):
 def test_score(folder, translator, tmp_path):
     targets = SENTENCES[::-1]
     (tmp_path / "targets").write_bytes(as_lines(targets))
-    _, output, errors = call(command.main, folder, "--score", tmp_path / "targets", stdin=INPUT)
+    _, output, errors = call(score.main, folder, "--target", tmp_path / "targets", stdin=INPUT)
     pairs = score_pairs(*translator, SENTENCES, targets)
     for line, pair in zip(lines(output), pairs, strict=True):
         expected = [pair.log_prob, pair.perplexity, pair.tokens]
@@ -144,7 +164,8 @@ def test_reference_gives_both_bleus(folder, tmp_path):
 def test_alignments(folder, translator, tmp_path, given):
     (tmp_path / "targets").write_bytes(INPUT)
     targets = SENTENCES if given else translate(*translator, SENTENCES)
-    run(folder, "--alignments", tmp_path / "links", *(("--score", tmp_path / "targets") if given else ()))
+    main, options = (score.main, ("--target", tmp_path / "targets")) if given else (command.main, ())
+    assert call(main, folder, "--alignments", tmp_path / "links", *options, stdin=INPUT).code == 0
     expected = [pharaoh(links) for links in word_alignments(*translator, SENTENCES, targets)]
     assert lines((tmp_path / "links").read_text()) == expected
     assert expected[1] == "" != expected[0]
@@ -221,7 +242,6 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
         (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
         (["--output", "out", "--device", "meta"], "device: meta holds no values to compute with"),
         (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),
-        (["--output", "out", "--score", "x", "--nbest", "2"], "--nbest cannot be combined with --score"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, options, message):

@@ -25,10 +25,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measure import best_seconds, fitted_exponent, peak_bytes
 from torch import nn
-from tqdm.auto import tqdm
 
 from modeling_vanilla.layers_vanilla import SinusoidalPositions
 from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
+from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training.optimization import learning_rate
 from modeling_vanilla.visualization.attention import save_figure
 
@@ -214,7 +214,7 @@ def attention_costs(options: Options, d_k: int = 64) -> list[dict]:
     """Seconds and bytes of attention with n queries, keys and values, forward and backward."""
     points = [(kind, n) for kind in ("scaled dot-product", "additive") for n in options.lengths]
     rows = []
-    for kind, n in tqdm(points, desc="additive, costs", unit=" points"):
+    for kind, n in progress_bar(points, desc="additive, costs", unit=" points"):
         head = Head(kind, d_k, d_k)
         x = torch.randn(1, n, d_k, requires_grad=True)
 
@@ -274,7 +274,7 @@ def additive(options: Options) -> tuple[Figure, dict]:
     runs = [(kind, d_k, seed) for kind in KINDS for d_k in options.d_k for seed in seeds]
     trained = [
         {"kind": kind, "d_k": d_k, "seed": seed, **retrieval(kind, d_k, options.train_steps, seed)}
-        for kind, d_k, seed in tqdm(runs, desc="additive, training", unit=" runs")
+        for kind, d_k, seed in progress_bar(runs, desc="additive, training", unit=" runs")
     ]
     figure = Figure(figsize=(16, 4), layout="constrained")
     axes = figure.subplots(1, 5)

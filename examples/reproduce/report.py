@@ -12,10 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.io import check_unused, write_text
+from modeling_vanilla.progress import progress_bar
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
@@ -89,7 +88,7 @@ def report(output: Path) -> Path:
     """Run what is missing and write report.md. Returns its path."""
     output.mkdir(parents=True, exist_ok=True)
     parts = ["# The paper's tables and figures, at smoke scale", "", "By `make reproduce`, on a synthetic corpus.", ""]
-    for name, command in tqdm(pieces(output), desc="pieces"):
+    for name, command in progress_bar(pieces(output), desc="pieces"):
         folder, done = output / name, output / f"{name}.done"
         if not done.exists():
             run_piece(folder, command)

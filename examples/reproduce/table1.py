@@ -28,10 +28,10 @@ from matplotlib.figure import Figure
 from measure import best_seconds, fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
 from torch import nn
-from tqdm.auto import tqdm
 
 from modeling_vanilla.attention_vanilla import eager_attention
 from modeling_vanilla.io import write_text
+from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.visualization.attention import save_figure
 
 
@@ -197,7 +197,7 @@ def measure_costs(options: Options) -> list[dict]:
     ]
     return [
         {"row": name, "variable": variable, **size._asdict(), **measure_cost(ROWS[name].layer(size), size, options)}
-        for name, variable, size in tqdm(points, desc="costs", unit=" points")
+        for name, variable, size in progress_bar(points, desc="costs", unit=" points")
     ]
 
 
@@ -265,7 +265,7 @@ def measure_order(options: Options) -> tuple[dict[str, list[int]], dict[str, dic
     sizes = [Size(n, options.d_k, options.kernels[0], options.windows[0], options.d_k) for n in options.path_lengths]
     chains = {name: [] for name in ROWS}
     paths = {name: {"steps": [], "formula": []} for name in PATHS}
-    for size in tqdm(sizes, desc="paths", unit=" lengths"):
+    for size in progress_bar(sizes, desc="paths", unit=" lengths"):
         for name, row in ROWS.items():
             x = torch.randn(1, size.n, size.d, dtype=torch.double, requires_grad=True)
             chains[name].append(longest_chain(row.layer(size).double()(x)))

@@ -21,11 +21,11 @@ from accelerate.utils import parse_flag_from_env
 from common import markdown_table
 from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
-from tqdm.auto import tqdm
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.io import whole_folder, write_json, write_text
+from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.reading import load_pairs
@@ -286,7 +286,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> None:
         settings |= {"bleu_tokenize": options.bleu_tokenize, "seed": options.seed, **asdict(scale)}
         check_same_table(output, {"data": digest(pairs), **settings})
         tokenizer = shared_tokenizer(pairs["train"], scale.vocab_size, output / "tokenizer")
-    for row in tqdm(rows, desc="rows of Table 3", disable=not state.is_main_process):
+    for row in progress_bar(rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
             train_row(row, scale, data, tokenizer, options)
         if state.is_main_process:

@@ -21,7 +21,7 @@ from transformers.utils import logging
 from ..inference import load_translator, translate
 from ..io import decode_lines, write_files
 from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
-from .parser import CommandParser, run_command
+from .parser import CommandParser, add_device, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
+    add_device(parser)
     run_command(parser, visualize, arguments)
 
 
@@ -41,7 +42,7 @@ def visualize(options: Namespace) -> None:
     lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)
-    model, tokenizer = load_translator([options.model])
+    model, tokenizer = load_translator([options.model], options.device)
     check_length("sentence", tokenizer(sentence).input_ids)
     if target is None:
         (target,) = translate(model, tokenizer, [sentence])

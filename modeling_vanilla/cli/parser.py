@@ -1,4 +1,4 @@
-"""What all commands share: help that keeps the lines of its examples, bad usage in one line, and --debug."""
+"""What all commands share: help that keeps the lines of its examples, bad usage in one line, --debug and --quiet."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from typing import NoReturn
 from transformers import HfArgumentParser
 
 from ..io import one_line_errors, read_lines
+from ..progress import set_quiet
 
 EXAMPLES = 5
 
@@ -56,6 +57,16 @@ def read_examples(path: Path | None) -> list[str]:
     return [] if path is None else list(islice(read_lines(path), EXAMPLES))
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add --device, as all commands have it that run a model; load_translator has the default."""
+    parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
+
+
+def warn(line: str) -> None:
+    """A warning on stderr, which --quiet does not silence."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
 def run_command(
     parser: CommandParser, command: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None = None
 ) -> None:
@@ -64,6 +75,8 @@ def run_command(
     Bad usage and what the command raises for bad input end the process with one line on stderr and exit code 2.
     """
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error, as VANILLA_DEBUG=1 does")
+    parser.add_argument("--quiet", action="store_true", help="say nothing on stderr but warnings and errors")
     options = parser.parse_args(arguments)
+    set_quiet(options.quiet)
     with one_line_errors(options.debug):
         command(options)

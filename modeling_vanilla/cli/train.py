@@ -15,13 +15,12 @@ model/ is the average, and best/, the model of the best validation BLEU. After a
 --resume goes on from the newest checkpoint.
 """
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 
 from accelerate import PartialState
 
-from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from .parser import CommandParser, run_command
 
 
@@ -32,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data, training, options, model = parser.parse_dict(vars(given), allow_extra_keys=True)
         results = train_translation(data, training, options, model.overrides())
         if PartialState().is_main_process:
-            shown = {name: value for name, value in results.items() if name not in ("settings", "versions")}
-            print(json.dumps(shown, indent=1, ensure_ascii=False))
+            print(summary(results, training.output_dir))
 
     run_command(parser, train, arguments)

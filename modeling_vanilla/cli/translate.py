@@ -16,13 +16,10 @@ translated piece by piece; a warning names the line.
 score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
 translation, the empty one, of score 0.
 
---score FILE does not translate. It writes for each pair of an input line and a line of FILE, separated by tabs: log P,
-the perplexity per token and the number of tokens, EOS included. The figures of all pairs together go to stderr.
-
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
-white space and counted from 0: of the best translations, or of the given pairs with --score. It is read from the
-cross-attention, averaged over the heads of one decoder layer, at the step whose input is the target token (Chen et al.
-2020, arXiv:2004.14837); which layer is best depends on the model.
+white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
+one decoder layer, at the step whose input is the target token (Chen et al. 2020, arXiv:2004.14837); which layer is best
+depends on the model.
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C; 141 if nobody reads the output.
 """
@@ -39,16 +36,12 @@ from typing import BinaryIO
 import torch
 from transformers.utils import logging
 
-from ..inference import load_translator, score_pairs, split_long, word_alignments
+from ..inference import load_translator, split_long
 from ..inference.alignment import align_pieces, pharaoh
-from ..inference.scoring import PairScore
 from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
 from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
-from .parser import CommandParser, run_command
-
-# What an option that chooses what to write cannot be combined with.
-EXCLUDED = {"interactive": ("input", "output", "score", "reference", "alignments"), "score": ("nbest", "reference")}
+from .parser import CommandParser, add_device, run_command, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
     add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
-    add("--score", type=Path, metavar="FILE", help="score the lines of FILE as translations")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
     add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
@@ -69,23 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, default=MAX_SOURCE_TOKENS, help="longer sources are translated in pieces")
     add("--tokens_per_batch", type=int, default=4096, help="source tokens of a batch with padding, times the beams")
-    add("--device", default="cpu", help='such as "cuda"')
     add("--bf16", action="store_true", help="compute in bfloat16")
+    add_device(parser)
     run_command(parser, run, arguments)
 
 
 def run(options: Namespace) -> None:
-    for mode, excluded in EXCLUDED.items():
-        for name in excluded:
-            if getattr(options, mode) and getattr(options, name) is not None:
-                raise ValueError(f"--{name} cannot be combined with --{mode}")
-    if options.output and options.alignments and options.output.resolve() == options.alignments.resolve():
-        raise ValueError(f"--output and --alignments are both {options.output}")
+    for name in ("input", "output", "reference", "alignments"):
+        if options.interactive and getattr(options, name) is not None:
+            raise ValueError(f"--{name} cannot be combined with --interactive")
     with closed_pipe():
         if options.interactive:
             translate_interactively(options)
-        elif options.score:
-            score_file(options)
         else:
             translate_file(options)
 
@@ -93,8 +80,11 @@ def run(options: Namespace) -> None:
 def translate_file(options: Namespace) -> None:
     sources = list(input_lines(options))
     references = options.reference and parallel_lines(options.reference, sources)
+    if references is not None:
+        # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
+        from ..training.metrics import translation_scores
     model, tokenizer = load(options)
-    with output_stream(options.output) as output, output_stream(options.alignments) as alignments:
+    with output_streams(options) as (output, alignments):
         pieces = split(model, tokenizer, sources, options)
         found = search(model, tokenizer, pieces, options, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
@@ -105,7 +95,9 @@ def translate_file(options: Namespace) -> None:
         lines = (format_line(number, line, options.nbest) for number, line in enumerate(found))
         write(lines, output, options.output)
     if references is not None:
-        report_bleu([join_pieces(line) for line in best], references, options.bleu_tokenize)
+        scores = translation_scores([join_pieces(line) for line in best], references, options.bleu_tokenize)
+        for name in ("bleu", "bleu_compound_split"):
+            print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 
 
 def translate_interactively(options: Namespace) -> None:
@@ -114,23 +106,6 @@ def translate_interactively(options: Namespace) -> None:
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
         (found,) = search(model, tokenizer, pieces, options, show_progress=False)
         write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
-
-
-def score_file(options: Namespace) -> None:
-    sources = list(input_lines(options))
-    targets = parallel_lines(options.score, sources)
-    model, tokenizer = load(options)
-    with output_stream(options.output) as output, output_stream(options.alignments) as alignments:
-        scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
-        if options.alignments:
-            settings = (options.alignment_layer, options.tokens_per_batch)
-            links = word_alignments(model, tokenizer, sources, targets, *settings)
-            write(format_links(links), alignments, options.alignments)
-        lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode() for pair in scores)
-        write(lines, output, options.output)
-    if scores:
-        total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
-        report(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")
 
 
 def load(options: Namespace):
@@ -144,7 +119,7 @@ def split(model, tokenizer, sources: list[str], options: Namespace, first_line: 
     for number, parts in enumerate(pieces, start=first_line):
         if len(parts) > 1:
             name = options.input or "stdin"
-            report(f"warning: {name}, line {number}: too long, translated in {len(parts)} pieces")
+            warn(f"{name}, line {number}: too long, translated in {len(parts)} pieces")
     return pieces
 
 
@@ -189,19 +164,6 @@ def one_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def report_bleu(translations: list[str], references: list[str], tokenize: str) -> None:
-    # Imported only when needed: the libraries of the metrics take seconds to load.
-    from ..training.metrics import translation_scores
-
-    scores = translation_scores(translations, references, tokenize)
-    for name in ("bleu", "bleu_compound_split"):
-        report(f"{name} {scores[name]:.2f} {scores[name + '_signature']}")
-
-
-def report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def input_lines(options: Namespace) -> Iterator[str]:
     return read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "stdin")
 
@@ -216,6 +178,15 @@ def parallel_lines(path: Path, sources: list[str]) -> list[str]:
     if len(lines) != len(sources):
         raise ValueError(f"{path} has {len(lines)} lines, the input {len(sources)}")
     return lines
+
+
+@contextmanager
+def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The streams of --output and --alignments; ValueError if these are one file."""
+    if options.output and options.alignments and options.output.resolve() == options.alignments.resolve():
+        raise ValueError(f"--output and --alignments are both {options.output}")
+    with output_stream(options.output) as output, output_stream(options.alignments) as alignments:
+        yield output, alignments
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
 
 from ..inference import load_translator
 from ..io import read_json, write_text
@@ -101,7 +101,7 @@ def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], 
 
 def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: str | None) -> None:
     """Write all that is to be published to `folder`."""
-    loaded, tokenizer = load_translator([model], dtype="auto")
+    loaded, tokenizer = load_translator([model], "cpu", "auto")
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     facts = _read_results(results)
@@ -134,5 +134,6 @@ def _commit(folder: Path, repo: str, repo_type: str = "model", **settings) -> st
         reason = _REASONS.get(error.response.status_code, str(error))
         raise OSError(f"{repo}: not published: {reason}") from error
     except (HTTPError, RuntimeError, OSError) as error:
-        print(file=sys.stderr)  # the client does not end the line of its progress bar
+        if not are_progress_bars_disabled():
+            print(file=sys.stderr)  # the client does not end the line of its progress bar
         raise OSError(f"{repo}: not published: {api.endpoint}: {error.__cause__ or error}") from error

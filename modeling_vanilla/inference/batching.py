@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..progress import progress_bar
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
@@ -47,7 +48,7 @@ def pair_batches(
         Targets are padded on the right, where the decoder's causal mask hides padding from every token.
     """
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    with tqdm(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
+    with progress_bar(total=len(sources), unit=" pairs", disable=not show_progress) as bar:
         for rows in batches_by_length(lengths, tokens_per_batch):
             inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
             ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]

@@ -25,12 +25,13 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_translator(
-    folders: Sequence[str | Path], device: str = "cpu", dtype: torch.dtype | str = torch.float32
+    folders: Sequence[str | Path], device: str | None = None, dtype: torch.dtype | str = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
     Args:
         folders: what save_pretrained wrote, model and tokenizer in one folder each.
+        device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
 
     Raises:
         ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
@@ -38,6 +39,8 @@ def load_translator(
             there or, like "meta", holds no values.
         PermissionError: for a file that may not be read.
     """
+    if device is None:
+        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     if str(device).startswith("meta"):
         raise ValueError(f"device: {device} holds no values to compute with")
     try:

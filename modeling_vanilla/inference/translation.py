@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation_vanilla import check_search_settings, length_penalty
+from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning
 from .batching import batches_by_length, regroup
 from .scoring import score_token_ids
@@ -153,7 +153,7 @@ def _generate(
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     ids = tokenizer([sentences[row] for row in filled], verbose=False).input_ids if filled else []
     beams = _beams(model, generate_kwargs)
-    with tqdm(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
+    with progress_bar(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
             sources = [ids[row] for row in batch]
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)

@@ -54,7 +54,7 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
     check_unused("destination", destination)
-    model, tokenizer = load_translator([source])
+    model, tokenizer = load_translator([source], "cpu")
     with whole_folder(destination) as part:
         if to == "onnx":
             library.to_onnx(model, part, show_progress=True, **settings)

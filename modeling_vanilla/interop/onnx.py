@@ -17,10 +17,10 @@ import onnx
 import onnxscript  # noqa: F401  what torch exports with, asked for here rather than in the middle
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..progress import progress_bar
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 # The sizes of what torch.export follows through the code; it keeps the one way that they take. They are told apart, and
@@ -39,7 +39,7 @@ def to_onnx(model: VanillaForConditionalGeneration, folder: Path, show_progress:
     model = copy.deepcopy(model).float().cpu().eval()
     # Eq. 1 written out becomes plain products and a softmax, which every runtime knows.
     model.set_attn_implementation("eager")
-    with tqdm(total=2, unit=" graphs", disable=not show_progress) as bar, torch.no_grad():
+    with progress_bar(total=2, unit=" graphs", disable=not show_progress) as bar, torch.no_grad():
         _export_encoder(model, folder / ENCODER)
         bar.update()
         _export_decoder(model, folder / DECODER)

@@ -2,6 +2,14 @@
 
 from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .trainer import train
-from .translation import train_translation
+from .translation import summary, train_translation
 
-__all__ = ["DataOptions", "ModelOptions", "TrainingOptions", "TranslationOptions", "train", "train_translation"]
+__all__ = [
+    "DataOptions",
+    "ModelOptions",
+    "TrainingOptions",
+    "TranslationOptions",
+    "summary",
+    "train",
+    "train_translation",
+]

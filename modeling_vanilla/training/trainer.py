@@ -14,13 +14,13 @@ from typing import NoReturn
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import tqdm
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..io import Interrupted, on_signal
+from ..progress import inform, progress_bar
 from .batching import collate, epoch_batches, pair_lengths, update_batches
 from .checkpoints import (
     average_checkpoints,
@@ -147,7 +147,13 @@ def train(
     saved_step, saved_time = progress.step, time.monotonic()
     with (
         on_signal(received.append),
-        tqdm(initial=progress.step, unit=" updates", desc="Training", smoothing=0.05) as bar,
+        progress_bar(
+            initial=progress.step,
+            unit=" updates",
+            desc="Training",
+            smoothing=0.05,
+            disable=not accelerator.is_main_process,
+        ) as bar,
     ):
         while True:
             finished = _finished(accelerator, progress, options)
@@ -159,7 +165,7 @@ def train(
                 break
             if validation_due:
                 with on_signal(stop):  # at once, as all is saved
-                    _validate(accelerator, bar, model, tokenizer, validation_pairs, progress, options)
+                    _validate(accelerator, model, tokenizer, validation_pairs, progress, options)
                 finished = _finished(accelerator, progress, options)  # early stopping
             if finished:
                 break
@@ -328,7 +334,6 @@ def _report(accelerator: Accelerator, bar, progress: Progress, options: Training
 
 def _validate(
     accelerator: Accelerator,
-    bar,
     model,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
@@ -342,7 +347,7 @@ def _validate(
     accelerator.log(numbers, step=progress.step)
     if accelerator.is_main_process:
         shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
-        bar.write(f"step {progress.step}: {shown}")
+        inform(f"step {progress.step}: {shown}")
     if progress.best() is progress.validations[-1]:
         save_best(Path(options.output_dir), accelerator, model, tokenizer)
 

@@ -1,5 +1,6 @@
 """The whole way from sentence pairs to a model folder: read, tokenise, train, score on the test set, write."""
 
+import json
 import logging
 import platform
 import time
@@ -22,6 +23,7 @@ from ..hub.model_card import write_model_card
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
 from ..io import check_unused, locked, remove_litter, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..progress import inform
 from ..visualization.curves import plot_run
 from .batching import epoch_batches, pair_lengths, tokenize_pairs, tokenize_training_pairs, update_batches
 from .checkpoints import load_progress, newest_checkpoint, put_aside_damaged, save_model
@@ -86,8 +88,6 @@ def _train_translation(
     model = _model(start_folder, options, overrides, tokenizer)
     with state.main_process_first():
         training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
-    if removed["examples"]:
-        state.print(f"removed from training: {removed}")
     check_updates(training_data, training)
     check_positions(training_data, pairs.get("validation"), tokenizer, model.config)
     digest = data_digest(training_data)
@@ -95,6 +95,12 @@ def _train_translation(
         check_same_data(run, digest)
     if state.is_main_process:
         write_run(run, settings, digest)
+        if removed["examples"]:
+            inform(f"removed from training: {removed}")
+        if start_folder is None and options.tokenizer is None:
+            size = _vocabulary_size(options, overrides)
+            if len(tokenizer) < size:
+                inform(f"vocabulary: {len(tokenizer)} tokens, not {size}, as the training data yield no more")
     state.wait_for_everyone()
 
     progress = None if checkpoint is None else Progress(**load_progress(checkpoint))
@@ -185,9 +191,14 @@ def _tokenizer(
         return load_tokenizer(Path(start_folder))
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
-        size = overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
+        size = _vocabulary_size(options, overrides)
         shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, algorithm=options.tokenizer_algorithm)]
     return broadcast_object_list(shared)[0]
+
+
+def _vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
+    """The size asked for of a vocabulary to train."""
+    return overrides.get("vocab_size", PRESETS[options.preset].get("vocab_size", VanillaConfig().vocab_size))
 
 
 def _model(
@@ -229,6 +240,18 @@ def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
 
 
 # Results
+
+_MAIN_FIGURES = ("bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "parameters")
+
+
+def summary(results: dict, run: str | Path) -> str:
+    """The main figures of a run as JSON, and where the others and the model are."""
+    figures = {name: results[name] for name in _MAIN_FIGURES if name in results}
+    if results["validation"] is not None:
+        figures["validation_bleu"] = results["validation"]["bleu"]
+    shown = {name: round(value, 2) for name, value in figures.items()}
+    paths = {"model": str(Path(run) / "model"), "results": str(Path(run) / "results.json")}
+    return json.dumps({**shown, **paths}, indent=1, ensure_ascii=False)
 
 
 def _test_scores(model: PreTrainedModel, tokenizer, test: Dataset, training: TrainingOptions) -> dict:

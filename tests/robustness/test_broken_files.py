@@ -187,7 +187,7 @@ MODEL = {
     "tokenizer_config.json": TOKENIZER_CONFIG,
 }
 READERS = {
-    **dict.fromkeys(("translate", "translate --score", "attention", "export ctranslate2", "export onnx"), "model"),
+    **dict.fromkeys(("translate", "score", "attention", "export ctranslate2", "export onnx"), "model"),
     **dict.fromkeys(("finetune", "train --model"), "model"),
     "push": "run/model",
     "average": "run/checkpoint-4",
@@ -201,7 +201,7 @@ SAYS = {
 SAYS["attention"] = ("attn_implementation",)
 # What a program does not read: it works as if nothing were wrong.
 UNREAD = {
-    ("translate --score", "generation_config.json"),
+    ("score", "generation_config.json"),
 }
 # Damage that is none: what the field means is left to its default, or is nothing to this package.
 HARMLESS = {
@@ -264,8 +264,8 @@ DATA = {
     ("finetune", "train.jsonl"): PAIRS,
     ("finetune", "validation.jsonl"): PAIRS,
     ("translate", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},
-    ("translate --score", "source.txt"): TEXT,
-    ("translate --score", "target.txt"): TEXT,
+    ("score", "source.txt"): TEXT,
+    ("score", "target.txt"): TEXT,
     ("push", "run/results.json"): DAMAGE | JSON | {"other": fields(parameters=1), "less": fields(validation=...)},
     ("table2", "run/results.json"): DAMAGE | JSON | {"less": fields(cost=...)},
     ("train --resume", "run/run.json"): DAMAGE | JSON | {"less": fields(data=...), "other": fields(training_data="x")},

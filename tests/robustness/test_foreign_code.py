@@ -128,7 +128,7 @@ TRAPS = {
 }
 READERS = {
     "translate": "model",
-    "translate --score": "model",
+    "score": "model",
     "attention": "model",
     "export ctranslate2": "model",
     "export onnx": "model",

@@ -27,8 +27,7 @@ SIZES = """--preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --deco
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
 TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
     --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2 --sustained_tflops 1"""
-FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --tokens_per_batch 300 --use_cpu
-    --disable_tqdm True"""
+FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --tokens_per_batch 300 --use_cpu"""
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
     "train": f"vanilla train {SIZES} {TRAIN} --output_dir new",
@@ -36,7 +35,7 @@ PROGRAMS = {
     "train --tokenizer": f"vanilla train --tokenizer model {SIZES} {TRAIN} --output_dir new",
     "train --resume": f"vanilla train {SIZES} {TRAIN} --output_dir run --resume",
     "translate": "vanilla translate model --input source.txt --output out.txt",
-    "translate --score": "vanilla translate model --input source.txt --score target.txt --output out.txt",
+    "score": "vanilla score model --input source.txt --target target.txt --output out.txt",
     "average": "vanilla average run/checkpoint-2 run/checkpoint-4 new",
     "average --last": "vanilla average run new --last 2",
     "convert marian": "vanilla convert --from marian marian new",
@@ -68,9 +67,9 @@ class Outcome(NamedTuple):
 
     @property
     def said(self) -> list[str]:
-        """The lines on stderr but for progress bars and warnings."""
+        """The lines on stderr but for those of progress and warnings."""
         lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
-        return [line for line in lines if line and not re.search(r"%\||/s\]$|^warning: ", line)]
+        return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: ", line)]
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -1,0 +1,55 @@
+"""Score given translations by a model: log P of each pair of a source and a target line, without translating.
+
+    vanilla score runs/mine/model --input test.en --target test.de
+    vanilla score runs/mine/model --target test.de --alignments test.align < test.en
+
+MODEL is a folder with a model and its tokenizer; several are an ensemble, as for `vanilla translate`. For each pair it
+writes, separated by tabs: log P (natural logarithm), the perplexity per token and the number of tokens, EOS included.
+The figures of all pairs together go to stderr.
+
+--alignments FILE writes the word alignment of each pair, as `vanilla translate` does of its translations.
+
+Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C; 141 if nobody reads the output.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..inference import score_pairs, word_alignments
+from ..inference.scoring import PairScore
+from ..progress import inform
+from .parser import CommandParser, add_device, run_command
+from .translate import closed_pipe, format_links, input_lines, load, output_streams, parallel_lines, write
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = CommandParser(__doc__)
+    add = parser.add_argument
+    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
+    add("--target", type=Path, metavar="FILE", required=True, help="their translations, line by line")
+    add("--output", type=Path, metavar="FILE", help="written when all is scored (default: stdout)")
+    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
+    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
+    add("--tokens_per_batch", type=int, default=4096, help="tokens of a batch on either side, with padding")
+    add("--bf16", action="store_true", help="compute in bfloat16")
+    add_device(parser)
+    run_command(parser, score, arguments)
+
+
+def score(options: Namespace) -> None:
+    sources = list(input_lines(options))
+    targets = parallel_lines(options.target, sources)
+    with closed_pipe(), output_streams(options) as (output, alignments):
+        model, tokenizer = load(options)
+        scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
+        if options.alignments:
+            settings = (options.alignment_layer, options.tokens_per_batch)
+            links = word_alignments(model, tokenizer, sources, targets, *settings)
+            write(format_links(links), alignments, options.alignments)
+        lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode() for pair in scores)
+        write(lines, output, options.output)
+    if scores:
+        total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
+        inform(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")

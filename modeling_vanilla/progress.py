@@ -1,0 +1,64 @@
+"""Progress on stderr: bars on a terminal and in a notebook, lines in a log; no word if the process is to be quiet."""
+
+import sys
+from collections.abc import Iterable
+
+from tqdm import auto, std
+from tqdm.asyncio import tqdm as terminal_bar
+from transformers.utils import logging
+
+SECONDS = 30  # between two lines of a log
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Set whether this process shows no progress. In a log datasets and transformers never show theirs."""
+    global _quiet
+    _quiet = quiet
+    if quiet or _is_log():
+        logging.disable_progress_bar()
+        if "datasets" in sys.modules:  # not imported here, as it takes seconds and not every command needs it
+            sys.modules["datasets"].disable_progress_bars()
+
+
+def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:
+    """tqdm's bar, with tqdm's settings; where stderr is a log, a line every SECONDS and one at the end in its place."""
+    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **settings)
+
+
+def inform(line: str) -> None:
+    """Write a line to stderr, above the bars if there are some, unless the process is to be quiet."""
+    if not _quiet:
+        auto.tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _is_log() -> bool:
+    # A notebook's stderr is no terminal either; there tqdm has another class.
+    return auto.tqdm is terminal_bar and not sys.stderr.isatty()
+
+
+class _Lines(std.tqdm):
+    """A bar that writes lines."""
+
+    def __init__(self, iterable: Iterable | None, **settings):
+        shape = "{desc}: {n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+        intervals = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
+        super().__init__(iterable, bar_format=shape, **{**settings, **intervals, "smoothing": 0})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        print(self, file=self.fp, flush=True)
+
+    def refresh(self, nolock: bool = False, lock_args=None) -> None:
+        if not nolock:  # from update(); from tqdm.write(), which would have this line again, it is True
+            self.display()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Nothing: what is in a log stays."""
+
+    def close(self) -> None:
+        if not self.disable and self.n > self.last_print_n:
+            self.display()
+        self.sp = None  # or tqdm would end the line once more
+        super().close()
