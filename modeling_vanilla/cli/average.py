@@ -3,7 +3,8 @@
     vanilla average runs/mine averaged --last 5
     vanilla average runs/mine/checkpoint-800 runs/mine/checkpoint-900 averaged
 
-With --last, SRC is the output folder of `vanilla train`, which keeps as many checkpoints as --keep_checkpoints says.
+With --last, SRC is the output folder of `vanilla train`, which keeps as many checkpoints as --keep_checkpoints says;
+if there are fewer than N, all are averaged, with a warning.
 Without, each SRC is a checkpoint, or a model folder with its tokenizer; all must have the same shapes and the same
 vocabulary. DST, which must be new or empty, appears only once it is complete: a folder that from_pretrained and
 pipeline("translation") load, with the configuration, generation configuration and tokenizer of the last SRC.
@@ -16,7 +17,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from ..training.averaging import last_checkpoints, write_average
-from .parser import CommandParser, run_command
+from .parser import CommandParser, run_command, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,5 +35,7 @@ def average(options: Namespace) -> None:
         if len(checkpoints) > 1:
             raise ValueError(f"last: of one run, not of {len(checkpoints)}: {', '.join(map(str, checkpoints))}")
         checkpoints = last_checkpoints(checkpoints[0], options.last)
+        if len(checkpoints) < options.last:
+            warn(f"{options.sources[0]}: has {len(checkpoints)} checkpoints, not {options.last}; all are averaged")
     write_average(checkpoints, options.destination)
     print(f"{options.destination} is written, the mean of {', '.join(map(str, checkpoints))}")

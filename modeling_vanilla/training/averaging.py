@@ -9,16 +9,16 @@ from .checkpoints import average_checkpoints, list_checkpoints, save_model
 
 
 def last_checkpoints(run: Path, count: int) -> list[Path]:
-    """The last `count` checkpoints of a run, oldest first.
+    """The last `count` checkpoints of a run, oldest first; all if it has fewer.
 
     Raises:
-        ValueError: if `count` is below 1, or the run has fewer.
+        ValueError: if `count` is below 1, or the run has none.
     """
     if count < 1:
         raise ValueError(f"last must be at least 1, not {count}")
     found = list_checkpoints(run)
-    if len(found) < count:
-        raise ValueError(f"{run}: has {len(found)} checkpoints, not {count}")
+    if not found:
+        raise ValueError(f"{run}: has no checkpoints")
     return found[-count:]
 
 
@@ -33,7 +33,7 @@ def write_average(checkpoints: Sequence[Path], destination: Path) -> None:
     check_unused("destination", destination)
     weights = average_checkpoints(checkpoints)
     _check_vocabularies(checkpoints)
-    model, tokenizer = load_translator(checkpoints[-1:], dtype=next(iter(weights.values())).dtype)
+    model, tokenizer = load_translator(checkpoints[-1:], "cpu", next(iter(weights.values())).dtype)
     with whole_folder(destination) as part:
         save_model(model, tokenizer, part, weights)
 
