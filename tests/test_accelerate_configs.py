@@ -150,13 +150,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def launch(folder):
-    """Run `accelerate launch FLAGS train_translation.py` once for each list of flags, at the same time."""
+    """Run `accelerate launch FLAGS -m modeling_vanilla train` once for each list of flags, at the same time."""
     data = write_toy_corpus(folder, train=120, validation=6, test=6)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
     def launch(run, *flag_lists, sharded=False, **settings):
         launcher = [sys.executable, "-m", "accelerate.commands.launch"]
-        script = [folder / "on_cpus.py"] * sharded + [ROOT / "examples" / "train_translation.py"]
+        script = ["-m", "modeling_vanilla", "train"]
+        if sharded:
+            script = [folder / "on_cpus.py", ROOT / "examples" / "train_translation.py"]
         script += as_options({**data, **SETTINGS, "max_steps": 3, **settings, "output_dir": run})
         commands = [list(map(str, [*launcher, *flags, *script])) for flags in flag_lists]
         variables = environment(folder, ACCELERATE_USE_CPU="true")
