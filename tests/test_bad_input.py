@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ def lacking_a_weight(folder):
         (changed(quantization_config={"quant_method": "bitsandbytes"}), "{} has a quantization_config; "),
         (changed(quantization_config=5), "{}/config.json is bad: "),
         (changed(d_model=10**7), "{}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ bytes there$"),
-        (changed(encoder_layers=10**6), "{}/config.json is bad: encoder_layers must be at most 1000"),
+        (changed(encoder_layers=1000), "{}/config.json is of [0-9]+ weights or more, "),
         (text("model.safetensors.index.json", '{"weight_map": {"a": "a.bin"}}'), "{}/model.*json names 'a.bin', not a"),
         (text("adapter_config.json", "{}"), "{} holds an adapter, as it has adapter_config.json; "),
         (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
@@ -269,6 +270,14 @@ def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
 def test_a_device_that_is_not_there(good, device, message):
     with pytest.raises(ValueError, match=f"^device: {device} {message}"):
         load_translator([good], device=device)
+
+
+def test_the_device_is_by_default_the_accelerator(good, monkeypatch):
+    for there in ("meta", None):  # meta in place of a GPU: that it was chosen, its refusal shows
+        accelerator = there and torch.device(there)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available, it=accelerator: it)
+        with pytest.raises(ValueError, match=r"^device: meta") if there else nullcontext():
+            assert load_translator([good])[0].device.type == "cpu"
 
 
 def test_a_pickle_is_read_where_it_is_asked_for(folder, good):

@@ -25,7 +25,9 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_translator(
-    folders: Sequence[str | Path], device: str | None = None, dtype: torch.dtype | str = torch.float32
+    folders: Sequence[str | Path],
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str = torch.float32,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
