@@ -24,8 +24,9 @@ from pathlib import Path
 from pickle import UnpicklingError
 
 import numpy as np
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.inference import load_translator, translate
@@ -42,6 +43,8 @@ from modeling_vanilla.training.batching import (
 from modeling_vanilla.training.checkpoints import save_model
 from modeling_vanilla.training.metrics import translation_scores
 from modeling_vanilla.training.reading import load_pairs
+
+TRAINER_STATE = "trainer_state.json"
 
 
 @dataclass
@@ -148,9 +151,25 @@ def last_checkpoint(run: Path) -> str | None:
         raise ValueError(f"resume: {run} holds no checkpoint")
     for checkpoint in found:
         with suppress(OSError, ValueError):
-            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+            json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))
             return str(checkpoint)
     return None
+
+
+def is_finished(checkpoint: str, arguments: FinetuningArguments) -> bool:
+    """Whether there is no step left after a checkpoint; the Trainer would take one more."""
+    state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE)))
+    if arguments.max_steps > 0:
+        return state.global_step >= arguments.max_steps
+    return (state.epoch or 0) >= arguments.num_train_epochs
+
+
+def restore_best(trainer: Seq2SeqTrainer, checkpoint: str) -> None:
+    """Give a Trainer the state of a checkpoint and the weights of the best one, as at the end of its training."""
+    trainer.state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE)))
+    best = Path(checkpoint).with_name(Path(trainer.state.best_model_checkpoint or checkpoint).name)
+    trainer.model.load_state_dict(load_file(best / "model.safetensors"), strict=False)
+    trainer.model.tie_weights()
 
 
 def finetune(data: DataOptions, options: FinetuningOptions, arguments: FinetuningArguments) -> dict:
@@ -194,10 +213,13 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
 
     before = test_scores()
     search = copy.deepcopy(model.generation_config)
-    try:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    except UnpicklingError as error:  # the Trainer keeps its optimizer in a pickle, of which it takes tensors alone
-        raise ValueError(f"resume: {checkpoint} cannot be read: {str(error).splitlines()[0]}") from error
+    if checkpoint is not None and is_finished(checkpoint, arguments):
+        restore_best(trainer, checkpoint)
+    else:
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except UnpicklingError as error:  # the Trainer keeps its optimizer in a pickle, of which it takes tensors alone
+            raise ValueError(f"resume: {checkpoint} cannot be read: {str(error).splitlines()[0]}") from error
     model.generation_config = search  # Trainer's evaluation replaces the limit on the length by its own default, 20
     results = {
         "before": before,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trial import run_apart
 
-LINES = int(os.environ.get("LINES", 200_000))
+LINES = int(os.environ.get("ROBUST_LINES", 200_000))
 
 
 def write_lines(folder: Path, lines: int) -> None:
