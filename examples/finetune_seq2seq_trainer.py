@@ -3,9 +3,9 @@
     python examples/finetune_seq2seq_trainer.py --model runs/mine/model --train_file train.jsonl \\
         --validation_file validation.jsonl --test_file test.jsonl --output_dir runs/tuned --max_steps 500
 
-The files hold JSON lines {"translation": {"en": "...", "de": "..."}}; the other options for data are those of
-`vanilla train`. Every option of Seq2SeqTrainingArguments is one here. Batches hold --tokens_per_batch tokens a
-side, of similar length; --gradient_accumulation_steps of them make an update.
+The files and the other options for data are those of `vanilla train`. Every option of Seq2SeqTrainingArguments is one
+here. Batches hold --tokens_per_batch tokens a side, of similar length; --gradient_accumulation_steps of them make an
+update.
 
 The loss is the model's own, smoothed by the label_smoothing of its configuration (--label_smoothing replaces it).
 Writes to --output_dir: model/ (the checkpoint of the best validation BLEU), results.json (BLEU of the test data before

@@ -59,15 +59,59 @@ def test_languages_choose_the_direction(write):
     assert rows(pairs["train"]) == [(de, en) for en, de in PAIRS]
 
 
-def test_languages_are_those_of_the_json_and_nothing_is_assumed_of_text():
-    text = {"train_source": "a", "train_target": "b"}
-    for files, languages in (
-        (text, (None, None)),
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
+        ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
+        ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
+        ("a.csv", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
+    ],
+    ids=["flat JSON", "TSV", "TSV with a header", "CSV"],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_columns_and_keys(write, name, content, suffix):
+    pairs = load_pairs(DataOptions(train_file=write(name + suffix, "\ufeff" + content)))
+    assert rows(pairs["train"]) == [PAIRS[0], ('"yes"', '"ja"')]
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl"])
+def test_a_dataset_may_have_a_column_for_each_language(write, tmp_path, name):
+    write(f"corpus/{name}", "en,de\nyes,ja\n" if name == "train.csv" else '{"en": "yes", "de": "ja"}\n')
+    assert rows(load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus")))["train"]) == [("yes", "ja")]
+
+
+def test_a_field_may_hold_a_line_end_and_a_fault_is_named_where_its_row_starts(write):
+    good = 'en,de\n"two\nlines",zwei\n'
+    assert rows(load_pairs(DataOptions(train_file=write("a.csv", good)))["train"]) == [("two\nlines", "zwei")]
+    with pytest.raises(ValueError, match=r"b\.csv, line 4: not CSV: unexpected end of data"):
+        load_pairs(DataOptions(train_file=write("b.csv", good + '"a,b\nc,d\n')))
+
+
+TEXT = {"train_source": "a", "train_target": "b"}
+
+
+@pytest.mark.parametrize(
+    ("files", "languages"),
+    [
+        (TEXT, (None, None)),
+        ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
+        ({"train_source": "x.en/a", "train_target": "y.de/b"}, (None, None)),
+        ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
+        ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
         ({"train_file": "a"}, ("en", "de")),
-        ({**text, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
-    ):
-        options = DataOptions(**files)
-        assert (options.source_lang, options.target_lang) == languages
+        ({"train_file": "a.tsv.gz"}, (None, None)),
+        ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
+        ({"train_file": "train.eng_Latn-fr.tsv.gz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
+        ({"train_file": "de-en.jsonl"}, ("de", "en")),
+        ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
+        ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
+        ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
+    ],
+)
+def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, languages):
+    options = DataOptions(**files)
+    assert (options.source_lang, options.target_lang) == languages
 
 
 @pytest.mark.parametrize("limit", [None, 2])
@@ -154,8 +198,8 @@ def text(source, target):
     ("files", "message"),
     [
         (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
-        (line_3('{"text": "hello"}'), """line 3: no "translation" in {{'text': 'hello'}}"""),
-        (line_3('["translation"]'), 'line 3: no "translation"'),
+        (line_3('{"text": "hello"}'), r"""line 3: no "en" in the record, which has \['text'\]$"""),
+        (line_3('["translation"]'), r"""line 3: the record is \['translation'\], not an object"""),
         (
             line_3('{"translation": {"en": "a", "fr": "b"}}'),
             r"""line 3: no "de" in "translation", which has \['en', 'fr'\]$""",
@@ -182,6 +226,26 @@ def test_broken_files(write, tmp_path, files, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "english,german\na,b\n", r"""a.csv, line 1: no column "en" in \['english', 'german'\]$"""),
+        ("a.csv", "en,de\na,b\na,b,c\n", r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
+        ("a.csv", "en,de\na,b\n\n", "line 3: 0 columns, not 2"),
+        ("a.csv", 'en,de\n"a"b,c\n', "line 2: not CSV: ',' expected after '\"'$"),
+        ("a.csv", "en,de\n" + "a" * 200_000 + ",b\n", "line 2: not CSV: field larger than field limit"),
+        ("a.tsv", "1\ta\tb\n", """line 1: no column "en" in """),
+        ("a.tsv", "a\tb\nc\n", r"line 2: 1 columns, not 2: \['c'\]$"),
+        ("a.tsv", "id\tfr\ten\n", """line 1: no column "de" in """),
+        ("a.tsv", "", "is empty"),
+        ("a.tsv", "en\tde\n", "is empty"),
+    ],
+)
+def test_broken_columns(write, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        load_pairs(DataOptions(train_file=write(name, content)))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"test_file": "{good}"}, "no training data: give train_file"),
@@ -192,6 +256,10 @@ def test_broken_files(write, tmp_path, files, message):
         ({"dataset_name": "{nowhere}"}, "dataset_name: {nowhere} cannot be loaded"),
         ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),
         ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
+        (
+            {"train_source": "a.en", "train_target": "a.de", "test_file": "x.de-en.tsv"},
+            "train data are en-de, test data de-en",
+        ),
         ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
         ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
     ],

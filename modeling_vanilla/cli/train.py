@@ -1,6 +1,6 @@
 """Train a translation model on your own sentence pairs, with the recipe of the paper.
 
-The data are JSON lines {"translation": {"en": "...", "de": "..."}} (--train_file), two text files line by line
+The data are JSON lines {"en": "...", "de": "..."}, .tsv or .csv (--train_file), two text files line by line
 (--train_source, --train_target), plain or .gz, or a data set of the Hub (--dataset_name). On one process:
 
     vanilla train --preset tiny --train_file train.jsonl --validation_file validation.jsonl \\

@@ -16,23 +16,42 @@ from ..configuration_vanilla import PRESETS, VanillaConfig
 from .metrics import TOKENIZE, check_tokenize
 
 SPLITS = ("train", "validation", "test")
+_LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
+_ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?(?:\.gz)?$")  # train.en, train.tok.en.gz
+_TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+(?:\.gz)?$")  # train.en-de.tsv
 
 
 def _option(default, help: str):
     return field(default=default, metadata={"help": help})
 
 
+def is_table(path: str, endings: str | tuple[str, ...]) -> bool:
+    """Whether the name of a file, plain or .gz, has one of these endings, such as .tsv."""
+    return path.removesuffix(".gz").endswith(endings)
+
+
 @dataclass
 class DataOptions:
-    """Where the sentence pairs are. Each split comes from one JSON file, two text files or the named dataset.
+    """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
     Files are UTF-8, plain or, if their name ends in .gz, compressed. A line ends at "\\n" and nowhere else, with or
-    without a "\\r" before it. JSON lines and datasets name their languages: from "en" to "de" unless told otherwise.
+    without a "\\r" before it. What a file of pairs holds, the ending of its name says:
+
+    - .csv: columns, the first line naming them; those of the two languages are read.
+    - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
+      columns, source and target.
+    - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
+
+    The languages are those of the options; else those in the names of the files, as in train.en-de.tsv or in train.en
+    and train.de; else, in what names its languages, from "en" to "de". In text files and .tsv they may stay unknown.
     """
 
-    train_file: str | None = _option(None, 'Training pairs, a line each: {"translation": {"en": "...", "de": "..."}}.')
-    validation_file: str | None = _option(None, "Validation pairs, in the form of train_file.")
-    test_file: str | None = _option(None, "Test pairs, in the form of train_file.")
+    train_file: str | None = _option(
+        None,
+        'Training pairs: JSON lines such as {"en": "...", "de": "..."}, or columns if its name ends in .tsv or .csv.',
+    )
+    validation_file: str | None = _option(None, "Validation pairs, likewise.")
+    test_file: str | None = _option(None, "Test pairs, likewise.")
     train_source: str | None = _option(None, "Source sentences to train on, one a line.")
     train_target: str | None = _option(None, "Their translations, line by line.")
     validation_source: str | None = _option(None, "Source sentences to validate on, one a line.")
@@ -41,7 +60,8 @@ class DataOptions:
     test_target: str | None = _option(None, "Their translations, line by line.")
     dataset_name: str | None = _option(
         None,
-        "A dataset of the Hub or a local folder, with a column 'translation' and splits train, validation, test.",
+        "A dataset of the Hub or a local folder: a column 'translation' or one for each language, splits train, "
+        "validation, test.",
     )
     dataset_config: str | None = _option(None, "The configuration of that dataset, for example a language pair.")
     max_train_pairs: int | None = _option(
@@ -49,19 +69,42 @@ class DataOptions:
     )
     source_lang: str | None = _option(
         None,
-        "The source language, for the model card; in JSON lines and datasets also its key in 'translation', there en "
-        "by default.",
+        "The source language, for the model card, and the name of its column or key; by default what the files' names "
+        "say, as train.en-de.tsv or train.en does, else en where there are such names.",
     )
-    target_lang: str | None = _option(None, "The target language, likewise; there de by default.")
+    target_lang: str | None = _option(None, "The target language, likewise; else de.")
     max_source_tokens: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
     max_target_tokens: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
             raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
-        if self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS):
-            self.source_lang = self.source_lang or "en"
-            self.target_lang = self.target_lang or "de"
+        named = self._languages_in_names() if None in (self.source_lang, self.target_lang) else (None, None)
+        files = [file for split in SPLITS if (file := getattr(self, f"{split}_file"))]
+        if named == (None, None) and (self.dataset_name or not all(is_table(file, ".tsv") for file in files)):
+            named = ("en", "de")
+        self.source_lang, self.target_lang = self.source_lang or named[0], self.target_lang or named[1]
+
+    def _languages_in_names(self) -> tuple[str | None, str | None]:
+        """The source and the target language that file names tell; ValueError if those of two splits differ."""
+        found: dict[tuple[str, str], str] = {}
+        for split in SPLITS:
+            file, *sides = (getattr(self, f"{split}_{part}") for part in ("file", "source", "target"))
+            if file:
+                match = _TWO_LANGUAGES.search(Path(file).name)
+                languages = match.groups() if match else ()
+            else:
+                matches = [_ONE_LANGUAGE.search(Path(side).name) for side in sides if side]
+                languages = tuple(match[1] for match in matches if match)
+            if len(set(languages)) == 2:
+                found.setdefault(languages, split)
+        if len(found) > 1:
+            (one, split), (other, another) = list(found.items())[:2]
+            raise ValueError(
+                f"file names: {split} data are {'-'.join(one)}, {another} data {'-'.join(other)}; give source_lang and "
+                "target_lang if that is meant"
+            )
+        return next(iter(found), (None, None))
 
 
 @dataclass

@@ -1,5 +1,6 @@
-"""Sentence pairs: read from JSON lines, text files or a named dataset, and checked one by one."""
+"""Sentence pairs: read from JSON lines, columns, text files or a named dataset, and checked one by one."""
 
+import csv
 import json
 import os
 import stat
@@ -11,7 +12,7 @@ from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
 
 from ..io import read_lines
-from .options import SPLITS, DataOptions
+from .options import SPLITS, DataOptions, is_table
 
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
@@ -29,7 +30,7 @@ def load_pairs(options: DataOptions) -> DatasetDict:
         ValueError: if there is no training data, a split is given twice or in part, or a file or dataset is missing,
             empty, not UTF-8, damaged, without the languages, or its two files differ in length.
     """
-    name, languages = options.dataset_name, (options.source_lang, options.target_lang)
+    name, languages = options.dataset_name, (options.source_lang or "en", options.target_lang or "de")
     files = {split: paths for split in SPLITS if (paths := _files_of(options, split))}
     dataset, state = _open_dataset(options) if name else ({}, None)
     if "train" not in files and "train" not in dataset:
@@ -55,7 +56,7 @@ def load_pairs(options: DataOptions) -> DatasetDict:
 
 
 def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
-    """The JSON file of a split, or its source and target file, or nothing."""
+    """The file of a split's pairs, or its source and target file, or nothing."""
     file, source, target = (f"{split}_{part}" for part in ("file", "source", "target"))
     given = {name: path for name in (file, source, target) if (path := getattr(options, name)) is not None}
     if file in given and len(given) > 1:
@@ -74,7 +75,12 @@ def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
 
 
 def _load_files(paths: tuple[str, ...], split: str, languages: tuple[str, str]) -> Dataset:
-    pairs = _read_text(*paths) if len(paths) == 2 else _read_json(*paths, languages)
+    if len(paths) == 2:
+        pairs = _read_text(*paths)
+    elif is_table(paths[0], (".csv", ".tsv")):
+        pairs = _read_columns(paths[0], languages)
+    else:
+        pairs = _read_json(paths[0], languages)
     state = tuple((os.path.abspath(path), *_file_state(path)) for path in paths)
     return _read_once(pairs, split, " and ".join(paths), (state, languages))
 
@@ -103,6 +109,40 @@ def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]
         except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
             raise ValueError(f"{where}: too much for JSON: {error}") from error
         yield _pair(record, languages, where)
+
+
+def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
+    """The pairs of a .csv or .tsv file: its columns of the languages or, in a .tsv without them, its two columns."""
+    wanted, columns = None, 2
+    for where, row in _rows(path):
+        if wanted is None:
+            missing = [language for language in languages if language not in row]
+            if not missing:
+                wanted, columns = [row.index(language) for language in languages], len(row)
+                continue
+            if is_table(path, ".csv") or len(row) != columns:
+                raise ValueError(f'{where}: no column "{missing[0]}" in {_short(row)}')
+            wanted = [0, 1]
+        if len(row) != columns:
+            raise ValueError(f"{where}: {len(row)} columns, not {columns}: {_short(row)}")
+        yield {"source": row[wanted[0]], "target": row[wanted[1]]}
+
+
+def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Each row of a .csv or .tsv file, with the place where it starts."""
+    if is_table(path, ".tsv"):
+        for number, line in enumerate(read_lines(path), start=1):
+            yield f"{path}, line {number}", line.split("\t")
+        return
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    while True:
+        where = f"{path}, line {rows.line_num + 1}"
+        try:
+            yield where, next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{where}: not CSV: {error}") from error
 
 
 # Datasets
@@ -157,23 +197,23 @@ def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tu
 
 
 def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:
-    """The pair of a record {"translation": {language: text}}; ValueError names the place and what is wrong there."""
-    if not isinstance(record, dict) or "translation" not in record:
-        raise ValueError(f'{where}: no "translation" in {_short(record)}')
-    translation = record["translation"]
-    if not isinstance(translation, dict):
-        raise ValueError(f'{where}: "translation" is {_short(translation)}, not an object of languages')
+    """The pair of a record {language: text} or {"translation": {language: text}}; ValueError names what is wrong."""
+    inner = isinstance(record, dict) and "translation" in record
+    texts = record["translation"] if inner else record
+    name = '"translation"' if inner else "the record"
+    if not isinstance(texts, dict):
+        raise ValueError(f"{where}: {name} is {_short(texts)}, not an object of languages")
     for language in languages:
-        if language not in translation:
-            raise ValueError(f'{where}: no "{language}" in "translation", which has {_short([*translation])}')
-        text = translation[language]
+        if language not in texts:
+            raise ValueError(f'{where}: no "{language}" in {name}, which has {_short([*texts])}')
+        text = texts[language]
         if not isinstance(text, str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(f'{where}: "{language}" is not Unicode text: {_short(text)}') from error
-    return {"source": translation[languages[0]], "target": translation[languages[1]]}
+    return {"source": texts[languages[0]], "target": texts[languages[1]]}
 
 
 def _one_line(error: BaseException) -> str:
