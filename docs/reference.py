@@ -21,7 +21,7 @@ PAGES = {
         "Training",
         [
             "training",
-            *(f"training.{name}" for name in ("tokenizer", "reading", "batching", "optimization", "averaging")),
+            *(f"training.{name}" for name in ("corpus", "tokenizer", "reading", "batching", "optimization", "averaging")),
             *(f"training.{name}" for name in ("metrics", "cost")),
         ],
     ),

@@ -6,6 +6,7 @@ import sys
 from .io import one_line_errors
 
 COMMANDS = {
+    "check": "look at sentence pairs before training",
     "train": "train a translation model",
     "translate": "translate text, a line at a time",
     "score": "score given translations",

@@ -49,6 +49,7 @@ def test_help_keeps_the_lines_of_its_examples(name):
 
 
 BAD = {
+    "check": ["--train_file", "none"],
     "train": ["--output_dir", "new", "--max_steps", "0"],
     "translate": ["none", "--input", "none"],
     "score": ["none", "--input", "none", "--target", "none"],

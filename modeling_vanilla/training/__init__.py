@@ -1,4 +1,4 @@
-"""Section 5, in this order: options, read, check, tokenise, batch, train, validate and score."""
+"""Section 5, in this order: options, read, look at the corpus, tokenise, batch, train, validate and score."""
 
 from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .trainer import train

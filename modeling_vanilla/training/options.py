@@ -31,7 +31,7 @@ def is_table(path: str, endings: str | tuple[str, ...]) -> bool:
 
 
 @dataclass
-class DataOptions:
+class CorpusOptions:
     """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
     Files are UTF-8, plain or, if their name ends in .gz, compressed. A line ends at "\\n" and nowhere else, with or
@@ -73,8 +73,6 @@ class DataOptions:
         "say, as train.en-de.tsv or train.en does, else en where there are such names.",
     )
     target_lang: str | None = _option(None, "The target language, likewise; else de.")
-    max_source_tokens: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
-    max_target_tokens: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
@@ -105,6 +103,14 @@ class DataOptions:
                 "target_lang if that is meant"
             )
         return next(iter(found), (None, None))
+
+
+@dataclass
+class DataOptions(CorpusOptions):
+    """Where the sentence pairs are, as CorpusOptions says it, and how long those to train on may be."""
+
+    max_source_tokens: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
+    max_target_tokens: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
 
 
 @dataclass

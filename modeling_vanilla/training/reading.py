@@ -12,12 +12,12 @@ from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
 
 from ..io import read_lines
-from .options import SPLITS, DataOptions, is_table
+from .options import SPLITS, CorpusOptions, is_table
 
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
-def load_pairs(options: DataOptions) -> DatasetDict:
+def load_pairs(options: CorpusOptions) -> DatasetDict:
     """Read the pairs of every split that is given.
 
     They are written to Arrow files in the cache of datasets as they are read, so that the disk bounds their number, not
@@ -55,7 +55,7 @@ def load_pairs(options: DataOptions) -> DatasetDict:
 # Files
 
 
-def _files_of(options: DataOptions, split: str) -> tuple[str, ...]:
+def _files_of(options: CorpusOptions, split: str) -> tuple[str, ...]:
     """The file of a split's pairs, or its source and target file, or nothing."""
     file, source, target = (f"{split}_{part}" for part in ("file", "source", "target"))
     given = {name: path for name in (file, source, target) if (path := getattr(options, name)) is not None}
@@ -148,7 +148,7 @@ def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
 # Datasets
 
 
-def _open_dataset(options: DataOptions) -> tuple[dict[str, Dataset | IterableDataset], tuple]:
+def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableDataset], tuple]:
     """The splits of the named dataset, as streams if max_train_pairs is given, and what identifies their contents."""
     limit = options.max_train_pairs
     try:

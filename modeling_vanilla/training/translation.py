@@ -15,7 +15,7 @@ import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env, set_seed
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
@@ -27,6 +27,7 @@ from ..progress import inform
 from ..visualization.curves import plot_run
 from .batching import epoch_batches, pair_lengths, tokenize_pairs, tokenize_training_pairs, update_batches
 from .checkpoints import load_progress, newest_checkpoint, put_aside_damaged, save_model
+from .corpus import FAULTS, find_faults, findings
 from .cost import measured_rate, training_cost
 from .metrics import translation_scores
 from .optimization import learning_rate
@@ -90,6 +91,8 @@ def _train_translation(
         training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
     check_updates(training_data, training)
     check_positions(training_data, pairs.get("validation"), tokenizer, model.config)
+    if checkpoint is None and state.is_main_process:
+        report_faults(pairs, tokenizer)
     digest = data_digest(training_data)
     if options.resume:
         check_same_data(run, digest)
@@ -167,6 +170,14 @@ def check_positions(
                 f"{config.max_position_embeddings}; set more of these, or a smaller max_source_tokens and "
                 "max_target_tokens"
             )
+
+
+def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Print a line for each split in which find_faults finds something."""
+    for split, bits in find_faults(pairs, tokenizer).items():
+        found = [f"{finding.count} {FAULTS[finding.fault]}" for finding in findings(bits)]
+        if found:
+            print(f"{split}: {len(bits)} pairs, {'; '.join(found)} (vanilla check shows them)")
 
 
 def _settings(data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict) -> dict:

@@ -77,7 +77,9 @@ DRAWING = {
     "target": ("", " ", "a\nb", "Hund " * 200, "\udcff"),
     "output_dir": ("source.txt", "source.txt/new", "/proc/new"),
 }
+CORPUS = ("train_file", "validation_file", "test_file", "dataset_name", "max_train_pairs", "tokenizer", "output_dir")
 OPTIONS = {
+    "check": {name: TRAINING[name] for name in (*CORPUS, "train_source", "source_lang")} | {"max_length_ratio": ABOVE},
     "train": TRAINING | MODEL,
     "finetune": TUNING,
     "translate": TRANSLATING,
@@ -127,6 +129,8 @@ USAGE = {
     "vanilla": {
         "nothing": "nothing",
         "\udcff": "no command",
+        "check": "no training data",
+        "check extra": "extra",
         "train": "output_dir",
         "translate": "MODEL",
         "score": "MODEL",

@@ -258,6 +258,7 @@ PAIRS = {
 TEXT = {**{name: DAMAGE[name] for name in ("gone", "a folder", "a dead link")}, "Latin-1": becomes(b"a\nf\xfcr\nb\n")}
 TEXT |= {"too short": becomes(b"a\n"), "UTF-16": becomes("a\nb\nc\n".encode("utf-16"))}
 DATA = {
+    ("check", "train.jsonl"): PAIRS,
     ("train", "train.jsonl"): PAIRS,
     ("train", "validation.jsonl"): PAIRS,
     ("train", "test.jsonl"): PAIRS,

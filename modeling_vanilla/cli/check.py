@@ -1,0 +1,70 @@
+"""Look at sentence pairs before training: what is likely to lower the scores, with three examples of each.
+
+    vanilla check --train_source train.en --train_target train.de \\
+        --test_source test.en --test_target test.de
+    vanilla check --train_file train.tsv --output_dir clean
+
+Found are pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
+most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
+training; characters that the tokenizer never saw. Pair 17 is line 17 of text files and JSON lines.
+
+--output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names
+tell the languages: clean/train.en and clean/train.de. The data are given as to `vanilla train`.
+"""
+
+import math
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..inference.loading import load_vocabulary
+from ..io import check_unused
+from ..training.corpus import FAULTS, find_faults, findings, write_clean
+from ..training.options import CorpusOptions
+from ..training.reading import load_pairs
+from .parser import CommandParser, run_command
+
+_WIDTH = 80  # characters of a sentence that are shown
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = CommandParser(__doc__, [CorpusOptions])
+    unseen = "folder of a saved tokenizer, whose unseen characters count (default: those that the training data lack)"
+    ratio = "how many times as long as the other a side may be, beyond 20 characters and the languages' own ratio"
+    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=unseen)
+    parser.add_argument("--max_length_ratio", type=float, default=3.0, metavar="R", help=ratio)
+    parser.add_argument("--output_dir", type=Path, metavar="DIR", help="folder to write the clean training pairs to")
+
+    def check(given: Namespace) -> None:
+        (corpus,) = parser.parse_dict(vars(given), allow_extra_keys=True)
+        check_corpus(corpus, given)
+
+    run_command(parser, check, arguments)
+
+
+def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
+    """Print what there is to say of each split, and write the clean training pairs if asked."""
+    if not 1 <= options.max_length_ratio < math.inf:
+        raise ValueError(f"max_length_ratio must be at least 1 and finite, not {options.max_length_ratio}")
+    if options.output_dir is not None:
+        check_unused("output_dir", options.output_dir)
+    tokenizer = None if options.tokenizer is None else load_vocabulary(options.tokenizer)
+    pairs = load_pairs(corpus)
+    faults = find_faults(pairs, tokenizer, options.max_length_ratio, show_progress=True)
+    for split, rows in pairs.items():
+        found = findings(faults[split])
+        print(f"{split}: {len(rows)} pairs" + ("" if found else ", nothing found"))
+        for finding in found:
+            print(f"  {finding.count} {FAULTS[finding.fault]}")
+            for row in finding.rows:
+                print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
+    if options.output_dir is not None:
+        languages = (corpus.source_lang or "source", corpus.target_lang or "target")
+        count = write_clean(pairs["train"], faults["train"], languages, options.output_dir)
+        print(f"{options.output_dir} is written: {count} of {len(pairs['train'])} training pairs")
+
+
+def _shown(text: str) -> str:
+    """A text as a part of a line: its start, what cannot be printed escaped."""
+    text = text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

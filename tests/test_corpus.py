@@ -1,0 +1,192 @@
+"""The look at a corpus: every fault found where it is and nowhere else, and the clean corpus without them."""
+
+import random
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+from helpers import call, make_tokenizer, tree
+
+from modeling_vanilla.__main__ import main as vanilla
+from modeling_vanilla.training import DataOptions, corpus, translation
+from modeling_vanilla.training.corpus import FAULTS, find_faults, findings, write_clean
+from modeling_vanilla.training.reading import load_pairs
+
+GOOD = [
+    (f"Number {one} is a good sentence.", f"Nummer {one} ist ein guter Satz über {one}.") for one in range(100, 150)
+]
+
+
+def as_rows(pairs):
+    return Dataset.from_dict(dict(zip(("source", "target"), map(list, zip(*pairs, strict=True)), strict=True)))
+
+
+def found(train, tokenizer=None, **held_out):
+    """The rows of each fault of the training pairs and of those of the other splits."""
+    splits = DatasetDict({split: as_rows(pairs) for split, pairs in {"train": train, **held_out}.items()})
+    bits = find_faults(splits, tokenizer)
+    rows = [{finding.fault: finding.rows for finding in findings(bits[split])} for split in splits]
+    return rows if held_out else rows[0]
+
+
+def misread(text, encoding):
+    return text.encode().decode(encoding)
+
+
+@pytest.mark.parametrize("row", [0, 25, 50])
+@pytest.mark.parametrize(
+    ("pair", "fault"),
+    [
+        (("", "Ein Satz."), "empty"),
+        (("A sentence.", " \t\u3000"), "empty"),
+        (("", ""), "empty"),
+        (("Herr Müller", "Herr Müller"), "equal"),
+        (GOOD[5], "duplicate"),
+        (("A dog.", "Ein Hund, der " * 5), "length"),
+        (("A dog that " * 9, "@@"), "length"),
+        (("Это предложение.", "Das ist ein Satz."), "script"),
+        (("This is a sentence.", "これは文です。"), "script"),
+        (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
+        (("A dog\x00.", "Ein Hund."), "broken"),
+        (("A dog.", "Ein\tHund."), "broken"),
+        (("A dog.", "Ein H\ufffdnd."), "broken"),
+        (("A dog.", "Ein \ue000 Hund."), "broken"),
+        (("For you.", misread("Für dich.", "latin-1")), "broken"),
+        (("Street.", misread("Straße.", "windows-1252")), "broken"),
+        (("A \u201cdog\u201d.".replace("\u201d", misread("\u201c", "windows-1252")), "Ein Hund."), "broken"),
+        (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
+        (("3.14", "3,14159"), None),
+        (("A dog.", "Ein hübscher kleiner Hund."), None),
+    ],
+)
+def test_each_fault_is_found_where_it_is(pair, fault, row, monkeypatch):
+    monkeypatch.setattr(corpus, "_ROWS", 20)  # so that the pairs are in several batches
+    at = max(row, 6) if fault == "duplicate" else row
+    assert found([*GOOD[:at], pair, *GOOD[at:]]) == ({fault: [at]} if fault else {})
+
+
+def test_a_japanese_side_may_mix_its_scripts():
+    assert found([*GOOD, ("A name.", "東京"), ("A robot.", "ロボット")]) == {"script": [50, 51]}
+    japanese = [(source, f"これは文です {number}") for number, (source, _) in enumerate(GOOD)]
+    assert found([*japanese, ("A name.", "東京"), ("A robot.", "ロボット"), ("A dog.", "강아지")]) == {"script": [52]}
+
+
+def test_a_language_that_is_written_shorter_is_no_fault():
+    chinese = [
+        (f"The sentence with the number {one} is a quite long one in English.", f"第{one}句") for one in range(60)
+    ]
+    long = "It goes on and on and on and on and on and on and on, sixty characters."
+    assert found([*chinese, ("Yes.", "是的" * 20), (long * 6, "是")]) == {"length": [60, 61]}
+
+
+def test_repetitions_and_what_is_shared_as_by_brute_force():
+    drawn = random.Random(0)
+    train, test, validation = (
+        [(drawn.choice("abcdefgh") * 5, drawn.choice("xy") * 5) for _ in range(n)] for n in (60, 9, 5)
+    )
+    splits = DatasetDict(train=as_rows(train), test=as_rows(test), validation=as_rows(validation))
+    bits = find_faults(splits)
+    names = list(FAULTS)
+    held_out = {source for source, _ in test + validation}
+    for split, pairs in (("train", train), ("test", test), ("validation", validation)):
+        others = held_out if split == "train" else {source for source, _ in train}
+        for row, pair in enumerate(pairs):
+            there = {name for number, name in enumerate(names) if bits[split][row] >> number & 1}
+            assert ("duplicate" in there) == (pair in pairs[:row])
+            assert ("shared" in there) == (pair[0] in others)
+
+
+def test_unseen_characters_are_those_of_no_token_or_not_of_the_training_data():
+    test = [("A café €.", "Ein Satz."), ("Number 1 is good.", "Satz über 1.")]
+    assert found(GOOD, test=test) == [{}, {"unseen": [0]}]
+    assert found(GOOD, test=test[1:]) == [{}, {}]
+    tokenizer = make_tokenizer([text for pair in GOOD for text in pair], 400)
+    assert found([*GOOD, ("Ça va?", "Na ja.")], tokenizer, test=test) == [{"unseen": [50]}, {"unseen": [0]}]
+
+
+def test_three_rows_and_the_count_of_all():
+    (finding,) = findings(np.array([4, 0, 4, 4, 4], np.uint8))
+    assert finding == ("duplicate", 4, [0, 2, 3])
+
+
+BAD = [("", "Ein Satz."), GOOD[0], ("Kept for its ☃.", "Ein ☃."), ("A two\nline text.", "Ein Satz.")]
+
+
+@pytest.mark.parametrize(
+    ("languages", "names"),
+    [
+        (("en", "de"), ["train.de", "train.en"]),
+        (("en", "en"), ["train.source", "train.target"]),
+        (("../en", "de"), ["train.source", "train.target"]),
+    ],
+)
+def test_the_clean_corpus(languages, names, tmp_path, own_cache):
+    rows = as_rows([*GOOD, *BAD])
+    tokenizer = make_tokenizer([text for pair in GOOD for text in pair], 400)
+    bits = find_faults(DatasetDict(train=rows), tokenizer)["train"]
+    assert write_clean(rows, bits, languages, tmp_path / "new" / "clean") == 51
+    assert sorted(path.name for path in (tmp_path / "new" / "clean").iterdir()) == names
+    order = names if names[0] == "train.source" else names[::-1]
+    options = DataOptions(
+        **{
+            f"train_{side}": str(tmp_path / "new/clean" / name)
+            for side, name in zip(("source", "target"), order, strict=True)
+        }
+    )
+    clean = load_pairs(options)["train"]
+    assert list(zip(clean["source"], clean["target"], strict=True)) == [*GOOD, BAD[2]]
+
+
+def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [*GOOD, ("A dog.\x07", "Ein Hund. " * 20)]
+    (tmp_path / "a.en-de.tsv").write_text(
+        "".join(f"{source}\t{target}\n" for source, target in lines), encoding="utf-8"
+    )
+    make_tokenizer([text for pair in GOOD for text in pair], 400).save_pretrained("tokenizer")
+    done = call(vanilla, "check", "--train_file", "a.en-de.tsv", "--tokenizer", "tokenizer", "--output_dir", "clean")
+    shown = f"    pair 51: A dog.\\x07 ||| {'Ein Hund. ' * 7}Ein Hun..."
+    assert done.code == 0 and done.output.splitlines() == [
+        "train: 51 pairs",
+        f"  1 {FAULTS['length']}",
+        shown,
+        f"  1 {FAULTS['broken']}",
+        shown,
+        "clean is written: 50 of 51 training pairs",
+    ]
+    assert set(tree(tmp_path / "clean")) == {"train.en", "train.de"}
+    again = call(vanilla, "check", "--train_source", "clean/train.en", "--train_target", "clean/train.de")
+    assert again.output == "train: 50 pairs, nothing found\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output_dir", "used"], "output_dir: used holds something already"),
+        (["--max_length_ratio", "0.5"], "max_length_ratio must be at least 1 and finite, not 0.5"),
+        (["--max_length_ratio", "nan"], "max_length_ratio must be at least 1 and finite, not nan"),
+        (["--tokenizer", "none"], "none"),
+        (["--output_dir", "new"], "none of 2 training pairs is without a fault"),
+    ],
+)
+def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").write_text("a\ta\na\ta\n")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    done = call(vanilla, "check", "--train_file", "a.tsv", *arguments)
+    assert message in done.error and not (tmp_path / "new").exists()
+
+
+def test_a_training_run_says_the_counts(capsys):
+    tokenizer = make_tokenizer([text for pair in GOOD for text in pair], 400)
+    splits = DatasetDict(train=as_rows([*GOOD, GOOD[0], GOOD[0], ("", "x")]), test=as_rows(GOOD[:1]))
+    translation.report_faults(splits, tokenizer)
+    lines = capsys.readouterr()
+    empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
+    assert (lines.out + lines.err).splitlines() == [
+        f"train: 53 pairs, 1 {empty}; 2 {duplicate}; 3 {shared} (vanilla check shows them)",
+        f"test: 1 pairs, 1 {shared} (vanilla check shows them)",
+    ]
+    translation.report_faults(DatasetDict(train=as_rows(GOOD)), tokenizer)
+    assert capsys.readouterr().out == ""
