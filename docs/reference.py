@@ -21,8 +21,8 @@ PAGES = {
         "Training",
         [
             "training",
-            *(f"training.{name}" for name in ("corpus", "tokenizer", "reading", "batching", "optimization", "averaging")),
-            *(f"training.{name}" for name in ("metrics", "cost")),
+            *(f"training.{name}" for name in ("reading", "corpus", "tokenizer", "batching", "optimization")),
+            *(f"training.{name}" for name in ("averaging", "metrics", "cost")),
         ],
     ),
     "interop": ("Other libraries", ["interop", "interop.ctranslate2", "interop.onnx", "interop.folders"]),

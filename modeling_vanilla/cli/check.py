@@ -55,7 +55,7 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
         found = findings(faults[split])
         print(f"{split}: {len(rows)} pairs" + ("" if found else ", nothing found"))
         for finding in found:
-            print(f"  {finding.count} {FAULTS[finding.fault]}")
+            print(f"  {finding.total} {FAULTS[finding.fault]}")
             for row in finding.rows:
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
     if options.output_dir is not None:

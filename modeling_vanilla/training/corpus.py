@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     """The pairs of a split with one fault: the fault, their number, and the rows of the first three, counted from 0."""
 
     fault: str
-    count: int
+    total: int
     rows: list[int]
 
 
@@ -82,7 +82,7 @@ def find_faults(
         scans = {split: _scan(rows, seen, bar.update) for split, rows in pairs.items()}
     train = scans["train"]
     scale = _typical_ratio(train)
-    scripts = [np.bincount(found, minlength=2)[1:].argmax() + 1 for found in train.scripts]
+    scripts = [int(np.bincount(found, minlength=2)[1:].argmax()) + 1 for found in train.scripts]
     held_out = [scan.sources for split, scan in scans.items() if split != "train"]
     for split, scan in scans.items():
         others = np.concatenate([train.sources[:0], *held_out]) if split == "train" else train.sources
@@ -136,9 +136,11 @@ def _scan(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> _
                 bits |= _BIT["broken"] * np.array([bool(_MISREAD.search(text)) for text in texts], np.uint8)
             found = set(map(_script_of, alphabet)) - {0}
             scripts[side] = list(map(_script, texts)) if len(found) > 1 else max(found, default=0)
-        hashes = [np.array(list(map(hash, values)), np.int64) for values in (zip(*sides, strict=True), sides[0])]
+        pairs, sources = (
+            np.array(list(map(hash, values)), np.int64) for values in (zip(*sides, strict=True), sides[0])
+        )
         lengths = np.array([[len(text.strip()) for text in texts] for texts in sides], np.int32)
-        parts.append(_Scan(bits, *hashes, lengths, scripts))
+        parts.append(_Scan(bits, pairs, sources, lengths, scripts))
         progress(len(batch))
     return _Scan(*(np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True)))
 

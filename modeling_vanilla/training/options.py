@@ -88,14 +88,12 @@ class CorpusOptions:
         found: dict[tuple[str, str], str] = {}
         for split in SPLITS:
             file, *sides = (getattr(self, f"{split}_{part}") for part in ("file", "source", "target"))
+            matches = [_ONE_LANGUAGE.search(Path(side).name) for side in sides if side]
             if file:
-                match = _TWO_LANGUAGES.search(Path(file).name)
-                languages = match.groups() if match else ()
-            else:
-                matches = [_ONE_LANGUAGE.search(Path(side).name) for side in sides if side]
-                languages = tuple(match[1] for match in matches if match)
+                matches = [_TWO_LANGUAGES.search(Path(file).name)]
+            languages = [language for match in matches if match for language in match.groups()]
             if len(set(languages)) == 2:
-                found.setdefault(languages, split)
+                found.setdefault((languages[0], languages[1]), split)
         if len(found) > 1:
             (one, split), (other, another) = list(found.items())[:2]
             raise ValueError(

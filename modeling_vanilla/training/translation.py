@@ -175,7 +175,7 @@ def check_positions(
 def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
     """Print a line for each split in which find_faults finds something."""
     for split, bits in find_faults(pairs, tokenizer).items():
-        found = [f"{finding.count} {FAULTS[finding.fault]}" for finding in findings(bits)]
+        found = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(bits)]
         if found:
             print(f"{split}: {len(bits)} pairs, {'; '.join(found)} (vanilla check shows them)")
 
