@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..io import check_unused, whole_folder
+from ..progress import progress_bar
 
 # What may be wrong with a pair, and what is said of such pairs.
 FAULTS = {
@@ -78,7 +78,8 @@ def find_faults(
         For each split a row of bits for each of its pairs, one for each of FAULTS, as findings() reads them.
     """
     seen = _alphabet(pairs["train"]) if tokenizer is None else _alphabet_of(tokenizer)
-    with tqdm(total=sum(map(len, pairs.values())), unit=" pairs", desc="Checking", disable=not show_progress) as bar:
+    total = sum(map(len, pairs.values()))
+    with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
         scans = {split: _scan(rows, seen, bar.update) for split, rows in pairs.items()}
     train = scans["train"]
     scale = _typical_ratio(train)

@@ -177,7 +177,7 @@ def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> Non
     for split, bits in find_faults(pairs, tokenizer).items():
         found = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(bits)]
         if found:
-            print(f"{split}: {len(bits)} pairs, {'; '.join(found)} (vanilla check shows them)")
+            inform(f"{split}: {len(bits)} pairs, {'; '.join(found)} (vanilla check shows them)")
 
 
 def _settings(data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict) -> dict:

@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     def said(self) -> list[str]:
         """The lines on stderr but for those of progress and warnings."""
         lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
-        return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: ", line)]
+        return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: |vanilla check shows", line)]
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
