@@ -320,7 +320,7 @@ def with_more_tokens(folder: Path) -> None:
         (lambda folder: (folder / "dict.en.txt").write_text("a 1\na 2\n"), "/dict.en.txt", "a token is there twice"),
         (lambda folder: (folder / "bpecodes").unlink(), "", "no merges"),
         (lambda folder: (folder / "bpecodes").write_text("abc\n"), "/bpecodes", "not the merges of subword-nmt"),
-        (with_more_tokens, "", "the tokenizer has 22 tokens, the model 21"),
+        (with_more_tokens, "/dict.en.txt", "has 22 tokens, the model 21"),
     ],
 )
 def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, file, message):

@@ -84,11 +84,15 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     file = folder / "model.pt" if Path(path).is_dir() else Path(path)
-    settings = _settings(file, _load(file))
+    checkpoint = _load(file)
+    settings = _settings(file, checkpoint)
     languages = [settings.get(name) for name in ("source_lang", "target_lang")]
     if None in languages:
         raise ValueError(f"{file}: its settings name no source_lang and target_lang")
-    dictionaries = [_dictionary(folder / f"dict.{language}.txt") for language in languages]
+    dictionaries = [
+        _dictionary(folder / f"dict.{language}.txt", checkpoint["model"].get(f"{stack}.embed_tokens.weight"))
+        for language, stack in zip(languages, ("encoder", "decoder"), strict=True)
+    ]
     with TemporaryDirectory() as part:
         files = [Path(part, name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
         for written, dictionary in zip(files, dictionaries, strict=False):
@@ -253,8 +257,10 @@ def _plain(group) -> dict:
     return {name: value for name, value in items if isinstance(value, kinds)}
 
 
-def _dictionary(file: Path) -> dict[str, int]:
-    """Tokens and their numbers from a dictionary of fairseq's, spelled as FSMTTokenizer does.
+def _dictionary(file: Path, embedding: torch.Tensor | None) -> dict[str, int]:
+    """Tokens and their numbers from a dictionary of fairseq's, one for each row of the embedding, if there is one.
+
+    They are spelled as FSMTTokenizer does.
 
     subword-nmt marks where a word goes on ("@@"), FSMTTokenizer where it ends ("</w>").
     """
@@ -267,6 +273,8 @@ def _dictionary(file: Path) -> dict[str, int]:
     numbers = {token: number for number, token in enumerate(tokens)}
     if len(numbers) < len(tokens):
         raise ValueError(f"{file}: a token is there twice")
+    if embedding is not None and len(numbers) != len(embedding):
+        raise ValueError(f"{file}: has {len(numbers)} tokens, the model {len(embedding)}")
     return numbers
 
 

@@ -1,9 +1,11 @@
 """FSMT (facebook/wmt19-en-de and its like), fairseq's transformer as transformers has it."""
 
 from os import PathLike
+from pathlib import Path
 
 from transformers import AutoTokenizer, FSMTForConditionalGeneration, FSMTTokenizer
 
+from ..io import read_json, read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .fairseq import with_positions
 from .weights import build, keep_search, load_source, same_fields
@@ -46,6 +48,10 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     Raises:
         ValueError: if there is none, or sacremoses is not installed.
     """
+    if Path(path).is_dir():  # FSMTTokenizer does not say which of its files is bad
+        for name in ("vocab-src.json", "vocab-tgt.json"):
+            read_json(Path(path, name))
+        list(read_lines(Path(path, "merges.txt")))
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing more special

@@ -62,7 +62,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
 
 def _processes(pairs: int) -> int | None:
     """As many processes as there are cores and work for; None for this one alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = min(cores, _MAX_PROCESSES, pairs // _PAIRS_OF_A_PROCESS)
     return count if count > 1 else None
 
@@ -109,7 +109,7 @@ def tokenize_training_pairs(
         faults = faults or [f"{side} of {lengths[side][row]} tokens" for side in limits if too_long[side][row]]
         return f"{pairs.split or 'train'} line {row + 1}: {', '.join(faults)}"
 
-    report = {
+    report: dict = {
         "empty": int(any_empty.sum()),
         "too_long": int((any_too_long & ~any_empty).sum()),
         "examples": [describe(row) for row in np.flatnonzero(removed)[:_EXAMPLES].tolist()],
@@ -221,7 +221,8 @@ def update_batches(
         raise ValueError(
             f"tokens_per_update: {tokens_per_update} is more than all training data has, {sum(tokens):.0f} a side"
         )
-    updates, filled = [[]], 0.0
+    updates: list[list[np.ndarray]] = [[]]
+    filled = 0.0
     for batch, size in zip(batches, tokens, strict=True):
         if updates[-1] and filled + size - tokens_per_update > tokens_per_update - filled:
             updates.append([])

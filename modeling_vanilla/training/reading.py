@@ -46,7 +46,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
             )
         if split in files:
             pairs[split] = _load_files(files[split], split, languages)
-        elif split in dataset:
+        elif name and split in dataset:
             rows = _read_rows(dataset[split], languages, f"dataset_name: {name}, {split}")
             pairs[split] = _read_once(rows, split, name, (state, languages))
     return pairs

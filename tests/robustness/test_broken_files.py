@@ -265,9 +265,9 @@ DATA = {
     ("finetune", "train.jsonl"): PAIRS,
     ("finetune", "validation.jsonl"): PAIRS,
     ("translate", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},
-    ("score", "source.txt"): TEXT,
+    ("score", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},  # of the target, it says
     ("score", "target.txt"): TEXT,
-    ("push", "run/results.json"): DAMAGE | JSON | {"other": fields(parameters=1), "less": fields(validation=...)},
+    ("push", "run/results.json"): DAMAGE | JSON | {"other": fields(parameters=1), "less": fields(settings=...)},
     ("table2", "run/results.json"): DAMAGE | JSON | {"less": fields(cost=...)},
     ("train --resume", "run/run.json"): DAMAGE | JSON | {"less": fields(data=...), "other": fields(training_data="x")},
     **{("convert marian", f"marian/{file}"): DAMAGE | JSON for file in ("config.json", "tokenizer.json")},
