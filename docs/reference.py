@@ -25,8 +25,12 @@ PAGES = {
             *(f"training.{name}" for name in ("averaging", "metrics", "cost")),
         ],
     ),
-    "interop": ("Other libraries", ["interop", "interop.ctranslate2", "interop.onnx", "interop.folders"]),
+    "interop": (
+        "Other libraries",
+        ["interop", *(f"interop.{name}" for name in ("ctranslate2", "onnx", "onnxruntime", "folders"))],
+    ),
     "visualization": ("Pictures", ["visualization"]),
+    "demo": ("A page to try", ["demo.page", "demo.batcher"]),
     "hub": ("The Hub", ["hub.publishing", "hub.model_card"]),
 }
 

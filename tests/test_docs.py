@@ -28,7 +28,7 @@ PAGES = {
 # Run with another: the notebooks with the site, README's own blocks in README.md, what serves with what exports.
 ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md"}
 FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or start processes
-REFERENCE = {"model", "inference", "training", "interop", "visualization", "hub"}  # pages made from the code
+REFERENCE = {"model", "inference", "training", "interop", "visualization", "demo", "hub"}  # pages made from the code
 # What cannot run in a test, and why.
 NOT_RUN = {
     "make ": "runs these tests, or for minutes",
