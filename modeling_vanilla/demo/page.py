@@ -9,7 +9,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 import pandas as pd
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..visualization.attention import attention_maps, check_length
 from .batcher import Batcher
@@ -36,7 +36,6 @@ def build_page(
         examples: texts to choose from.
         max_characters: of a text. max_seconds: how long one may wait for its translation.
     """
-    search = model.generation_config
     lock = threading.Lock()
     batcher = Batcher(model, tokenizer, lock)
 
@@ -79,12 +78,7 @@ def build_page(
                 label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
             )
         button = gr.Button("Translate", variant="primary", elem_id="translate")
-        with gr.Row():
-            most = max(MAX_BEAMS, search.num_beams or 1)
-            beams_slider = gr.Slider(1, most, value=search.num_beams or 1, step=1, precision=0, label="Beams")
-            alpha = 1.0 if search.length_penalty is None else search.length_penalty
-            bounds = min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha)
-            penalty_slider = gr.Slider(*bounds, value=alpha, step=0.1, label="Length penalty")
+        beams_slider, penalty_slider = _sliders(model.generation_config)
         if examples:
             gr.Examples([[example] for example in examples], [text], api_visibility="private")
         nbest = gr.Dataframe(
@@ -108,6 +102,18 @@ def build_page(
         ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal")
         nbest.select(attention_of_row, text, picture, api_visibility="private", show_progress="minimal")
     return page.queue(max_size=QUEUE)
+
+
+def _sliders(search: GenerationConfig) -> tuple[gr.Slider, gr.Slider]:
+    """Beams and length penalty, at first those of the model's own search, which is always within their bounds."""
+    beams = search.num_beams or 1
+    alpha = 1.0 if search.length_penalty is None else search.length_penalty
+    bounds = min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha)
+    with gr.Row():
+        return (
+            gr.Slider(1, max(MAX_BEAMS, beams), value=beams, step=1, precision=0, label="Beams"),
+            gr.Slider(*bounds, value=alpha, step=0.1, label="Length penalty"),
+        )
 
 
 def launch(page: gr.Blocks, host: str, port: int) -> str:
