@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..splitting_vanilla import token_ids
 from .batching import check_pairs, pair_batches
 
 
@@ -42,8 +43,8 @@ def score_pairs(
     check_pairs(sources, targets)
     if not sources:
         return []
-    source_ids = tokenizer(list(sources), verbose=False).input_ids
-    target_ids = tokenizer(text_target=list(targets), verbose=False).input_ids
+    source_ids = token_ids(tokenizer, sources)
+    target_ids = token_ids(tokenizer, targets, "text_target")
     return score_token_ids(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation_vanilla import check_search_settings, length_penalty
 from ..progress import progress_bar
-from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning
+from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
 from .batching import batches_by_length, regroup
 from .scoring import score_token_ids
 
@@ -151,7 +151,7 @@ def _generate(
 ) -> Iterator[tuple[list[int], list[list[int]], torch.Tensor]]:
     """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
-    ids = tokenizer([sentences[row] for row in filled], verbose=False).input_ids if filled else []
+    ids = token_ids(tokenizer, [sentences[row] for row in filled])
     beams = _beams(model, generate_kwargs)
     with progress_bar(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):

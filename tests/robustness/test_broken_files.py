@@ -271,7 +271,8 @@ DATA = {
     ("table2", "run/results.json"): DAMAGE | JSON | {"less": fields(cost=...)},
     ("train --resume", "run/run.json"): DAMAGE | JSON | {"less": fields(data=...), "other": fields(training_data="x")},
     **{("convert marian", f"marian/{file}"): DAMAGE | JSON for file in ("config.json", "tokenizer.json")},
-    ("convert marian", "marian/model.safetensors"): WEIGHTS,
+    # The weight that is missing would be final_logits_bias, which MarianMT takes for zeros.
+    ("convert marian", "marian/model.safetensors"): {name: WEIGHTS[name] for name in WEIGHTS if name != "one missing"},
     ("convert fsmt", "fsmt/model.safetensors"): WEIGHTS,
     **{("convert fsmt", f"fsmt/{file}"): DAMAGE | JSON for file in ("config.json", "vocab-src.json", "vocab-tgt.json")},
     ("convert fsmt", "fsmt/merges.txt"): {name: DAMAGE[name] for name in ("gone", "not UTF-8", "a folder")},
