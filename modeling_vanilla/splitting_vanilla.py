@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -124,13 +124,13 @@ def _count(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[int
     return [len(ids) for ids in token_ids(tokenizer, texts)]
 
 
-def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text") -> list[list[int]]:
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text") -> Iterator[list[int]]:
     """The token ids of each text, as tokenizer(text=texts) gives them, or tokenizer(text_target=texts).
 
     A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line (`make robust`).
     """
-    parts = (list(texts[start : start + 1000]) for start in range(0, len(texts), 1000))
-    return [ids for part in parts for ids in tokenizer(**{name: part}, verbose=False).input_ids]
+    for start in range(0, len(texts), 1000):
+        yield from tokenizer(**{name: list(texts[start : start + 1000])}, verbose=False).input_ids
 
 
 __all__ = ["MAX_SOURCE_TOKENS", "join_pieces", "source_limit", "split_long", "split_with_warning", "token_ids"]

@@ -43,8 +43,8 @@ def score_pairs(
     check_pairs(sources, targets)
     if not sources:
         return []
-    source_ids = token_ids(tokenizer, sources)
-    target_ids = token_ids(tokenizer, targets, "text_target")
+    source_ids = list(token_ids(tokenizer, sources))
+    target_ids = list(token_ids(tokenizer, targets, "text_target"))
     return score_token_ids(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
 
 

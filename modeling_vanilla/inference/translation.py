@@ -151,7 +151,7 @@ def _generate(
 ) -> Iterator[tuple[list[int], list[list[int]], torch.Tensor]]:
     """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
-    ids = token_ids(tokenizer, [sentences[row] for row in filled])
+    ids = list(token_ids(tokenizer, [sentences[row] for row in filled]))
     beams = _beams(model, generate_kwargs)
     with progress_bar(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
