@@ -171,8 +171,8 @@ def test_long_sentences_are_translated_in_pieces_with_a_warning(model, tokenizer
 class OneTokenAWord:
     """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
 
-    def __call__(self, texts, **kwargs):
-        return SimpleNamespace(input_ids=[[*re.findall(r"\w+|[^\w\s]", text), "</s>"] for text in texts])
+    def __call__(self, text, **kwargs):
+        return SimpleNamespace(input_ids=[[*re.findall(r"\w+|[^\w\s]", one), "</s>"] for one in text])
 
 
 @pytest.mark.parametrize(
