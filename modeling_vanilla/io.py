@@ -132,15 +132,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_parents(path: Path) -> Iterator[None]:
-    """After an error, delete the folders above a path that were not there before, as far as they are empty."""
+    """When the block ends, delete the folders above a path that were not there before and have stayed empty."""
     new = [parent for parent in path.parents if not parent.exists()]
     try:
         yield
-    except BaseException:
+    finally:
         for parent in new:
             with suppress(OSError):
                 parent.rmdir()
-        raise
 
 
 def _apply_umask(path: Path, folder: Path) -> None:
@@ -232,20 +231,16 @@ def locked(name: str, folder: Path) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{name}: {folder} is no folder")
-    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    try:
+    with new_parents(folder / _LOCK):
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / _LOCK, blocking=False):
-            try:
-                yield
-            finally:
-                (folder / _LOCK).unlink(missing_ok=True)
-    except Timeout as error:
-        raise ValueError(f"{name}: {folder} is in use by another process") from error
-    finally:
-        for parent in new:
-            with suppress(OSError):
-                parent.rmdir()
+        try:
+            with FileLock(folder / _LOCK, blocking=False):
+                try:
+                    yield
+                finally:
+                    (folder / _LOCK).unlink(missing_ok=True)
+        except Timeout as error:
+            raise ValueError(f"{name}: {folder} is in use by another process") from error
 
 
 @contextmanager
@@ -354,6 +349,11 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         sys.exit(_fail(str(error) or "interrupted", 128 + getattr(error, "signum", signal.SIGINT)))
     finally:
         threading.excepthook = thread_errors
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line; its class if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _fail(message: str, code: int) -> int:

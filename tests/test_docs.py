@@ -144,7 +144,8 @@ def test_what_is_exported_is_served(place):
     model, tokenizer = load_translator([place / "runs/mine/model"])
     sentences = ["A dog runs.", "His dirty cities are as clean as our tower."]
     greedy = translate(model, tokenizer, sentences, num_beams=1, max_extra_tokens=50)
-    assert [names["greedy"](sentence) for sentence in sentences] == greedy
+    exported = (names["model"], names["tokenizer"])
+    assert translate(*exported, sentences, num_beams=1, max_extra_tokens=50) == greedy
     answers = names["handler"]({"inputs": sentences, "parameters": {"num_beams": 1, "max_extra_tokens": 50}})
     assert answers == [{"translation_text": text} for text in greedy]
 

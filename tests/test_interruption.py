@@ -25,7 +25,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.io import locked, whole_folder, write_json
+from modeling_vanilla.io import locked, whole_folder
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,
     list_checkpoints,
@@ -473,13 +473,3 @@ def test_an_output_dir_that_cannot_be_made_is_one_error(runs, whole, tmp_path, p
     code, lines = runs.finish(folder)
     assert str(folder) in assert_one_error(code, lines, "")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_json_on_a_full_disk_is_as_it_was(tmp_path):
-    path = tmp_path / "value.json"
-    write_json(path, {"value": 1})
-    (tmp_path / "value.json.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=rf"^{path}: cannot be written: .*No space left on device"):
-        write_json(path, {"value": 2})
-    assert path.read_text(encoding="utf-8") == '{\n "value": 1\n}\n'
-    assert list(tmp_path.iterdir()) == [path]

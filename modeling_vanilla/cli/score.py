@@ -19,22 +19,27 @@ from pathlib import Path
 from ..inference import score_pairs, word_alignments
 from ..inference.scoring import PairScore
 from ..progress import inform
-from .parser import CommandParser, add_device, run_command
-from .translate import closed_pipe, format_links, input_lines, load, output_streams, parallel_lines, write
+from .parser import CommandParser, run_command
+from .translate import (
+    add_shared_options,
+    closed_pipe,
+    format_links,
+    input_lines,
+    load,
+    output_streams,
+    parallel_lines,
+    write,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add_shared_options(parser)
     add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
     add("--target", type=Path, metavar="FILE", required=True, help="their translations, line by line")
     add("--output", type=Path, metavar="FILE", help="written when all is scored (default: stdout)")
-    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
-    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
     add("--tokens_per_batch", type=int, default=4096, help="tokens of a batch on either side, with padding")
-    add("--bf16", action="store_true", help="compute in bfloat16")
-    add_device(parser)
     run_command(parser, score, arguments)
 
 

@@ -47,23 +47,29 @@ from .parser import CommandParser, add_device, run_command, warn
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add_shared_options(parser)
     add("--input", type=Path, metavar="FILE", help="UTF-8 text, plain or .gz (default: stdin)")
     add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
     add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
     add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
-    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
-    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
     add("--num_beams", type=int, help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, default=MAX_SOURCE_TOKENS, help="longer sources are translated in pieces")
     add("--tokens_per_batch", type=int, default=4096, help="source tokens of a batch with padding, times the beams")
+    run_command(parser, run, arguments)
+
+
+def add_shared_options(parser: CommandParser) -> None:
+    """What `vanilla score` takes, too: the models, how they compute, and word alignments."""
+    add = parser.add_argument
+    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
+    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
     add("--bf16", action="store_true", help="compute in bfloat16")
     add_device(parser)
-    run_command(parser, run, arguments)
 
 
 def run(options: Namespace) -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
+from transformers import PreTrainedModel
 
 from ..inference import load_translator
 from ..io import read_json, write_text
@@ -81,9 +82,7 @@ def _check_repo(repo: str) -> None:
 
 def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], licence: str | None) -> None:
     """Write all that a Space needs to `folder`."""
-    loaded, tokenizer = load_translator([model], dtype="auto")
-    loaded.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    _copy_model(model, folder / "model")
     here = Path(__file__).parent
     shutil.copytree(here.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__"))
     write_text(folder / "app.py", _APP)
@@ -101,9 +100,7 @@ def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], 
 
 def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: str | None) -> None:
     """Write all that is to be published to `folder`."""
-    loaded, tokenizer = load_translator([model], "cpu", "auto")
-    loaded.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    loaded = _copy_model(model, folder)
     facts = _read_results(results)
     if facts.get("parameters") != loaded.num_parameters():
         raise ValueError(
@@ -113,6 +110,14 @@ def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: s
         write_model_card(folder, loaded.config, facts, model_id=repo, licence=licence)
     except KeyError as error:
         raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
+
+
+def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
+    """Write the model and the tokenizer of a folder, as far as they can be loaded, to another one."""
+    loaded, tokenizer = load_translator([model], "cpu", "auto")
+    loaded.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return loaded
 
 
 def _read_results(path: Path) -> dict:

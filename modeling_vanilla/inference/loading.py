@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, logging
 
+from ..io import one_line
 from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
@@ -82,7 +83,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, **_LOCAL)
     except (AttributeError, TypeError, ValueError, OSError, RecursionError, StrictDataclassError) as error:
-        raise ValueError(f"model: {folder / 'config.json'} is bad: {_one_line(error)}") from error
+        raise ValueError(f"model: {folder / 'config.json'} is bad: {one_line(error)}") from error
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model: {folder} has a quantization_config; weights of whole precision are needed")
     _check_size(folder, config)
@@ -102,7 +103,7 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     except Exception as error:  # tokenizers raises nothing more special
-        raise ValueError(f"tokenizer: {folder} cannot be loaded: {_one_line(error)}") from error
+        raise ValueError(f"tokenizer: {folder} cannot be loaded: {one_line(error)}") from error
     tokens: dict[int, str] = {}
     for token, number in tokenizer.get_vocab().items():
         if number in tokens:
@@ -191,7 +192,7 @@ def load_weights(cls, path: str | PathLike, complaint: str, **settings) -> PreTr
     try:
         model, found = cls.from_pretrained(path, **settings)
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
-        raise ValueError(f"{complaint}: {_one_line(error)}") from error
+        raise ValueError(f"{complaint}: {one_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
     if found["mismatched_keys"]:
@@ -212,11 +213,7 @@ def check_files(folder: Path) -> None:
     try:
         files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
     except Exception as error:  # it may hold anything
-        raise ValueError(f"model: {index} is bad: {_one_line(error)}") from error
+        raise ValueError(f"model: {index} is bad: {one_line(error)}") from error
     for file in files:
         if not str(file).endswith(".safetensors"):
             raise ValueError(f"model: {index} names {str(file)!r}, not a file of safetensors")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

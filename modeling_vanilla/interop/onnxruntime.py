@@ -23,6 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import GnmtGenerationMixin
 from ..inference.loading import load_tokenizer
+from ..io import one_line
 from ..modeling_vanilla import VanillaPreTrainedModel
 
 
@@ -126,4 +127,4 @@ def _session(path: Path, providers: Sequence[str]) -> onnxruntime.InferenceSessi
     try:
         return onnxruntime.InferenceSession(path, providers=list(providers))
     except Exception as error:  # onnxruntime raises nothing more special
-        raise ValueError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{path}: cannot be read: {one_line(error)}") from error

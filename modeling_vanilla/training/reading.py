@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
 
-from ..io import read_lines
+from ..io import one_line, read_lines
 from .options import SPLITS, CorpusOptions, is_table
 
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
@@ -161,7 +161,7 @@ def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableD
             if "train" in dataset:
                 dataset["train"] = dataset["train"].take(limit)
     except Exception as error:  # a damaged file makes its reader raise almost anything
-        reason = _one_line(error.__cause__ or error)
+        reason = one_line(error.__cause__ or error)
         raise ValueError(f"dataset_name: {options.dataset_name} cannot be loaded: {reason}") from error
     return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
 
@@ -193,7 +193,7 @@ def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tu
         cause = error.__cause__ or error
         if type(cause) is ValueError:  # ours; those of pyarrow and pandas are of classes derived from it
             raise cause from cause.__cause__
-        raise ValueError(f"{split} data cannot be read: {_one_line(cause)}") from cause
+        raise ValueError(f"{split} data cannot be read: {one_line(cause)}") from cause
 
 
 def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:
@@ -214,10 +214,6 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
         except UnicodeEncodeError as error:
             raise ValueError(f'{where}: "{language}" is not Unicode text: {_short(text)}') from error
     return {"source": texts[languages[0]], "target": texts[languages[1]]}
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _short(value: object) -> str:

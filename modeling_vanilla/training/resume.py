@@ -37,8 +37,7 @@ def check_same_data(run: Path, digest: str) -> None:
 
 
 def write_run(run: Path, settings: dict[str, dict], digest: str) -> None:
-    """Create the folder of a run with the run.json that the checks read."""
-    run.mkdir(parents=True, exist_ok=True)
+    """Write the run.json that the checks read to the folder of a run."""
     write_json(run / _FILE, {**settings, "training_data": digest})
 
 

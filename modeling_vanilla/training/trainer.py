@@ -404,6 +404,8 @@ def _save(
 
 def _agree(accelerator: Accelerator, value: int) -> int:
     """The largest of all processes' values."""
+    if accelerator.num_processes == 1:
+        return int(value)  # no tensor, for which a GPU's host would wait at each update
     return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
 
 
