@@ -26,7 +26,7 @@ from pickle import UnpicklingError
 import numpy as np
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
+from transformers import PrinterCallback, ProgressCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.inference import load_translator, translate
@@ -59,6 +59,7 @@ class FinetuningOptions:
         default=None, metadata={"help": "Smoothing of the loss; by default the model's."}
     )
     resume: bool = field(default=False, metadata={"help": "Continue from the last checkpoint of output_dir."})
+    quiet: bool = field(default=False, metadata={"help": "Say nothing but the result, warnings and errors."})
 
 
 @dataclass
@@ -205,6 +206,9 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
         compute_metrics=partial(bleu, tokenizer=tokenizer, references=pairs["validation"]["target"][:]),
         tokens_per_batch=options.tokens_per_batch,
     )
+    if options.quiet:
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
 
     def test_scores() -> dict | None:
         if "test" not in pairs:
@@ -250,7 +254,7 @@ def summary(results: dict, run: str) -> str:
 def main() -> None:
     parser = CommandParser(__doc__, (DataOptions, FinetuningOptions, FinetuningArguments))
     options = vars(parser.parse_args())
-    set_quiet(False)
+    set_quiet(options["quiet"])
     with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
         data, finetuning, arguments = parser.parse_dict(options)
         with new_parents(Path(arguments.output_dir) / "model"):  # Trainer makes the folder before the first error

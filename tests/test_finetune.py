@@ -108,10 +108,11 @@ def test_every_epoch_distributes_all_pairs_anew(world):
     assert share(0, 1.0) == share(0, 1.5) != share(0, None)
 
 
-def test_what_it_writes(tmp_path, data, make_folder):
+def test_what_it_writes(tmp_path, data, make_folder, capsys):
     folder, run = make_folder(), tmp_path / "run"
-    options = FinetuningOptions(folder, tokens_per_batch=500)
+    options = FinetuningOptions(folder, tokens_per_batch=500, quiet=True)
     results = finetune(data, options, arguments_for(run, max_steps=2, bf16=True))
+    assert capsys.readouterr().out == ""  # Trainer would print each figure that it logs
     assert results == json.loads((run / "results.json").read_text())
     assert results["steps"] == 2
     assert {"bleu", "bleu_signature", "chrf"} <= results["before"].keys() & results["after"].keys()

@@ -20,7 +20,7 @@ from pathlib import Path
 from transformers.utils import logging
 
 from ..inference import load_translator
-from .parser import CommandParser, add_examples, read_examples, run_command
+from .parser import CommandParser, add_device, add_examples, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,9 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_examples(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
-    parser.add_argument("--device", default="cpu", help='such as "cuda"')
     parser.add_argument("--max_characters", type=int, default=1000, help="of a text")
     parser.add_argument("--max_seconds", type=float, default=60, help="that a text may wait for its translation")
+    add_device(parser)
     run_command(parser, serve, arguments)
 
 
