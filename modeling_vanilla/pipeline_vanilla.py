@@ -21,9 +21,10 @@ class TranslationPipeline(ChunkPipeline):
     translated in pieces, with a warning. With `num_return_sequences` above 1 each input gives a list of that many
     results, the n-th of which joins the n-th of each piece.
 
-    The task may also be named "translation_XX_to_YY" where this file has been imported. Arguments, each of the
-    constructor or the call:
+    The task may also be named "translation_XX_to_YY" where this file has been imported. The constructor takes the
+    arguments below, and so does a call, for itself alone.
 
+    Args:
         truncation: cut a text that is too long instead, to `max_length` of tokenizer_kwargs or to what the model takes.
         max_source_tokens: the most tokens of a piece of a text, fewer where the model's positions end earlier. A model
             trained on single sentences translates shorter pieces better.
@@ -33,7 +34,7 @@ class TranslationPipeline(ChunkPipeline):
         return_text: give {"translation_text": str}; by default unless return_tensors is set.
         clean_up_tokenization_spaces: of the tokenizer's decode().
         tokenizer_kwargs: further arguments of the tokenizer.
-        others: arguments of generate().
+        **others: arguments of generate().
     """
 
     _load_tokenizer = True

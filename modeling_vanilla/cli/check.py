@@ -6,7 +6,7 @@
 
 Found are pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
 most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
-training; characters that the tokenizer never saw. Pair 17 is line 17 of text files and JSON lines.
+training; characters for which the tokenizer has no token. Pair 17 is line 17 of text files and JSON lines.
 
 --output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names
 tell the languages: clean/train.en and clean/train.de. The data are given as to `vanilla train`.

@@ -29,7 +29,7 @@ FAULTS = {
     "length": "of which one side is far too long for the other",
     "script": "with a side in another script than most of that side",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
-    "unseen": "with characters that the tokenizer never saw",
+    "unseen": "with characters for which the tokenizer has no token",
     "shared": "whose source sentence is both in the training data and in validation or test data",
 }
 _BIT = {name: 1 << number for number, name in enumerate(FAULTS)}
