@@ -9,8 +9,7 @@ TORCH_VERSION = $(if $(TORCH_INDEX),,$(TORCH))
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
-# Python compiles what is imported, less than half of the 300 MB that pip would compile.
-PIP = $(BIN)/python -m pip install --quiet --no-compile --constraint $(VENV)/constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: quickstart reproduce test slow robust floor check docs clean
