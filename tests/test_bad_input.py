@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -209,7 +210,7 @@ GENERATION = "generation_config.json"
     [
         (text(GENERATION, "{no json"), "it cannot be read as JSON"),
         (lambda folder: (folder / GENERATION).write_bytes(b"\xff\x00"), "it cannot be read as JSON"),
-        (text(GENERATION, "[]"), "'list' object is not a mapping"),
+        (text(GENERATION, "[]"), "('list' object is not a mapping|list indices must be integers)"),
         (text(GENERATION, NESTED), "maximum recursion depth exceeded"),
         (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
         (changed(GENERATION, length_penalty=1000), "length_penalty must be a number from -10 to 10, not 1000"),
@@ -235,7 +236,11 @@ def exchanged(tokens, first, second):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda file: file["model"]["vocab"].update(a=file["model"]["vocab"]["b"]), "has one id, 69, for both '.' and"),
+        pytest.param(
+            lambda file: file["model"]["vocab"].update(a=file["model"]["vocab"]["b"]),
+            "has one id, 69, for both '.' and",
+            marks=pytest.mark.skipif(version("tokenizers") < "0.23", reason="tokenizers drops one of the two"),
+        ),
         (lambda file: file["model"]["vocab"].update(a=99999), "gives 'a' the id 99999, the model has 272 tokens"),
         (lambda file: exchanged(file["model"]["vocab"], "<pad>", "</s>"), "adds '<pad>' as 0, not 2"),
         (lambda file: file["added_tokens"][0].update(id=99999), "adds '<pad>' as 99999, not 0"),
