@@ -9,7 +9,7 @@ from baseline import right_branching, right_branching_labels
 from evalb import Scores, constituents, score
 from nltk import Tree
 from toy_trees import toy_treebank
-from trees import bracketed, is_preterminal, with_tags_of
+from trees import bracketed, is_preterminal, with_words_of
 
 DELETED = ["TOP", "-NONE-", ",", ":", "``", "''", "."]
 GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"
@@ -144,7 +144,7 @@ def test_right_branching_by_hand():
 
 def test_right_branching_has_every_end_of_the_sentence_once():
     for one in toy(4):
-        sentence, spans = constituents(with_tags_of(right_branching(one.leaves(), "S", "VP"), one))
+        sentence, spans = constituents(with_words_of(right_branching(one.leaves(), "S", "VP"), one))
         n = len(sentence)
         assert spans == {("S", 0, n): 1} | {("VP", start, n): 1 for start in range(1, n - 1)}
 

@@ -1,6 +1,7 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
 import json
+import random
 import re
 
 import helpers
@@ -9,14 +10,14 @@ import table4
 from helpers import as_options, call
 from linear import is_well_formed, linearise
 from nltk import Tree
-from pairs import parsing_tokenizer, source, split_files, target, training_pairs
+from pairs import parsing_vocabulary, split_files, substitute, target, training_pairs
 from toy_trees import toy_treebank
 from transformers import AutoTokenizer
 from trees import bracketed
 
 TINY = {
     **{**helpers.TINY, "vocab_size": 400, "tokens_per_update": 100, "tokens_per_batch": 200, "sustained_tflops": 1},
-    **{"max_steps": 2, "warmup_steps": 2, "checkpoint_steps": 1, "num_beams": 2, "max_extra_tokens": 3},
+    **{"max_steps": 2, "warmup_steps": 2, "checkpoint_steps": 1, "num_beams": 2, "max_extra_tokens": 40},
 }
 FILES = toy_treebank(files=5, sentences=4)
 
@@ -49,39 +50,61 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
     run = tmp_path / "run"
     assert main().code == 0
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    search = {"num_beams": 2, "length_penalty": 0.3, "max_extra_tokens": 3}
-    assert (results["training"]["steps"], results["search"], results["train_sentences"]) == (2, search, 12)
+    assert (results["training"]["steps"], results["train_sentences"]) == (2, 12)
     table = (run / "table.md").read_text(encoding="utf-8")
     for split, name, gold in (("validation", "development", FILES[3]), ("test", "test", FILES[4])):
         assert (run / "parses" / f"{split}.gold").read_text().splitlines() == list(map(bracketed, gold))
-        for kind in ("parsed", "baseline"):
+        for kind, title in table4.PARSERS.items():
             texts = (run / "parses" / f"{split}.{kind}").read_text().splitlines()
             # Tags and words are the gold tree's, whatever brackets are above them.
             assert [Tree.fromstring(text).pos() for text in texts] == [tree.pos() for tree in gold]
-        assert (results[split]["sentences"], results[split]["errors"]) == (4, 0)
-        assert f"| **this run** | 12 sentences | {name}, 4 sentences | {results[split]['f1']:.1f} |" in table
-        assert f"| {name}, 4 sentences | {results[split]['baseline']['f1']:.1f} |" in table
+            scores = results[split][kind]
+            assert (scores["sentences"], scores["errors"]) == (4, 0)
+            assert f"| {title} | 12 sentences | {name}, 4 sentences | {scores['f1']:.1f} |" in table
+        assert results[split]["constrained"]["well_formed"] == 100 > results[split]["unconstrained"]["well_formed"]
     saved = json.loads((run / "training" / "model" / "generation_config.json").read_text(encoding="utf-8"))
-    assert {name: saved[name] for name in search} == search
+    assert (saved["num_beams"], saved["length_penalty"], saved["max_extra_tokens"]) == (2, 0.3, 40)
 
 
 @pytest.mark.parametrize("writes, f1, well_formed", [("gold", 100, 100), ("nothing", 0, 0), ("half", 100, 0)])
 def test_figures_are_of_what_the_model_writes(writes, f1, well_formed, main, tmp_path, monkeypatch):
     """An output that lacks its last bracket ("half") is not well-formed, and repaired without loss."""
     asked = []
-    gold = {source(tree): linearise(tree) for trees in FILES for tree in trees}
+    lexicon, _ = parsing_vocabulary([tree for trees in FILES[:3] for tree in trees], 400)
+    gold = {}
+    for tree in (tree for trees in FILES for tree in trees):
+        tokens = lexicon.read(tree.leaves())
+        gold[tuple(tokens)] = target(tree, tokens).split()
 
-    def write(model, tokenizer, sentences, show_progress):
-        asked.append(model.generation_config.to_dict())
+    def write(model, tokenizer, sentences, constrained):
+        asked.append((model.generation_config.to_dict(), constrained))
         kept = {"gold": slice(None), "nothing": slice(0), "half": slice(-1)}[writes]
-        return [" ".join(gold[sentence][kept]) for sentence in sentences]
+        return [gold[tuple(sentence)][kept] for sentence in sentences]
 
-    monkeypatch.setattr(table4, "translate", write)
+    monkeypatch.setattr(table4, "write_trees", write)
     assert main(num_beams=21, max_extra_tokens=300).code == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
     for split in ("validation", "test"):
-        assert (results[split]["f1"], results[split]["well_formed"]) == (f1, well_formed)
-    assert all((one["num_beams"], one["length_penalty"], one["max_extra_tokens"]) == (21, 0.3, 300) for one in asked)
+        for kind in ("constrained", "unconstrained"):
+            assert (results[split][kind]["f1"], results[split][kind]["well_formed"]) == (f1, well_formed)
+    assert all((one["num_beams"], one["length_penalty"], one["max_extra_tokens"]) == (21, 0.3, 300) for one, _ in asked)
+    assert [constrained for _, constrained in asked] == [True, False] * 2
+
+
+def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
+    runs = [tmp_path / "run", tmp_path / "other"]
+    for seed, run in enumerate(runs):
+        assert main(output_dir=run, seed=seed).code == 0
+    both = tmp_path / "both"
+    options = as_options({"trees": tmp_path / "toy.mrg", **TINY})
+    assert call(table4.main, *options, "--output_dir", both, "--ensemble", *runs).code == 0
+    sizes = [json.loads((run / "results.json").read_text())["parameters"] for run in (*runs, both)]
+    assert sizes[2] == sizes[0] + sizes[1]
+    assert sorted(path.name for path in both.iterdir()) == ["parses", "results.json", "table.md"]
+    assert "other" in (both / "table.md").read_text()
+    size = len(AutoTokenizer.from_pretrained(runs[0] / "training" / "model"))
+    wrong = main(output_dir=tmp_path / "wrong", ensemble=runs[0], vocab_size=size - 1).error
+    assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size"
 
 
 def test_the_paper_s_search_and_figures():
@@ -105,28 +128,45 @@ def test_no_file_is_in_two_splits_and_all_are_in_one(sizes):
         assert [round(10 * len(trees) / sum(sizes)) for trees in splits.values()] == [8, 1, 1]
 
 
-def test_constituents_are_pairs_of_their_own_once():
-    phrase = Tree.fromstring("(NP (NP (NNP John)) (NP (DT a) (NN treasurer)))")
-    trees = [Tree("S", [phrase, phrase]), Tree.fromstring("(FRAG (NN treasurer))"), phrase]
-    assert [pair["en"] for pair in training_pairs(trees, constituents=True)] == [
-        "John a treasurer John a treasurer", "John a treasurer", "a treasurer", "treasurer", "John a treasurer",
-    ]  # fmt: skip
-    alone = list(training_pairs(trees, constituents=False))
-    assert alone == [{"en": source(tree), "tree": target(tree)} for tree in trees]
+def test_pairs_are_the_trees_and_copies_of_them_that_differ():
+    trees = [tree for trees in FILES for tree in trees]
+    lexicon, _ = parsing_vocabulary(trees, 1000)
+    pairs = list(training_pairs(trees, lexicon, copies=3, substitution=0.5))
+    assert len(pairs) == 3 * len(trees)
+    read = [is_well_formed(pair["tree"].split(), pair["en"].split()) for pair in pairs]
+    assert all(read)
+    brackets = [[token for token in pair["tree"].split() if token[0] in "()"] for pair in pairs]
+    linear = [[token for token in linearise(tree) if token[0] in "()"] for tree in trees]
+    assert brackets[: len(trees)] == linear  # the first copies have other words alone
+    changed = [one != other for one, other in zip(brackets[len(trees) :], linear * 2, strict=True)]
+    assert len(changed) / 4 < sum(changed) < len(changed)
+    assert any("UNK" in pair["en"] for pair in pairs)
 
 
-def test_brackets_are_whole_tokens_and_nothing_is_lost(tmp_path):
+def test_constituents_are_replaced_by_those_of_the_same_place():
+    tree = Tree.fromstring("(S (NP (DT the) (NN dog)) (VP (VBD saw) (NP (NNP Rome))))")
+    pool = {("S", "NP"): [Tree("NP", ["a"])], ("S", "VP"): [Tree("VP", ["b"])], ("VP", "NP"): [Tree("NP", ["c"])]}
+    found = {bracketed(substitute(tree, pool, 0.5, random.Random(seed))) for seed in range(50)}
+    subjects, objects = (
+        ("(NP (DT the) (NN dog))", "(NP a)"),
+        ("(VP (VBD saw) (NP (NNP Rome)))", "(VP (VBD saw) (NP c))"),
+    )
+    assert found == {f"(S {np} {vp})" for np in subjects for vp in (*objects, "(VP b)")}
+    assert substitute(tree, pool, 0.0, random.Random(0)) == tree
+
+
+def test_brackets_and_words_are_whole_tokens_and_nothing_is_lost(tmp_path):
     trees = [tree for trees in toy_treebank(files=4) for tree in trees]
-    parsing_tokenizer(trees, 400).save_pretrained(tmp_path)
+    lexicon, tokenizer = parsing_vocabulary(trees, 400)
+    tokenizer.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     for tree in trees:
-        ids = tokenizer(text_target=target(tree)).input_ids
-        pieces = sum(len(tokenizer(word, add_special_tokens=False).input_ids) for word in tree.leaves())
-        brackets = [token for token in linearise(tree) if token[0] in "()"]
-        assert len(ids) == len(brackets) + pieces + 1
+        words = lexicon.read(tree.leaves())
+        ids = tokenizer(text_target=target(tree, words)).input_ids
+        assert len(ids) == len(linearise(tree)) + 1
         tokens = tokenizer.decode(ids, skip_special_tokens=True).split()
-        assert is_well_formed(tokens, tree.leaves()) and tokens == linearise(tree)
-        assert tokenizer.decode(tokenizer(source(tree)).input_ids, skip_special_tokens=True) == source(tree)
+        assert tokens == target(tree, words).split() and is_well_formed(tokens, words)
+        assert tokenizer.decode(tokenizer(" ".join(words)).input_ids, skip_special_tokens=True) == " ".join(words)
 
 
 def test_splits_that_are_given(tmp_path):
@@ -146,14 +186,15 @@ def test_a_run_continues_where_it_stopped(main, tmp_path):
     assert main(output_dir=whole, max_steps=3).code == 0
     assert main(output_dir=parts).code == 0
     assert main(output_dir=parts, max_steps=3, resume=True).code == 0
-    for name in ("training/model/model.safetensors", "parses/test.output", "parses/test.parsed"):
+    for name in ("training/model/model.safetensors", "parses/test.constrained.output", "parses/test.constrained"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
 
 
 def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(main, treebank, tmp_path):
     run = tmp_path / "run"
     options = table4.ParsingOptions(trees=[str(treebank)])
-    table4.prepare(run, table4.read_splits(options), 400, options)
+    splits = table4.read_splits(options)
+    table4.prepare(run, splits, *parsing_vocabulary(splits["train"], 400), options)
     before = helpers.tree(run)
     other = tmp_path / "other.mrg"
     other.write_text(treebank.read_text().replace("(NN ", "(NNS ", 1))
@@ -171,7 +212,8 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
     [
         ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
-        ({"vocab_size": 270}, "vocab_size must be at least 2"),
+        ({"vocab_size": 40}, "vocab_size must be at least"),
+        ({"substitution": 1.0}, "substitution must be at least 0 and below 1, not 1.0"),
         ({"resume": True}, "holds no parsing run"),
     ],
 )

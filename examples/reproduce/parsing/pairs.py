@@ -1,14 +1,17 @@
 """Sentence pairs out of trees: the words of a sentence to the linear form of its tree, and their vocabulary."""
 
+import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from linear import is_bracket, linearise
 from nltk import Tree
-from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from trees import is_preterminal
+from words import Lexicon
 
-from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, train_tokenizer
+from modeling_vanilla.training.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
 
 def split_files(files: Sequence[list[Tree]]) -> dict[str, list[Tree]]:
@@ -36,47 +39,84 @@ def split_files(files: Sequence[list[Tree]]) -> dict[str, list[Tree]]:
     return splits
 
 
-def training_pairs(trees: Sequence[Tree], constituents: bool) -> Iterator[dict[str, str]]:
-    """A pair of source ("en") and target ("tree") for each tree.
+def training_pairs(trees: Sequence[Tree], lexicon: Lexicon, copies: int, substitution: float) -> Iterator[dict]:
+    """Pairs of source ("en") and target ("tree"): each tree `copies` times, with words and constituents drawn anew.
 
-    With `constituents`, each constituent of at least two words follows its tree, equal ones once. That gives about ten
-    times as many pairs, most of them short, and shows each phrase at many positions: a small treebank is memorised
-    otherwise. (The paper does not do so.)
+    A small treebank is memorised otherwise. In each copy words become signatures (`Lexicon.read`) and constituents are
+    replaced (`substitute`), except that the first copy keeps its constituents. (The paper does neither.)
     """
-    seen = set()
+    rng = random.Random(0)
+    pool = defaultdict(list)
     for tree in trees:
-        for part in tree.subtrees(lambda part: not is_preterminal(part)) if constituents else [tree]:
-            pair = source(part), target(part)
-            if part is tree or (len(part.leaves()) > 1 and pair not in seen):
-                yield {"en": pair[0], "tree": pair[1]}
-            seen.add(pair)
+        for place, child in _places(tree):
+            pool[place].append(child)
+    for copy in range(copies):
+        for tree in trees:
+            changed = substitute(tree, pool, substitution, rng) if copy else tree
+            tokens = lexicon.read(changed.leaves(), rng)
+            yield {"en": " ".join(tokens), "tree": target(changed, tokens)}
 
 
-def source(tree: Tree) -> str:
-    """The sentence as the model reads it."""
-    return " ".join(tree.leaves())
+def substitute(tree: Tree, pool: dict[tuple[str, str], list[Tree]], rate: float, rng: random.Random) -> Tree:
+    """The tree, each of its constituents replaced with probability `rate` by another one (Shi et al. 2021).
 
-
-def target(tree: Tree) -> str:
-    """The linear form as the model writes it.
-
-    The blank before a bracket is part of its token; the tokenizer puts one before a word that follows a bracket.
+    Args:
+        pool: constituents by their parent's label and their own, which are those of the one that is replaced.
     """
-    return "".join(f" {token}" if is_bracket(token) else token for token in linearise(tree))
+    children = []
+    for child in tree:
+        if isinstance(child, Tree) and not is_preterminal(child):
+            if rng.random() < rate:
+                child = rng.choice(pool[tree.label(), child.label()])
+            else:
+                child = substitute(child, pool, rate, rng)
+        children.append(child)
+    return Tree(tree.label(), children)
 
 
-def parsing_tokenizer(training: Sequence[Tree], vocab_size: int) -> PreTrainedTokenizerBase:
-    """One vocabulary for words and linear forms: BPE trained on the sentences, and a token for each labelled bracket.
+def _places(tree: Tree) -> Iterator[tuple[tuple[str, str], Tree]]:
+    """Each constituent below the root, with the labels of its parent and its own."""
+    for part in tree.subtrees(lambda part: not is_preterminal(part)):
+        for child in part:
+            if not is_preterminal(child):
+                yield (part.label(), child.label()), child
+
+
+def target(tree: Tree, tokens: Sequence[str]) -> str:
+    """The linear form as the model writes it, with these tokens for its words."""
+    words = iter(tokens)
+    return " ".join(token if is_bracket(token) else next(words) for token in linearise(tree))
+
+
+def parsing_vocabulary(training: Sequence[Tree], vocab_size: int) -> tuple[Lexicon, PreTrainedTokenizerBase]:
+    """The known words, and one vocabulary for words and linear forms, in which each known word, signature and labelled
+    bracket is a token.
 
     Raises:
-        ValueError: if vocab_size is too small for the bytes and the brackets.
+        ValueError: if vocab_size is too small for the brackets and the signatures.
     """
     brackets = sorted({token for tree in training for token in linearise(tree) if is_bracket(token)})
-    least = MIN_VOCAB_SIZE + len(brackets)
-    if vocab_size < least:
+    lexicon = Lexicon.of([tree.leaves() for tree in training], vocab_size - len(SPECIAL_TOKENS) - len(brackets))
+    tokens = [*SPECIAL_TOKENS, *brackets, *sorted({*lexicon.counts, *lexicon.signatures})]
+    if len(tokens) > vocab_size:
         raise ValueError(
-            f"vocab_size must be at least {least}, not {vocab_size}: there are {len(brackets)} labelled brackets"
+            f"vocab_size must be at least {len(tokens)}, not {vocab_size}: there are {len(brackets)} labelled brackets "
+            f"and {len(lexicon.signatures)} signatures of words"
         )
-    tokenizer = train_tokenizer(map(source, training), vocab_size=vocab_size - len(brackets))
-    tokenizer.add_tokens([AddedToken(f" {token}", normalized=False, special=False) for token in brackets])
-    return tokenizer
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", special_tokens=[(EOS, vocabulary[EOS])]
+    )
+    return lexicon, PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNK,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    )

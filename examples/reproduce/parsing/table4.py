@@ -1,8 +1,9 @@
 """Table 4: English constituency parsing as translation from words to bracketed trees (section 6.3).
 
 Reads bracketed trees, cleans them, trains the "parsing" preset on their linear form, parses the development and the
-test sentences from their words alone (beam 21, alpha 0.3, input + 300), repairs outputs that are no tree, and scores
-labelled brackets as EVALB does, with a right-branching baseline. On trees of a toy grammar, in about a minute:
+test sentences from their words alone (beam 21, alpha 0.3, input + 300), and scores labelled brackets as EVALB does:
+searching among trees alone, which is always a tree, and without that constraint, where outputs that are no tree are
+repaired; beside a right-branching baseline and a plain PCFG. On trees of a toy grammar, in about a minute:
 
     python examples/reproduce/parsing/table4.py --output_dir runs/table4-smoke
 
@@ -16,9 +17,15 @@ At the paper's scale, sections 02-21, 22 and 23 of the Wall Street Journal:
         --train_trees wsj/0[2-9]/*.mrg wsj/1?/*.mrg wsj/2[01]/*.mrg \\
         --validation_trees wsj/22/*.mrg --test_trees wsj/23/*.mrg --output_dir runs/table4-paper
 
+Several such runs of different --seed as one parser, by the mean of their probabilities:
+
+    python examples/reproduce/parsing/table4.py --scale sample --trees wsj.mrg.gz \\
+        --ensemble runs/table4-0 runs/table4-1 runs/table4-2 --output_dir runs/table4-ensemble
+
 --scale sets defaults (scales/*.json), which options override. (6.3 says of training only that all but a few settings,
 chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/ (parses
-and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/.
+and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/, the last two not for an
+ensemble.
 """
 
 import hashlib
@@ -34,13 +41,17 @@ from baseline import right_branching, right_branching_labels
 from evalb import Scores, score
 from linear import delinearise, is_well_formed
 from nltk import Tree
-from pairs import parsing_tokenizer, source, split_files, training_pairs
+from pairs import parsing_vocabulary, split_files, training_pairs
+from pcfg import Grammar
+from search import write_trees
 from toy_trees import toy_treebank
-from trees import bracketed, read_treebank, with_tags_of
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trees import bracketed, read_treebank, with_words_of
+from words import Lexicon
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.inference import load_translator, translate
+from modeling_vanilla.inference import load_translator
 from modeling_vanilla.io import check_unused, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
@@ -60,6 +71,13 @@ PAPER = [
     ("Luong et al. (2015)", "multi-task", 93.0),
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
+# The ways of parsing by their names in results.json, and in the table.
+PARSERS = {
+    "constrained": "**this run**, among trees alone",
+    "unconstrained": "**this run**, outputs repaired",
+    "right_branching": "right-branching",
+    "pcfg": "PCFG",
+}
 
 
 @dataclass
@@ -77,8 +95,14 @@ class ParsingOptions:
     train_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to train on."})
     validation_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to develop on."})
     test_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to test on."})
-    constituents: bool = field(
-        default=False, metadata={"help": "Train also on every constituent of two words or more, as a sentence."}
+    ensemble: list[str] = field(
+        default_factory=list, metadata={"help": "Finished runs on these trees to parse with together; none is trained."}
+    )
+    copies: int = field(
+        default=1, metadata={"help": "How often each tree is trained on in an epoch, changed anew each time."}
+    )
+    substitution: float = field(
+        default=0.0, metadata={"help": "The probability that a constituent is another of its label in such a copy."}
     )
     num_beams: int = field(default=21, metadata={"help": "Beam size (6.3)."})
     length_penalty: float = field(default=0.3, metadata={"help": "Alpha (6.3)."})
@@ -92,9 +116,11 @@ class ParsingOptions:
                 f"{given[0]} is given {'beside trees' if self.trees else 'without the others'}: give trees, which are "
                 "then split, or all three of train_trees, validation_trees and test_trees"
             )
-        for name, least in (("num_beams", 1), ("max_extra_tokens", 0)):
+        for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 0 <= self.substitution < 1:
+            raise ValueError(f"substitution must be at least 0 and below 1, not {self.substitution}")
 
 
 def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dict | None = None) -> dict:
@@ -111,33 +137,58 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    overrides = dict(overrides or {})
     if not options.resume:
         check_unused("output_dir", run)
-    vocab_size = VanillaConfig.preset("parsing", **overrides).vocab_size
+    vocab_size = VanillaConfig.preset("parsing", **(overrides or {})).vocab_size
     splits = read_splits(options)
-    prepare(run, splits, vocab_size, options)
-    overrides.pop("vocab_size", None)  # the tokenizer's length from here on
-    # Pairs longer than a batch are left out of training, and reported.
-    limits = {"max_source_tokens": training.tokens_per_batch, "max_target_tokens": training.tokens_per_batch}
-    resume = (run / "training" / "run.json").is_file()
-    trained = train_translation(
-        DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
-        replace(training, output_dir=str(run / "training")),
-        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=resume),
-        overrides,
-    )
-    search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
+    lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
+    trained = None
+    if options.ensemble:
+        model = load_ensemble(options.ensemble, tokenizer)
+        set_search(model, options)
+    else:
+        prepare(run, splits, lexicon, tokenizer, options)
+        trained = train(run, training, overrides or {})
+        folder = run / "training" / "model"
+        model, _ = load_translator([folder])
+        set_search(model, options)
+        model.generation_config.save_pretrained(folder)  # so that it searches as here wherever it is loaded
     results = {
-        **evaluate(run, splits, search),
+        **evaluate(run, model, tokenizer, lexicon, splits),
         "train_sentences": len(splits["train"]),
-        "search": search,
+        "parameters": model.num_parameters(),
         "training": trained,
         "options": asdict(options),
     }
     write_json(run / "results.json", results)
     write_text(run / "table.md", table(results))
     return results
+
+
+def train(run: Path, training: TrainingOptions, overrides: dict) -> dict:
+    """Train on what `prepare` has written, or go on with that."""
+    overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
+    # Pairs longer than a batch are left out of training, and reported.
+    limits = {"max_source_tokens": training.tokens_per_batch, "max_target_tokens": training.tokens_per_batch}
+    resume = (run / "training" / "run.json").is_file()
+    return train_translation(
+        DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
+        replace(training, output_dir=str(run / "training")),
+        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=resume),
+        overrides,
+    )
+
+
+def load_ensemble(runs: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """The models of several runs as one.
+
+    Raises:
+        ValueError: if a run holds no model, or was trained on other trees or with another vocab_size.
+    """
+    model, trained = load_translator([Path(run) / "training" / "model" for run in runs])
+    if trained.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size")
+    return model
 
 
 def read_splits(options: ParsingOptions) -> dict[str, list[Tree]]:
@@ -156,16 +207,28 @@ def _read(paths: Sequence[str]) -> list[list[Tree]]:
     return [trees for path in paths for trees in read_treebank(path)]
 
 
-def prepare(run: Path, splits: dict[str, list[Tree]], vocab_size: int, options: ParsingOptions) -> None:
+def set_search(model: PreTrainedModel, options: ParsingOptions) -> None:
+    """Let the model search as the options say."""
+    search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
+    model.generation_config.update(**search)
+
+
+def prepare(
+    run: Path,
+    splits: dict[str, list[Tree]],
+    lexicon: Lexicon,
+    tokenizer: PreTrainedTokenizerBase,
+    options: ParsingOptions,
+) -> None:
     """Write run/data: the training pairs, the tokenizer, and the settings of both with a digest of all trees.
 
     Raises:
-        ValueError: when resuming, if there is no run or it was started with other trees or settings; or for a
-            vocab_size too small for the labels.
+        ValueError: when resuming, if there is no run or it was started with other trees or settings.
     """
     lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    settings = {"trees": digest, "constituents": options.constituents, "vocab_size": vocab_size}
+    settings = {"trees": digest, "vocabulary": len(tokenizer)}
+    settings |= {name: getattr(options, name) for name in ("copies", "substitution")}
     known = run / "data" / "settings.json"
     if options.resume:
         if not known.is_file():
@@ -175,50 +238,55 @@ def prepare(run: Path, splits: dict[str, list[Tree]], vocab_size: int, options: 
             if before.get(name) != now:
                 raise ValueError(f"resume: {run} was started with {name} {before.get(name)}, not {now}")
         return
-    tokenizer = parsing_tokenizer(splits["train"], vocab_size)
     run.mkdir(parents=True, exist_ok=True)
     with whole_folder(run / "data") as part:
         tokenizer.save_pretrained(part / "tokenizer")
-        pairs = training_pairs(splits["train"], options.constituents)
-        text = "".join(json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
-        (part / "train.jsonl").write_text(text, encoding="utf-8")
+        with (part / "train.jsonl").open("w", encoding="utf-8") as file:
+            for pair in training_pairs(splits["train"], lexicon, options.copies, options.substitution):
+                file.write(json.dumps({"translation": pair}, ensure_ascii=False) + "\n")
         write_json(part / "settings.json", settings)
 
 
-def evaluate(run: Path, splits: dict[str, list[Tree]], search: dict) -> dict:
-    """Parse the development and the test sentences, and score the parses and the baseline.
+def evaluate(
+    run: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lexicon: Lexicon,
+    splits: dict[str, list[Tree]],
+) -> dict:
+    """Parse the development and the test sentences in each of several ways, and score the parses.
 
-    Writes run/parses: gold trees, parses and baseline, one tree a line, and the raw output of the model.
+    Writes run/parses: gold trees and parses, one tree a line, and the raw output of the model.
 
     Returns:
-        For "validation" and "test": the scores, those of the baseline, the share of well-formed outputs in percent,
-        and seconds.
+        For "validation" and "test" the scores of PARSERS; of those that search, also the share of well-formed outputs
+        in percent, and seconds.
     """
-    folder = run / "training" / "model"
-    model, tokenizer = load_translator([folder])
-    model.generation_config.update(**search)
-    model.generation_config.save_pretrained(folder)  # so that the saved model searches as here wherever it is loaded
-    labels = right_branching_labels(splits["train"])
-    results: dict[str, dict] = {"baseline_labels": dict(zip(("root", "inner"), labels, strict=True))}
+    labels, grammar = right_branching_labels(splits["train"]), Grammar.of(splits["train"], lexicon)
+    results: dict[str, dict] = {}
     written: dict[str, list[str]] = {}
     for split in ("validation", "test"):
         gold = splits[split]
-        start = time.monotonic()
-        outputs = translate(model, tokenizer, list(map(source, gold)), show_progress=True)
-        seconds = time.monotonic() - start
-        answers = [(output.split(), tree.leaves()) for output, tree in zip(outputs, gold, strict=True)]
-        # EVALB recognises punctuation by its tags, so parses and baseline get the gold ones; no parser has seen them.
-        parses = [with_tags_of(delinearise(*answer), tree) for answer, tree in zip(answers, gold, strict=True)]
-        baseline = [with_tags_of(right_branching(tree.leaves(), *labels), tree) for tree in gold]
-        results[split] = {
-            **summary(score(gold, parses)),
-            "well_formed": 100 * sum(is_well_formed(*answer) for answer in answers) / len(gold),
-            "baseline": summary(score(gold, baseline)),
-            "seconds": seconds,
-        }
-        for name, trees in (("gold", gold), ("parsed", parses), ("baseline", baseline)):
+        words = [tree.leaves() for tree in gold]
+        sentences = list(map(lexicon.read, words))
+        branching = [right_branching(sentence, *labels) for sentence in words]
+        parses = {"right_branching": branching}
+        parses["pcfg"] = [grammar.parse(one) or other for one, other in zip(words, branching, strict=True)]
+        results[split] = {}
+        for name in ("constrained", "unconstrained"):
+            start = time.monotonic()
+            outputs = write_trees(model, tokenizer, sentences, name == "constrained")
+            found = list(zip(outputs, sentences, strict=True))
+            parses[name] = [delinearise(*one) for one in found]
+            well_formed = 100 * sum(is_well_formed(*one) for one in found) / len(gold)
+            results[split][name] = {"well_formed": well_formed, "seconds": time.monotonic() - start}
+            written[f"{split}.{name}.output"] = list(map(" ".join, outputs))
+        written[f"{split}.gold"] = list(map(bracketed, gold))
+        for name, trees in parses.items():
+            # EVALB recognises punctuation by its tags, so parses get the gold ones; no parser has seen them.
+            trees = [with_words_of(*pair) for pair in zip(trees, gold, strict=True)]
+            results[split][name] = {**summary(score(gold, trees)), **results[split].get(name, {})}
             written[f"{split}.{name}"] = list(map(bracketed, trees))
-        written[f"{split}.output"] = outputs
     with whole_folder(run / "parses") as part:
         for name, lines in written.items():
             (part / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -233,19 +301,23 @@ def summary(scores: Scores) -> dict:
 
 def table(results: dict) -> str:
     """Table 4 with this run below it, in Markdown."""
-    rows = [f"| {parser} | {kind} | WSJ 23 | {f1} | |" for parser, kind, f1 in PAPER]
+    rows = [f"| {parser} | {kind} | WSJ 23 | {f1} | | | |" for parser, kind, f1 in PAPER]
     trained_on = f"{results['train_sentences']} sentences"
-    for split in ("validation", "test"):
-        scores, name = results[split], {"validation": "development", "test": "test"}[split]
-        on = f"{name}, {scores['sentences']} sentences"
-        rows.append(f"| **this run** | {trained_on} | {on} | {scores['f1']:.1f} | {scores['well_formed']:.1f}% |")
-        rows.append(f"| right-branching | its two labels | {on} | {scores['baseline']['f1']:.1f} | |")
-    head = ["| Parser | Training | evaluated on | F1 | well-formed outputs |", "|---|---|---|---|---|"]
-    search = results["search"]
+    for split, name in (("validation", "development"), ("test", "test")):
+        for parser, title in PARSERS.items():
+            scores = results[split][parser]
+            figures = [f"{scores[figure]:.1f}" for figure in ("f1", "precision", "recall")]
+            figures.append(f"{scores['well_formed']:.1f}%" if "well_formed" in scores else "")
+            row = [title, trained_on, f"{name}, {scores['sentences']} sentences", *figures]
+            rows.append(f"| {' | '.join(row)} |")
+    head = ["| Parser | Training | evaluated on | F1 | precision | recall | well-formed outputs |", "|---" * 7 + "|"]
+    options, training = results["options"], results["training"]
+    source = (
+        f"{training['train_seconds'] / 60:.1f} minutes of training" if training else " + ".join(options["ensemble"])
+    )
     note = (
-        f"Figures of other parsers: the paper's Table 4. This run: {results['training']['parameters']:,} parameters, "
-        f"{results['training']['train_seconds'] / 60:.1f} minutes of training; beam {search['num_beams']}, "
-        f"alpha {search['length_penalty']}, input + {search['max_extra_tokens']}."
+        f"Figures of other parsers: the paper's Table 4. This run: {results['parameters']:,} parameters, {source}; "
+        f"beam {options['num_beams']}, alpha {options['length_penalty']}, input + {options['max_extra_tokens']}."
     )
     return "\n".join([*head, *rows, "", note, ""])
 

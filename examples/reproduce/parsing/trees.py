@@ -109,11 +109,12 @@ def is_preterminal(tree: Tree) -> bool:
     return len(tree) == 1 and isinstance(tree[0], str)
 
 
-def with_tags_of(tree: Tree, other: Tree) -> Tree:
-    """A copy of the tree with the tags of another one over as many words."""
+def with_words_of(tree: Tree, other: Tree) -> Tree:
+    """A copy of the tree with the words and the tags of another one over as many words."""
     copy = tree.copy(deep=True)
-    for word, (_, tag) in zip(copy.subtrees(is_preterminal), other.pos(), strict=True):
-        word.set_label(tag)
+    for preterminal, (word, tag) in zip(copy.subtrees(is_preterminal), other.pos(), strict=True):
+        preterminal.set_label(tag)
+        preterminal[:] = [word]
     return copy
 
 

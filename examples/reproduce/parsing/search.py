@@ -1,0 +1,40 @@
+"""The search of section 6.3: what a model writes about sentences, whatever it is or trees alone."""
+
+from collections.abc import Sequence
+
+import torch
+from constraint import TreeConstraint
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_vanilla.inference.batching import batches_by_length
+from modeling_vanilla.progress import progress_bar
+
+POSITIONS = 4096  # source tokens of a batch, times the beams
+
+
+def write_trees(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[Sequence[str]],
+    constrained: bool,
+) -> list[list[str]]:
+    """The tokens that the model writes about each sentence, by the search that its generation_config sets.
+
+    Args:
+        sentences: tokens as `Lexicon.read` gives them.
+        constrained: whether to search among trees over the sentence alone (`TreeConstraint`).
+    """
+    outputs: list[list[str]] = [[] for _ in sentences]
+    search = model.generation_config
+    batches = batches_by_length([(len(sentence) + 1) * search.num_beams for sentence in sentences], POSITIONS)
+    with progress_bar(total=len(sentences), unit=" sentences") as bar:
+        for rows in batches:
+            texts = [" ".join(sentences[row]) for row in rows]
+            inputs = tokenizer(texts, padding=True, return_tensors="pt").to(model.device)
+            constraint = TreeConstraint(inputs.input_ids, tokenizer, search.max_extra_tokens) if constrained else None
+            with torch.inference_mode():
+                written = model.generate(**inputs, logits_processor=[constraint] if constraint else None)
+            for row, text in zip(rows, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+                outputs[row] = text.split()
+            bar.update(len(rows))
+    return outputs

@@ -1,0 +1,144 @@
+"""The constraint of section 6.3's search: always trees, and the best of all trees, which brute force finds."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from constraint import MAX_OPENINGS, TreeConstraint
+from linear import is_bracket, is_well_formed, linearise
+from nltk import Tree
+from pairs import parsing_vocabulary
+from toy_trees import toy_treebank
+
+from modeling_vanilla.generation_vanilla import length_penalty
+
+TREES = [tree for trees in toy_treebank(files=8) for tree in trees]
+GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")]
+
+
+def tokenizer_of(trees):
+    return parsing_vocabulary(trees, 1000)[1]
+
+
+def encode(tokenizer, sentences):
+    return tokenizer([" ".join(sentence) for sentence in sentences], padding=True, return_tensors="pt")
+
+
+def generate(model, tokenizer, sentences, extra, **settings):
+    """What the model writes about the sentences: a list of tokens each."""
+    inputs = encode(tokenizer, sentences)
+    constraint = TreeConstraint(inputs.input_ids, tokenizer, extra)
+    settings = {"length_penalty": 0.3, "max_extra_tokens": extra, **settings}
+    output = model.generate(**inputs, **settings, logits_processor=[constraint])
+    assert ((output == tokenizer.eos_token_id).sum(dim=1) == 1).all()  # all end within the limit
+    return [text.split() for text in tokenizer.batch_decode(output, skip_special_tokens=True)]
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 21}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}])
+def test_random_models_write_trees_over_the_words_alone(settings, make_model):
+    tokenizer = tokenizer_of(TREES)
+    rng, words = random.Random(0), [token for token in tokenizer.get_vocab() if token.isalpha()]
+    for seed, extra in itertools.product(range(3), (40, 300)):
+        # As sharp as a model of strong habits, so that some never close a bracket and others never open one.
+        model = make_model(vocab_size=len(tokenizer), seed=seed)
+        with torch.no_grad():
+            model.lm_head.weight *= 3
+        sentences = [rng.choices(words, k=length) for length in (1, 2, 9, 30, rng.randint(3, 30))]
+        torch.manual_seed(seed)
+        for sentence, tokens in zip(sentences, generate(model, tokenizer, sentences, extra, **settings), strict=True):
+            assert is_well_formed(tokens, sentence)
+            assert [token for token in tokens if not is_bracket(token)] == sentence
+            assert len(tokens) <= len(sentence) + extra
+            runs = [len(list(run)) for opening, run in itertools.groupby(tokens, _opens) if opening]
+            assert max(runs) <= MAX_OPENINGS
+
+
+def _opens(token):
+    return token.startswith("(") and not token.endswith(")")
+
+
+def all_trees(words, labels, tags, most):
+    """The linear forms, of at most so many tokens, of all trees over the words."""
+    found = set()
+
+    def parts(words, room):
+        """Sequences of one or more trees or tagged words over the words, each as tokens."""
+        if not words:
+            yield []
+        for first in range(1, len(words) + 1):
+            for one in single(words[:first], room):
+                for rest in parts(words[first:], room - len(one)):
+                    yield one + rest
+
+    def single(words, room):
+        if len(words) == 1 and room >= 2:
+            yield from ([words[0], f"({tag})"] for tag in tags)
+        yield from bracket(words, room)
+
+    def bracket(words, room):
+        if room < 2 * len(words) + 2:
+            return
+        for label in labels:
+            for inner in parts(words, room - 2):
+                yield [f"({label}", *inner, f"){label}"]
+
+    found.update(map(tuple, bracket(words, most)))
+    return found
+
+
+@pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_model):
+    """Probabilities renormalised over the tokens with which some tree goes on, which are read off the list of them."""
+    tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
+    model = make_model(vocab_size=len(tokenizer), seed=seed)
+    trees = all_trees(words, "AB", "X", len(words) + extra)
+    follow = {}
+    for tree in trees:
+        for end, token in enumerate([*tree, "</s>"]):
+            follow.setdefault(tree[:end], set()).add(token)
+    inputs = encode(tokenizer, [words])
+
+    def score(tree):
+        ids = torch.tensor([tokenizer.convert_tokens_to_ids(["<s>", *tree, "</s>"])])
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=ids[:, :-1]).logits[0]
+        total = 0.0
+        for step, row in enumerate(logits):
+            allowed = tokenizer.convert_tokens_to_ids(sorted(follow[tree[:step]]))
+            total += float(row[ids[0, step + 1]] - row[allowed].logsumexp(dim=0))
+        return total / length_penalty(len(tree) + 1, 0.3)
+
+    assert len(trees) > 3
+    best = max(trees, key=score)
+    assert generate(model, tokenizer, [words], extra, num_beams=200) == [list(best)]
+
+
+def test_batch_mates_do_not_matter(make_model):
+    tokenizer = tokenizer_of(TREES)
+    model = make_model(vocab_size=len(tokenizer))
+    sentences = [tree.leaves() for tree in TREES[:6]]
+    alone = [generate(model, tokenizer, [sentence], 40, num_beams=5)[0] for sentence in sentences]
+    assert generate(model, tokenizer, sentences, 40, num_beams=5) == alone
+
+
+def test_every_tree_of_the_treebank_is_allowed():
+    tokenizer = tokenizer_of(TREES)
+    sentences = [tree.leaves() for tree in TREES]
+    inputs = encode(tokenizer, sentences)
+    constraint = TreeConstraint(inputs.input_ids, tokenizer, 300)
+    forms = tokenizer([" ".join(linearise(tree)) for tree in TREES], padding=True, return_tensors="pt").input_ids
+    written = torch.cat((torch.full((len(forms), 1), tokenizer.bos_token_id), forms), dim=1)
+    for step in range(forms.shape[1]):
+        scores = constraint(written[:, : step + 1], torch.zeros(len(forms), len(tokenizer)))
+        next_token = forms[:, step]
+        going_on = next_token != tokenizer.pad_token_id
+        assert scores.gather(1, next_token[:, None])[going_on].isfinite().all()
+
+
+@pytest.mark.parametrize("sentence, extra, says", [("", 9, "without words"), ("a b a", 4, "max_extra_tokens 4: .* 5")])
+def test_what_no_tree_can_be_made_of_is_refused(sentence, extra, says):
+    tokenizer = tokenizer_of(GRAMMAR)
+    with pytest.raises(ValueError, match=says):
+        TreeConstraint(encode(tokenizer, [sentence.split()]).input_ids, tokenizer, extra)
