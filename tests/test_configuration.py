@@ -30,7 +30,7 @@ TABLE_3 = {
     "E-learned": (6, 512, 2048, 8, 64, 64, 0.1, 0.1),
     "big": (6, 1024, 4096, 16, 64, 64, 0.3, 0.1),
     # Not rows of Table 3: section 6.3, and the small model of Wu et al. (2021).
-    "parsing": (4, 1024, 2048, 8, 128, 128, 0.1, 0.1),
+    "parsing": (4, 1024, 2048, 8, 128, 128, 0.2, 0.1),
     "tiny": (4, 128, 256, 4, 32, 32, 0.3, 0.1),
 }
 
@@ -53,7 +53,10 @@ def test_presets_have_the_figures_of_their_row(name):
         n, d_ff, heads = (getattr(config, f"{stack}_{name}") for name in ("layers", "ffn_dim", "attention_heads"))
         assert (n, config.d_model, d_ff, heads, *config.head_dims(heads), *rest) == TABLE_3[name]
     assert config.position_embedding_type == ("learned" if name == "E-learned" else "sinusoidal")
-    assert config.vocab_size == (16000 if name == "parsing" else 37000)
+    parsing = {"vocab_size": 16000, "attention_dropout": 0.2, "tie_word_embeddings": False}
+    others = {"vocab_size": 37000, "attention_dropout": 0.0, "tie_word_embeddings": True}
+    expected = parsing if name == "parsing" else others
+    assert {field: getattr(config, field) for field in expected} == expected
 
 
 def test_a_preset_takes_overrides_and_keeps_the_table():

@@ -90,7 +90,7 @@ def all_trees(words, labels, tags, most):
 @pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_model):
-    """Probabilities renormalised over the tokens with which some tree goes on, which are read off the list of them."""
+    """Probabilities renormalised over what some tree goes on with, as the list of them says; a word's is all words'."""
     tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
     model = make_model(vocab_size=len(tokenizer), seed=seed)
     trees = all_trees(words, "AB", "X", len(words) + extra)
@@ -99,16 +99,22 @@ def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_mode
         for end, token in enumerate([*tree, "</s>"]):
             follow.setdefault(tree[:end], set()).add(token)
     inputs = encode(tokenizer, [words])
+    vocabulary = tokenizer.get_vocab()
+    any_word = [number for token, number in vocabulary.items() if token[0] not in "()<" or token == "<unk>"]
+
+    def mass(row, token):
+        return row[any_word].logsumexp(dim=0) if vocabulary[token] in any_word else row[vocabulary[token]]
 
     def score(tree):
-        ids = torch.tensor([tokenizer.convert_tokens_to_ids(["<s>", *tree, "</s>"])])
+        written = [*tree, "</s>"]
+        ids = torch.tensor([tokenizer.convert_tokens_to_ids(["<s>", *tree])])
         with torch.no_grad():
-            logits = model(**inputs, decoder_input_ids=ids[:, :-1]).logits[0]
+            logits = model(**inputs, decoder_input_ids=ids).logits[0]
         total = 0.0
-        for step, row in enumerate(logits):
-            allowed = tokenizer.convert_tokens_to_ids(sorted(follow[tree[:step]]))
-            total += float(row[ids[0, step + 1]] - row[allowed].logsumexp(dim=0))
-        return total / length_penalty(len(tree) + 1, 0.3)
+        for step, (row, token) in enumerate(zip(logits, written, strict=True)):
+            allowed = torch.stack([mass(row, other) for other in follow[tree[:step]]])
+            total += float(mass(row, token) - allowed.logsumexp(dim=0))
+        return total / length_penalty(len(written), 0.3)
 
     assert len(trees) > 3
     best = max(trees, key=score)

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections import Counter
 
 import helpers
 import pytest
@@ -131,7 +132,7 @@ def test_no_file_is_in_two_splits_and_all_are_in_one(sizes):
 def test_pairs_are_the_trees_and_copies_of_them_that_differ():
     trees = [tree for trees in FILES for tree in trees]
     lexicon, _ = parsing_vocabulary(trees, 1000)
-    pairs = list(training_pairs(trees, lexicon, copies=3, substitution=0.5))
+    pairs = list(training_pairs(trees, lexicon, copies=3, constituents=0.0, substitution=0.5))
     assert len(pairs) == 3 * len(trees)
     read = [is_well_formed(pair["tree"].split(), pair["en"].split()) for pair in pairs]
     assert all(read)
@@ -141,6 +142,19 @@ def test_pairs_are_the_trees_and_copies_of_them_that_differ():
     changed = [one != other for one, other in zip(brackets[len(trees) :], linear * 2, strict=True)]
     assert len(changed) / 4 < sum(changed) < len(changed)
     assert any("UNK" in pair["en"] for pair in pairs)
+
+
+def test_constituents_are_pairs_of_their_own():
+    tree = Tree.fromstring("(S (NP (NP (NNP John)) (NP (DT a) (NN treasurer))) (VP (VBZ sleeps)))")
+    lexicon, _ = parsing_vocabulary([tree, tree], 1000)
+
+    def sentences(share):
+        pairs = training_pairs([tree] * 20, lexicon, copies=5, constituents=share, substitution=0.0)
+        return Counter(len(pair["en"].split()) for pair in pairs)
+
+    assert sentences(1.0) == {4: 100, 3: 100, 2: 100}
+    some = sentences(0.5)
+    assert some[4] == 100 and 30 < some[3] < 70 and 30 < some[2] < 70
 
 
 def test_constituents_are_replaced_by_those_of_the_same_place():
@@ -213,7 +227,7 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
         ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"vocab_size": 40}, "vocab_size must be at least"),
-        ({"substitution": 1.0}, "substitution must be at least 0 and below 1, not 1.0"),
+        ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
         ({"resume": True}, "holds no parsing run"),
     ],
 )

@@ -6,7 +6,7 @@ from trees import MAX_DEPTH
 
 # The most opening brackets in a row, which bounds unary chains. The longest run in the sample of the treebank is 6.
 MAX_OPENINGS = 10
-_WORD, _TAG, _OPEN, _CLOSE = range(4)
+_OTHER, _WORD, _TAG, _OPEN, _CLOSE = range(5)
 
 
 class TreeConstraint(LogitsProcessor):
@@ -14,12 +14,13 @@ class TreeConstraint(LogitsProcessor):
 
     What is allowed follows from a stack of open brackets and a pointer to the next word: after a word its tag;
     otherwise an opening bracket, at most MAX_OPENINGS in a row; the closing bracket of the stack's top, if it holds
-    something; or the next word. The first bracket opened is the root, which closes after the last word, and
-    `</s>` follows it. No bracket is opened for which there are too few tokens left, so that every tree is finished.
+    something; or the next word, whose probability is that of all words, as which of them comes is known. The first
+    bracket opened is the root, which closes after the last word, and `</s>` follows it. No bracket is opened for which
+    there are too few tokens left, so that every tree is finished.
 
     Args:
         source_ids: (B, S), the words of each sentence, one token each, with padding and `</s>`.
-        tokenizer: of `parsing_tokenizer`.
+        tokenizer: of `parsing_vocabulary`.
         max_extra_tokens: the search's limit, in tokens more than the sentence has.
 
     Raises:
@@ -46,6 +47,7 @@ class TreeConstraint(LogitsProcessor):
                 self.kind[number], self.closing[number] = _OPEN, vocabulary[")" + token[1:]]
             elif token.startswith(")"):
                 self.kind[number] = _CLOSE
+        self.kind[[tokenizer.pad_token_id, tokenizer.bos_token_id, self.eos]] = _OTHER
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores (rows, V) of the next token, with -inf for what is not allowed.
@@ -84,7 +86,8 @@ class TreeConstraint(LogitsProcessor):
         for index, where in ((closing, closes), (shifted, shifts)):
             allowed.scatter_(1, index, allowed.gather(1, index) | where[:, None])
         allowed[:, self.eos] = ~allowed.any(dim=1)
-        return renormalise(scores, allowed)
+        any_word = scores.masked_fill(self.kind.ne(_WORD), -torch.inf).logsumexp(dim=1, keepdim=True)
+        return renormalise(scores.where(self.kind.ne(_WORD), any_word), allowed)
 
 
 def renormalise(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

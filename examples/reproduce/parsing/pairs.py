@@ -39,11 +39,15 @@ def split_files(files: Sequence[list[Tree]]) -> dict[str, list[Tree]]:
     return splits
 
 
-def training_pairs(trees: Sequence[Tree], lexicon: Lexicon, copies: int, substitution: float) -> Iterator[dict]:
-    """Pairs of source ("en") and target ("tree"): each tree `copies` times, with words and constituents drawn anew.
+def training_pairs(
+    trees: Sequence[Tree], lexicon: Lexicon, copies: int, constituents: float, substitution: float
+) -> Iterator[dict]:
+    """Pairs of source ("en") and target ("tree"): each tree `copies` times, changed anew each time.
 
-    A small treebank is memorised otherwise. In each copy words become signatures (`Lexicon.read`) and constituents are
-    replaced (`substitute`), except that the first copy keeps its constituents. (The paper does neither.)
+    A small treebank is memorised otherwise. (The paper does not do so.) In each copy words become signatures
+    (`Lexicon.read`); in all but the first, constituents are replaced with probability `substitution` (`substitute`).
+    Each constituent of a copy that has two words or more is with probability `constituents` a pair of its own: short
+    pairs teach sooner which word of the source the decoder has come to.
     """
     rng = random.Random(0)
     pool = defaultdict(list)
@@ -53,8 +57,10 @@ def training_pairs(trees: Sequence[Tree], lexicon: Lexicon, copies: int, substit
     for copy in range(copies):
         for tree in trees:
             changed = substitute(tree, pool, substitution, rng) if copy else tree
-            tokens = lexicon.read(changed.leaves(), rng)
-            yield {"en": " ".join(tokens), "tree": target(changed, tokens)}
+            inside = [child for _, child in _places(changed) if len(child.leaves()) > 1]
+            for part in [changed, *(child for child in inside if rng.random() < constituents)]:
+                tokens = lexicon.read(part.leaves(), rng)
+                yield {"en": " ".join(tokens), "tree": target(part, tokens)}
 
 
 def substitute(tree: Tree, pool: dict[tuple[str, str], list[Tree]], rate: float, rng: random.Random) -> Tree:

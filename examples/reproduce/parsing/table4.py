@@ -101,6 +101,9 @@ class ParsingOptions:
     copies: int = field(
         default=1, metadata={"help": "How often each tree is trained on in an epoch, changed anew each time."}
     )
+    constituents: float = field(
+        default=0.0, metadata={"help": "The probability that a constituent of a copy is trained on as a sentence, too."}
+    )
     substitution: float = field(
         default=0.0, metadata={"help": "The probability that a constituent is another of its label in such a copy."}
     )
@@ -119,8 +122,9 @@ class ParsingOptions:
         for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if not 0 <= self.substitution < 1:
-            raise ValueError(f"substitution must be at least 0 and below 1, not {self.substitution}")
+        for name in ("constituents", "substitution"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
 
 
 def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dict | None = None) -> dict:
@@ -228,7 +232,8 @@ def prepare(
     lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     settings = {"trees": digest, "vocabulary": len(tokenizer)}
-    settings |= {name: getattr(options, name) for name in ("copies", "substitution")}
+    changes = {name: getattr(options, name) for name in ("copies", "constituents", "substitution")}
+    settings |= changes
     known = run / "data" / "settings.json"
     if options.resume:
         if not known.is_file():
@@ -242,7 +247,7 @@ def prepare(
     with whole_folder(run / "data") as part:
         tokenizer.save_pretrained(part / "tokenizer")
         with (part / "train.jsonl").open("w", encoding="utf-8") as file:
-            for pair in training_pairs(splits["train"], lexicon, options.copies, options.substitution):
+            for pair in training_pairs(splits["train"], lexicon, **changes):
                 file.write(json.dumps({"translation": pair}, ensure_ascii=False) + "\n")
         write_json(part / "settings.json", settings)
 

@@ -1,0 +1,73 @@
+"""Words as the parser reads them, by hand."""
+
+import random
+
+import pytest
+from words import DROP, Lexicon, signature
+
+SENTENCES = [
+    ["The", "trader", "bought", "1,250", "shares", "."],
+    ["The", "traders", "sold", "3,875", "shares", "."],
+    ["He", "bought", "."],
+    ["Acme", "sold", "."],
+    ["the", "the"],
+]
+
+
+@pytest.fixture
+def lexicon():
+    return Lexicon.of(SENTENCES, 100)
+
+
+def test_known_words_are_read_as_they_are_and_digits_are_one(lexicon):
+    assert lexicon.counts == {"The": 2, "the": 2, "bought": 2, "sold": 2, "0,000": 2, "shares": 2, ".": 4}
+    assert lexicon.read(["The", "trader", "sold", "9,999", "shares", "."]) == [
+        "the",
+        "UNK-LC-er",
+        "sold",
+        "0,000",
+        "shares",
+        ".",
+    ]
+    assert lexicon.read(["shares", "The"]) == ["shares", "The"]
+
+
+@pytest.mark.parametrize(
+    "word, first, expected",
+    [
+        ("Trading", False, "UNK-CAPS-ing"),
+        ("Trading", True, "UNK-INITC-ing"),
+        ("Shares", True, "UNK-INITC-KNOWNLC-s"),
+        ("IBM", True, "UNK-CAPS"),
+        ("boss", False, "UNK-LC"),
+        ("boys", False, "UNK-LC-s"),
+        ("1990s", False, "UNK-LC-NUM-s"),
+        ("31/2", False, "UNK-NUM"),
+        ("well-known", False, "UNK-LC-DASH"),
+        ("quickly", False, "UNK-LC-ly"),
+        ("city", False, "UNK-LC"),
+        ("%", False, "UNK"),
+    ],
+)
+def test_signatures(word, first, expected):
+    assert signature(word, first, {"shares"}) == expected
+
+
+def test_a_signature_that_no_training_word_has_is_the_general_one(lexicon):
+    assert lexicon.read(["he", "X-9"]) == ["UNK-LC", "UNK"]
+    assert all(token in {*lexicon.counts, *lexicon.signatures} for token in lexicon.read(["</s>", "\U0001f600", "(a"]))
+
+
+def test_the_most_frequent_words_are_kept():
+    sentences = [["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["</s>"] * 9]
+    signatures = len(Lexicon.of(sentences, 100).signatures)
+    assert Lexicon.of(sentences, signatures + 2).counts == {"a": 5, "b": 4}
+    assert Lexicon.of(sentences, 0).counts == {}
+
+
+def test_rare_words_are_dropped_more_often():
+    lexicon = Lexicon.of([["often"] * 20 + ["rare"] * 2], 100)
+    rng, draws = random.Random(0), 20000
+    for word, count in (("often", 20), ("rare", 2)):
+        dropped = sum(lexicon.read(["often", word], rng)[1] != word for _ in range(draws)) / draws
+        assert dropped == pytest.approx(DROP / (DROP + count), abs=0.01)
