@@ -60,50 +60,48 @@ def _opens(token):
 
 def all_trees(words, labels, tags, most):
     """The linear forms, of at most so many tokens, of all trees over the words."""
-    found = set()
 
-    def parts(words, room):
-        """Sequences of one or more trees or tagged words over the words, each as tokens."""
-        if not words:
+    def parts(count, room):
+        """Sequences of one or more trees or tags over so many words, each as its brackets; none for no words."""
+        if not count:
             yield []
-        for first in range(1, len(words) + 1):
-            for one in single(words[:first], room):
-                for rest in parts(words[first:], room - len(one)):
+        for first in range(1, count + 1):
+            for one in single(first, room):
+                for rest in parts(count - first, room - len(one)):
                     yield one + rest
 
-    def single(words, room):
-        if len(words) == 1 and room >= 2:
-            yield from ([words[0], f"({tag})"] for tag in tags)
-        yield from bracket(words, room)
+    def single(count, room):
+        if count == 1 and room >= 1:
+            yield from ([f"({tag})"] for tag in tags)
+        yield from bracket(count, room)
 
-    def bracket(words, room):
-        if room < 2 * len(words) + 2:
+    def bracket(count, room):
+        if room < count + 2:
             return
         for label in labels:
-            for inner in parts(words, room - 2):
+            for inner in parts(count, room - 2):
                 yield [f"({label}", *inner, f"){label}"]
 
-    found.update(map(tuple, bracket(words, most)))
-    return found
+    for brackets in bracket(len(words), most - len(words)):
+        following = iter(words)
+        tokens = [next(following)]
+        for one in brackets:
+            tokens += [one, *([next(following, None)] if one.endswith(")") else [])]
+        yield tuple(token for token in tokens if token)
 
 
 @pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_model):
-    """Probabilities renormalised over what some tree goes on with, as the list of them says; a word's is all words'."""
+    """Probabilities renormalised over the tokens with which some tree goes on, as the list of them says."""
     tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
     model = make_model(vocab_size=len(tokenizer), seed=seed)
-    trees = all_trees(words, "AB", "X", len(words) + extra)
+    trees = set(all_trees(words, "AB", "X", len(words) + extra))
     follow = {}
     for tree in trees:
         for end, token in enumerate([*tree, "</s>"]):
             follow.setdefault(tree[:end], set()).add(token)
     inputs = encode(tokenizer, [words])
-    vocabulary = tokenizer.get_vocab()
-    any_word = [number for token, number in vocabulary.items() if token[0] not in "()<" or token == "<unk>"]
-
-    def mass(row, token):
-        return row[any_word].logsumexp(dim=0) if vocabulary[token] in any_word else row[vocabulary[token]]
 
     def score(tree):
         written = [*tree, "</s>"]
@@ -112,8 +110,8 @@ def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_mode
             logits = model(**inputs, decoder_input_ids=ids).logits[0]
         total = 0.0
         for step, (row, token) in enumerate(zip(logits, written, strict=True)):
-            allowed = torch.stack([mass(row, other) for other in follow[tree[:step]]])
-            total += float(mass(row, token) - allowed.logsumexp(dim=0))
+            allowed = tokenizer.convert_tokens_to_ids(sorted(follow[tree[:step]]))
+            total += float(row[tokenizer.convert_tokens_to_ids(token)] - row[allowed].logsumexp(dim=0))
         return total / length_penalty(len(written), 0.3)
 
     assert len(trees) > 3

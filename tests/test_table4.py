@@ -229,6 +229,7 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
         ({"vocab_size": 40}, "vocab_size must be at least"),
         ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
         ({"resume": True}, "holds no parsing run"),
+        ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
     ],
 )
 def test_bad_options_are_one_line(options, says, main, tmp_path):

@@ -97,9 +97,10 @@ def test_what_is_no_tree_is_named_with_its_line(text, says, read):
 
 
 def test_linear_form_by_hand():
-    tokens = ["(S", "(NP", "John", "(NNP)", ")NP", "(VP", "sleeps", "(VBZ)", ")VP", ".", "(.)", ")S"]
+    tokens = ["John", "(S", "(NP", "(NNP)", "sleeps", ")NP", "(VP", "(VBZ)", ".", ")VP", "(.)", ")S"]
     assert linearise(JOHN) == tokens
     assert delinearise(tokens, ["John", "sleeps", "."]) == JOHN
+    assert linearise(Tree.fromstring("(S (NP (NN a)) (NN a))")) == ["a", "(S", "(NP", "(NN)", "a", ")NP", "(NN)", ")S"]
 
 
 def test_nothing_is_lost():
@@ -183,10 +184,11 @@ def test_other_words_are_in_their_places_when_one_is_left_out_or_doubled():
         if len(set(sentence)) < len(sentence):
             continue  # which of two was left out cannot be told
         changed = rng.randrange(len(sentence))
-        at = tokens.index(sentence[changed])
-        doubled = delinearise([*tokens[:at], *tokens[at : at + 2], *tokens[at:]], sentence)
+        tag = [at for at, token in enumerate(tokens) if token.startswith("(") and token.endswith(")")][changed]
+        doubled = delinearise([*tokens[:tag], tokens[tag], sentence[changed], *tokens[tag:]], sentence)
         assert doubled == tree
-        without = delinearise([*tokens[:at], *tokens[at + 2 :]], sentence)
+        at = tokens.index(sentence[changed])
+        without = delinearise([*tokens[:at], *tokens[at + 1 : tag], *tokens[tag + 1 :]], sentence)
         expected = tree.pos()
         expected[changed] = (sentence[changed], "XX")
         assert without.pos() == expected

@@ -1,6 +1,7 @@
 """Search among trees alone: every output is the linear form of a tree over exactly the words of its sentence."""
 
 import torch
+from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 from trees import MAX_DEPTH
 
@@ -12,11 +13,11 @@ _OTHER, _WORD, _TAG, _OPEN, _CLOSE = range(5)
 class TreeConstraint(LogitsProcessor):
     """Leaves only tokens that some tree over the sentence goes on with, and renormalises their probabilities.
 
-    What is allowed follows from a stack of open brackets and a pointer to the next word: after a word its tag;
-    otherwise an opening bracket, at most MAX_OPENINGS in a row; the closing bracket of the stack's top, if it holds
-    something; or the next word, whose probability is that of all words, as which of them comes is known. The first
-    bracket opened is the root, which closes after the last word, and `</s>` follows it. No bracket is opened for which
-    there are too few tokens left, so that every tree is finished.
+    What is allowed follows from a stack of open brackets and a pointer into the sentence. First and after each tag the
+    next word is written, forced and at no cost. Then comes its tag, or an opening bracket, at most MAX_OPENINGS in a
+    row, or the closing bracket of the stack's top, if it holds something. The first bracket opened is the root, which
+    closes after the last word, and `</s>` follows it. No bracket is opened for which there are too few tokens left, so
+    that every tree is finished.
 
     Args:
         source_ids: (B, S), the words of each sentence, one token each, with padding and `</s>`.
@@ -60,36 +61,34 @@ class TreeConstraint(LogitsProcessor):
         rows = torch.arange(len(written), device=written.device) // (
             len(written) // len(self.words)
         )  # the sentence of each row
-        if not length:
-            return renormalise(scores, self.kind.eq(_OPEN).expand_as(scores))
         kinds = self.kind[written]
-        last = kinds[:, -1]
+        last = kinds[:, -1] if length else kinds.new_full((len(written),), _TAG)  # a word follows either
         depths = (kinds.eq(_OPEN).long() - kinds.eq(_CLOSE).long()).cumsum(dim=1)
-        depth = depths[:, -1]
-        place = torch.arange(1, length + 1, device=written.device)
+        depth = kinds.eq(_OPEN).sum(dim=1) - kinds.eq(_CLOSE).sum(dim=1)
         # The bracket on top is the last that was opened to the present depth: any later one inside it is closed.
-        top = (place * (kinds.eq(_OPEN) & depths.eq(depth[:, None]))).amax(dim=1)
-        openings = length - (place * kinds.ne(_OPEN)).amax(dim=1)
-        pointer = kinds.eq(_TAG).sum(dim=1)
-        words_left = self.words[rows] - pointer
+        top = last_place(kinds.eq(_OPEN) & depths.eq(depth[:, None]))
+        openings = length - last_place(kinds.ne(_OPEN))
+        tagged = kinds.eq(_TAG).sum(dim=1)
+        untagged, unwritten = self.words[rows] - tagged, self.words[rows] - kinds.eq(_WORD).sum(dim=1)
         tokens_left = self.limits[rows] - length
 
-        free = last.ne(_WORD) & depth.gt(0)
-        opens = free & words_left.gt(0) & openings.lt(MAX_OPENINGS) & depth.lt(MAX_DEPTH - 1)
-        opens &= tokens_left >= 2 * words_left + depth + 3  # the bracket and its end, words and tags, ends, </s>
-        closes = free & last.ne(_OPEN) & (depth.gt(1) | words_left.eq(0))
-        shifts = free & words_left.gt(0)
-        allowed = opens[:, None] & self.kind.eq(_OPEN)
-        allowed |= last.eq(_WORD)[:, None] & self.kind.eq(_TAG)
-        closing = self.closing[written.gather(1, (top - 1).clamp(min=0)[:, None])]
-        shifted = self.sources[rows].gather(1, pointer.clamp(max=self.sources.shape[1] - 1)[:, None])
-        for index, where in ((closing, closes), (shifted, shifts)):
-            allowed.scatter_(1, index, allowed.gather(1, index) | where[:, None])
-        allowed[:, self.eos] = ~allowed.any(dim=1)
-        any_word = scores.masked_fill(self.kind.ne(_WORD), -torch.inf).logsumexp(dim=1, keepdim=True)
-        return renormalise(scores.where(self.kind.ne(_WORD), any_word), allowed)
+        shifts = last.eq(_TAG) & unwritten.gt(0)
+        begins = depth.eq(0) & tagged.eq(0)
+        opens = ~shifts & untagged.gt(0) & (depth.gt(0) | begins) & openings.lt(MAX_OPENINGS) & depth.lt(MAX_DEPTH - 1)
+        opens &= tokens_left >= unwritten + untagged + depth + 3  # the bracket, its end, words, tags, ends and </s>
+        closes = ~shifts & last.ne(_OPEN) & (depth.gt(1) | untagged.eq(0)) & depth.gt(0)
+        tags = ~shifts & untagged.gt(0) & depth.gt(0)
+        allowed = (opens[:, None] & self.kind.eq(_OPEN)) | (tags[:, None] & self.kind.eq(_TAG))
+        if length:
+            closing = self.closing[written.gather(1, (top - 1).clamp(min=0)[:, None])]
+            allowed.scatter_(1, closing, allowed.gather(1, closing) | closes[:, None])
+        word = self.sources[rows].gather(1, tagged.clamp(max=self.sources.shape[1] - 1)[:, None])
+        allowed.scatter_(1, word, allowed.gather(1, word) | shifts[:, None])
+        allowed[:, self.eos] |= ~allowed.any(dim=1)
+        return scores.masked_fill(~allowed, -torch.inf).log_softmax(dim=-1)
 
 
-def renormalise(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities over the allowed tokens alone. Logits or log-probabilities (rows, V) -> (rows, V)"""
-    return scores.masked_fill(~allowed, -torch.inf).log_softmax(dim=-1)
+def last_place(mask: torch.Tensor) -> torch.Tensor:
+    """The number of columns up to the last True of each row, 0 if there is none. (rows, T) -> (rows,)"""
+    places = mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return nn.functional.pad(places, (1, 0)).amax(dim=1)

@@ -2,15 +2,19 @@
 
 The linear form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", which section 6.3 follows: brackets
 that carry their label at both ends. They wrote XX in place of every word, and the code that the paper's authors
-released writes its tag; here the word comes before its tag, as a small model keeps its place in the sentence by copying
-it, and an output with a word left out or doubled can be repaired.
+released writes its tag; here the word is written, too, right after the tag of the word before it. What closes before a
+word and what opens with it is then written in sight of that word, as a shift-reduce parser decides with one word of
+lookahead, and its tag shifts it.
 
-    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    (S (NP John (NNP) )NP (VP sleeps (VBZ) )VP . (.) )S
+    (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    John (S (NP (NNP) sleeps )NP (VP (VBZ) . )VP (.) )S
+
+The search writes trees alone if it is told to (constraint.py); what a model writes without that may be repaired.
 """
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from nltk import Tree
 from trees import MAX_DEPTH, NO_TAG, TOP, is_preterminal
@@ -20,10 +24,23 @@ _TAG = re.compile(r"\(([^()]+)\)")
 
 def linearise(tree: Tree) -> list[str]:
     """The tokens that stand for the tree: "(NP", ")NP" and, for each word, the word and its tag as in "(NN)"."""
+    words = iter(tree.leaves())
+    tokens = [next(words)]
+    for bracket in _brackets(tree):
+        tokens.append(bracket)
+        if _TAG.fullmatch(bracket):
+            tokens.extend(islice(words, 1))
+    return tokens
+
+
+def _brackets(tree: Tree) -> Iterator[str]:
     if is_preterminal(tree):
-        return [tree[0], f"({tree.label()})"]
-    inner = [token for child in tree for token in linearise(child)]
-    return [f"({tree.label()}", *inner, f"){tree.label()}"]
+        yield f"({tree.label()})"
+        return
+    yield f"({tree.label()}"
+    for child in tree:
+        yield from _brackets(child)
+    yield f"){tree.label()}"
 
 
 def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Tree:
@@ -80,9 +97,11 @@ def _ends(tokens: Sequence[str], sentence: Sequence[str]) -> list[int | None]:
     """For each tag among the tokens how many words of the sentence end with the word it is of; None if of no word."""
     written, text = [], ""
     for token in tokens:
-        if _TAG.fullmatch(token):
+        if not is_bracket(token):
+            text = token
+        elif _TAG.fullmatch(token):
             written.append(text)
-        text = "" if is_bracket(token) else token
+            text = ""
     ends: list[int | None] = [None] * len(written)
     matcher = difflib.SequenceMatcher(None, written, sentence, autojunk=False)
     for _, first, last, start, stop in matcher.get_opcodes():

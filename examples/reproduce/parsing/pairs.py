@@ -13,6 +13,8 @@ from words import Lexicon
 
 from modeling_vanilla.training.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
 
+LONGEST = 8  # words of a constituent that is a pair of its own
+
 
 def split_files(files: Sequence[list[Tree]]) -> dict[str, list[Tree]]:
     """Split the trees by file into "train", "validation" and "test", about 8 : 1 : 1 of the sentences.
@@ -57,7 +59,7 @@ def training_pairs(
     for copy in range(copies):
         for tree in trees:
             changed = substitute(tree, pool, substitution, rng) if copy else tree
-            inside = [child for _, child in _places(changed) if len(child.leaves()) > 1]
+            inside = [child for _, child in _places(changed) if 1 < len(child.leaves()) <= LONGEST]
             for part in [changed, *(child for child in inside if rng.random() < constituents)]:
                 tokens = lexicon.read(part.leaves(), rng)
                 yield {"en": " ".join(tokens), "tree": target(part, tokens)}

@@ -119,6 +119,8 @@ class ParsingOptions:
                 f"{given[0]} is given {'beside trees' if self.trees else 'without the others'}: give trees, which are "
                 "then split, or all three of train_trees, validation_trees and test_trees"
             )
+        if self.ensemble and self.resume:
+            raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
         for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
