@@ -86,7 +86,7 @@ class ParsingOptions:
 
     scale: Literal["smoke", "sample", "paper"] = field(
         default="smoke",
-        metadata={"help": "Sets the defaults of model and training: for a minute, half an hour, or the paper's."},
+        metadata={"help": "Sets the defaults of model and training: for a minute, two hours, or the paper's."},
     )
     trees: list[str] = field(
         default_factory=list,
