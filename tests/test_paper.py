@@ -31,7 +31,7 @@ def parameters_by_section_3(config: VanillaConfig) -> int:
     h_enc, h_dec = config.encoder_attention_heads, config.decoder_attention_heads
     encoder_layer = attention(h_enc) + feed_forward(config.encoder_ffn_dim) + 2 * layer_norm
     decoder_layer = 2 * attention(h_dec) + feed_forward(config.decoder_ffn_dim) + 3 * layer_norm
-    embedding = config.vocab_size * d_model  # one matrix, three uses
+    embedding = config.vocab_size * d_model * (1 if config.tie_word_embeddings else 3)  # one matrix has three uses
     stacks = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
     learned = config.position_embedding_type == "learned"
     positions = 2 * config.max_position_embeddings * d_model if learned else 0  # one table for each stack

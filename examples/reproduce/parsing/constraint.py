@@ -58,9 +58,8 @@ class TreeConstraint(LogitsProcessor):
         """
         written = input_ids[:, 1:]
         length = written.shape[1]
-        rows = torch.arange(len(written), device=written.device) // (
-            len(written) // len(self.words)
-        )  # the sentence of each row
+        beams = len(written) // len(self.words)
+        rows = torch.arange(len(written), device=written.device) // beams  # the sentence of each row
         kinds = self.kind[written]
         last = kinds[:, -1] if length else kinds.new_full((len(written),), _TAG)  # a word follows either
         depths = (kinds.eq(_OPEN).long() - kinds.eq(_CLOSE).long()).cumsum(dim=1)
