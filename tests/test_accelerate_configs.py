@@ -213,7 +213,7 @@ def assert_same(run, other, processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["file", "flags of the README"])
+@pytest.mark.parametrize("how", ["file", "flags of gpus.md"])
 def test_one_machine_trains_as_one_process(folder, launch, one_process, how):
     documented = ["--multi_gpu", "--num_processes", 2, "--mixed_precision", "no"]
     flags = flags_of("8_gpus", "--num_processes", 2) if how == "file" else documented
