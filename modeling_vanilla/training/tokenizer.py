@@ -115,17 +115,22 @@ def train_tokenizer(
         special_tokens=[(EOS, tokenizer.token_to_id(EOS))],
     )
     tokenizer, fillers = _fill_vocabulary(tokenizer)
+    return for_transformers(tokenizer, extra_special_tokens=fillers)
+
+
+def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFast:
+    """A tokenizer with SPECIAL_TOKENS as models take it; `settings` are further ones of PreTrainedTokenizerFast."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,
         unk_token=UNK,
-        extra_special_tokens=fillers,
         padding_side="right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
+        **settings,
     )
 
 

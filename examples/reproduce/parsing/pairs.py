@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from linear import is_bracket, linearise
 from nltk import Tree
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 from trees import is_preterminal
 from words import Lexicon
 
-from modeling_vanilla.training.tokenizer import BOS, EOS, PAD, SPECIAL_TOKENS, UNK
+from modeling_vanilla.training.tokenizer import EOS, SPECIAL_TOKENS, UNK, for_transformers
 
 LONGEST = 8  # words of a constituent that is a pair of its own
 
@@ -117,14 +117,4 @@ def parsing_vocabulary(training: Sequence[Tree], vocab_size: int) -> tuple[Lexic
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", special_tokens=[(EOS, vocabulary[EOS])]
     )
-    return lexicon, PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        unk_token=UNK,
-        padding_side="right",
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
-    )
+    return lexicon, for_transformers(tokenizer)
