@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart reproduce test slow robust floor check docs clean
+.PHONY: quickstart reproduce test slow robust gpu floor check docs clean
 
 quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
@@ -29,6 +29,10 @@ slow: $(VENV)/test  ## the tests that take longer
 
 robust: $(VENV)/test  ## bad input, malicious folders, kills, properties and load of every command, and their figures
 	$(PYTEST) -m slow tests/robustness
+
+gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of a training step there, in runs/gpu
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/train_step.py --device cuda --dims base --bf16 --tokens 16384 --rounds 10 --output_dir runs/gpu
 
 floor:  ## the fast tests under the oldest versions that setup.py allows
 	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt

@@ -6,18 +6,23 @@
 
 All have the same dimensions and shared embeddings, and read the same made-up batches; a step is forward, label-smoothed
 loss, backward and fused Adam. Speed: real tokens, taken in turn in one process, the median of the rounds. Memory: two
-steps in a process of its own for each, and what its peak is above what it held before the first. Shapes: this model
-on batches of new shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU;
-each in a process of its own, which take turns of 20 batches; tokens a second of processor time.
+steps in a process of its own for each, and what its peak is above what it held before the first. One thread is measured
+in processor time, several and a GPU by the clock. With --output_dir speeds are written there too, as a table and a
+plot, with the share of what large products reach. Shapes: this model on batches of new shapes, as in training, with
+and without what modeling_vanilla.training.memory does on a CPU; each in a process of its own, which take turns of 20
+batches; tokens a second of processor time.
 """
 
 import argparse
 import multiprocessing
+import platform
 import random
 import resource
 import statistics
 import time
+from pathlib import Path
 
+import matplotlib
 import torch
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
@@ -100,8 +105,8 @@ class TorchTransformer(nn.Module):
             x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + self.positions[: ids.shape[1]]
             return nn.functional.dropout(x, 0.1, self.training)
 
-        padding = torch.zeros(source.shape).masked_fill(source == 0, float("-inf"))
-        causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1])
+        padding = torch.zeros(source.shape, device=source.device).masked_fill(source == 0, float("-inf"))
+        causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1], device=shifted.device)
         x = self.transformer(
             embed(source),
             embed(shifted),
@@ -121,16 +126,16 @@ def torch_nn(*dims):
 SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
 
 
-def stepper(system: str, dims: str, bf16: bool):
+def stepper(system: str, dims: str, bf16: bool, device: str = "cpu"):
     """A function that takes one training step on a batch."""
     torch.manual_seed(0)
     model, loss_of = SYSTEMS[system](*DIMS[dims])
-    model.train()
+    model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(batch) -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
             loss = loss_of(*batch)
         loss.backward()
         optimizer.step()
@@ -138,22 +143,83 @@ def stepper(system: str, dims: str, bf16: bool):
     return step
 
 
-def measure_speed(dims: str, bf16: bool, tokens: int, rounds: int) -> None:
+def measure_speed(dims: str, bf16: bool, tokens: int, rounds: int, device: str) -> dict[str, list[float]]:
+    """Real tokens a second of each system in each round."""
+    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     torch.manual_seed(0)
     batches = [made_up_batch(tokens // longest, longest, DIMS[dims][-1]) for longest in (12, 20)]
+    batches = [tuple(side.to(device) for side in batch) for batch in batches]
     real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
-    steps = {system: stepper(system, dims, bf16) for system in SYSTEMS}
+    steps = {system: stepper(system, dims, bf16, device) for system in SYSTEMS}
     rates = {system: [] for system in SYSTEMS}
     for number in range(rounds + 1):
         for system, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             for batch in batches:
                 step(batch)
+            wait_for(device)
             if number:  # the first round sets up memory and libraries
-                rates[system].append(real / (time.perf_counter() - start))
+                rates[system].append(real / (clock() - start))
     for system, measured in rates.items():
         ratio = statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
         print(f"{system:22s} {statistics.median(measured):8.0f} tokens/s    ours is {ratio:.2f} times as fast")
+    return rates
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def machine(device: str = "cpu") -> str:
+    """The chip, threads and versions that a figure belongs to."""
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.machine()
+    return f"{name}, threads: {torch.get_num_threads()}, torch {torch.__version__}"
+
+
+def peak(bf16: bool, device: str) -> float:
+    """Floating point operations a second of large square products, the best of ten."""
+    size = 8192 if device == "cuda" else 2048
+    factor = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+    seconds = []
+    for _ in range(10):
+        wait_for(device)
+        start = time.perf_counter()
+        factor @ factor
+        wait_for(device)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def write_report(folder: Path, title: str, rates: dict[str, list[float]], share: float, device: str) -> None:
+    """train_step.md and train_step.png: median and range of each system."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        f"{title}; {machine(device)}",
+        "",
+        "| | tokens/s, median (range) | this model's ratio to it |",
+        "|---|---|---|",
+    ]
+    for system, measured in rates.items():
+        ratio = statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
+        spread = f"{statistics.median(measured):.0f} ({min(measured):.0f} to {max(measured):.0f})"
+        lines.append(f"| {system} | {spread} | {ratio:.2f} |")
+    lines += ["", f"Of the rate of large products, this model reaches {share:.0%}."]
+    (folder / "train_step.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 2.5), layout="constrained")
+    axes.barh(list(rates), [statistics.median(measured) for measured in rates.values()])
+    axes.invert_yaxis()
+    axes.set(xlabel="tokens a second")
+    figure.suptitle(f"{title}\n{machine(device)}", fontsize=9)
+    figure.savefig(folder / "train_step.png", dpi=150)
 
 
 def measure_memory(dims: str, bf16: bool, tokens: int) -> None:
@@ -226,14 +292,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
     parser.add_argument("--shapes", action="store_true", help="measure batches of new shapes instead")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed (default: %(default)s)")
+    parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
     arguments = parser.parse_args()
+    if arguments.output_dir and (arguments.memory or arguments.shapes):
+        parser.error("--output_dir goes with speed, not with --memory or --shapes")
     print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if arguments.shapes:
         measure_shapes(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
     elif arguments.memory:
         measure_memory(arguments.dims, arguments.bf16, arguments.tokens)
     else:
-        measure_speed(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
+        rates = measure_speed(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds, arguments.device)
+        if arguments.output_dir:
+            kind = "bf16" if arguments.bf16 else "fp32"
+            title = f"training step, {arguments.dims}, {kind}, {arguments.tokens} tokens a batch"
+            # 6 operations a parameter and token; half of the tokens pass through either stack.
+            model, _ = ours(*DIMS[arguments.dims])
+            operations = 3 * sum(parameter.numel() for parameter in model.parameters())
+            share = operations * statistics.median(rates["ours"]) / peak(arguments.bf16, arguments.device)
+            write_report(arguments.output_dir, title, rates, share, arguments.device)
 
 
 if __name__ == "__main__":

@@ -213,10 +213,13 @@ def assert_same(run, other, processes):
 
 
 @pytest.mark.slow
-def test_one_machine_trains_as_one_process(folder, launch, one_process):
-    told = launch(folder / "ddp", flags_of("8_gpus", "--num_processes", 2))
+@pytest.mark.parametrize("how", ["file", "flags of gpus.md"])
+def test_one_machine_trains_as_one_process(folder, launch, one_process, how):
+    documented = ["--multi_gpu", "--num_processes", 2, "--mixed_precision", "no"]
+    flags = flags_of("8_gpus", "--num_processes", 2) if how == "file" else documented
+    told = launch(folder / how, flags)
     assert told.count("step 2: loss") == 1  # not once for each process
-    assert_same(folder / "ddp", one_process, processes=2)
+    assert_same(folder / how, one_process, processes=2)
 
 
 @pytest.mark.slow

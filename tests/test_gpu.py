@@ -1,0 +1,161 @@
+"""What takes another path on a GPU than on a CPU, beside the same on the CPU: `make gpu`."""
+
+import pytest
+import torch
+from helpers import TINY, as_options, assert_same_weights, run_python, write_toy_corpus
+from safetensors.torch import load_file
+from torch import nn
+
+from modeling_vanilla.loss_vanilla import IGNORED, fused_smoothed_cross_entropy
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+devices = pytest.mark.parametrize("processes", [1, 2])
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda")
+
+
+@pytest.fixture
+def batch():
+    """Sources and targets of several lengths. The masks are tensors, so that all can be moved."""
+    torch.manual_seed(1)
+    labels = torch.randint(4, 41, (6, 9))
+    labels[1, 6:] = labels[2, 2:] = IGNORED
+    mask = torch.ones(6, 7, dtype=torch.long)
+    mask[0, 4:] = mask[3, :2] = 0
+    return {"input_ids": torch.randint(4, 41, (6, 7)), "attention_mask": mask, "labels": labels}
+
+
+def moved(batch, device):
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def training_step(model, batch, device, dtype=None):
+    """Loss and gradients, on the CPU, in 64 bits; `dtype` is that of autocast."""
+    model = model.to(device).train()
+    model.zero_grad()
+    with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        loss = model(**moved(batch, device)).loss
+    loss.backward()
+    return [loss.detach().double().cpu(), *(p.grad.double().cpu() for p in model.parameters())]
+
+
+def assert_near(actual, expected, tolerance):
+    for one, other in zip(actual, expected, strict=True):
+        assert (one - other).norm() <= tolerance * other.norm() + tolerance * 1e-3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03), (torch.float16, 0.005)]
+)
+@pytest.mark.parametrize("scale", [1, 100])
+def test_fused_loss(device, dtype, tolerance, scale):
+    """More rows than a chunk has; with large logits, too, of which most probabilities are 0."""
+    torch.manual_seed(0)
+    hidden, weight = scale * torch.randn(700, 16), torch.randn(300, 16) / 4
+    labels = torch.randint(0, 300, (700,)).masked_fill(torch.rand(700) < 0.2, IGNORED)
+    hidden, weight = (x.to(dtype).double() for x in (hidden, weight))  # numbers that the format has
+    inputs = [x.clone().requires_grad_() for x in (hidden, weight)]
+    plain = nn.functional.cross_entropy(inputs[0] @ inputs[1].T, labels, ignore_index=IGNORED, label_smoothing=0.1)
+    expected = [plain.detach(), *torch.autograd.grad(plain, inputs)]
+    on_gpu = [x.to(device, torch.float32).requires_grad_() for x in (hidden, weight)]
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = fused_smoothed_cross_entropy(*on_gpu, labels.to(device), 0.1)
+    found = [loss.detach(), *torch.autograd.grad(loss, on_gpu)]
+    assert_near([x.double().cpu() for x in found], expected, tolerance)
+
+
+@pytest.mark.parametrize("attn", ["eager", "sdpa", "flex_attention"])
+def test_back_ends_take_the_step_of_the_cpu(make_model, batch, device, attn):
+    if attn == "flex_attention":  # its kernels take heads of 16 numbers and more
+        sizes = {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    else:
+        sizes = {}
+    expected = training_step(make_model(attn="eager", **sizes), batch, torch.device("cpu"))
+    assert_near(training_step(make_model(attn=attn, **sizes), batch, device), expected, 1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
+def test_16_bits_are_near_32(make_model, batch, device, dtype, tolerance):
+    expected = training_step(make_model(), batch, torch.device("cpu"))
+    found = training_step(make_model(), batch, device, dtype)
+    # Of all gradients together: that of a single bias may be all rounding.
+    assert_near([found[0], *whole(found)], [expected[0], *whole(expected)], tolerance)
+
+
+def whole(step):
+    return [torch.cat([gradient.flatten() for gradient in step[1:]])]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiled_step_is_the_plain_one(make_model, batch, device, dynamic):
+    model = make_model()
+    expected = training_step(model, batch, device)
+    compiled = torch.compile(model, dynamic=dynamic)
+    assert_near(training_step(compiled, batch, device), expected, 1e-3)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_static_cache_finds_what_the_dynamic_one_finds(make_model, batch, device, beams):
+    """And both what the CPU finds."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False}
+    model = make_model()
+    expected = model.generate(**inputs, **options).tolist()
+    model.to(device)
+    for cache in (None, "static"):
+        found = model.generate(**moved(inputs, device), **options, cache_implementation=cache)
+        assert found.tolist() == expected
+
+
+def test_dropout_is_a_function_of_the_seed(make_model, batch, device):
+    model = make_model(dropout=0.3)
+    losses = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        losses.append(training_step(model, batch, device)[0])
+    assert losses[0] == losses[2] != losses[1]
+
+
+SETTINGS = {
+    **TINY,
+    **{"preset": "tiny", "dropout": 0.0, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2},
+    **{"average_checkpoints": 1, "checkpoint_steps": 1, "validate_steps": 2, "max_steps": 3},
+    "learning_rate_scale": 0.05,
+}
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run `vanilla train` by accelerate's launcher, on a toy corpus: the folder of its run."""
+    data = write_toy_corpus(tmp_path, train=120, validation=6, test=6)
+
+    def train(name, *flags, **settings):
+        told = {**data, **SETTINGS, **settings, "output_dir": tmp_path / name}
+        launcher = ["-m", "accelerate.commands.launch", *flags]
+        done = run_python(*launcher, "-m", "modeling_vanilla", "train", *as_options(told), cwd=tmp_path)
+        assert done.code == 0, done.errors
+        return tmp_path / name
+
+    return train
+
+
+@devices
+def test_ddp_trains_as_one_process_on_the_cpu(train, processes):
+    if torch.cuda.device_count() < processes:
+        pytest.skip(f"fewer than {processes} GPUs")
+    several = ["--multi_gpu"] if processes > 1 else []
+    run = train("gpu", *several, "--num_processes", processes, "--mixed_precision", "no")
+    expected = train("cpu", "--cpu", "--num_processes", 1, "--mixed_precision", "no")
+    assert_same_weights(run / "model", expected / "model", atol=1e-3)
+
+
+def test_fp16_trains_with_its_scaler_and_resumes(train):
+    flags = ["--num_processes", 1, "--mixed_precision", "no"]
+    whole = train("whole", *flags, mixed_precision="fp16")
+    run = train("part", *flags, mixed_precision="fp16", max_steps=2)
+    train("part", *flags, mixed_precision="fp16", resume=True)
+    assert_same_weights(run / "checkpoint-3", whole / "checkpoint-3", atol=1e-4)
+    assert all(value.isfinite().all() for value in load_file(whole / "model" / "model.safetensors").values())
