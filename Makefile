@@ -30,9 +30,11 @@ slow: $(VENV)/test  ## the tests that take longer
 robust: $(VENV)/test  ## bad input, malicious folders, kills, properties and load of every command, and their figures
 	$(PYTEST) -m slow tests/robustness
 
-gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of a training step there, in runs/gpu
+gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of training and decoding there, in runs/gpu
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/train_step.py --device cuda --dims base --bf16 --tokens 16384 --rounds 10 --output_dir runs/gpu
+	$(BIN)/python benchmarks/decode.py --device cuda --dims base --rounds 5 --output_dir runs/gpu \
+		--engines "ours bf16" "ours bf16 compiled" "MarianMT bf16"
 
 floor:  ## the fast tests under the oldest versions that setup.py allows
 	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt

@@ -4,9 +4,11 @@
     python benchmarks/decode.py --dims base --batch_size 32                           # random weights, 24 tokens each
     python benchmarks/decode.py --model FOLDER --source test.en --batch_size 1        # one sentence at a time
 
-Beam 4, a length penalty of 0.6 by the formula of transformers for all, sentences sorted by length, two threads. Each
-engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same process; they
-take turns, the first round is not counted, and the figure is the median of the others. Memory is the process's peak.
+Beam 4 (or --beams), a length penalty of 0.6 by the formula of transformers for all, sentences sorted by length, two
+threads. Each engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same
+process; they take turns, the first round is not counted, and the figure is the median of the others. Memory is the
+process's peak.
+A compiled engine's first round is printed apart: it compiles there. With --output_dir table and plot are written there.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import sacrebleu
 import torch
+from report import draw_bars, machine, with_range, write_table
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from modeling_vanilla.interop import from_marian
@@ -28,7 +31,8 @@ DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
     "base": (512, 6, 8, 2048, 32000),
 }
-ENGINES = ("ours fp32", "ours bf16", "MarianMT fp32", "MarianMT bf16", "CTranslate2 float32", "CTranslate2 int8")
+OURS = ("ours fp32", "ours bf16", "ours fp32 compiled", "ours bf16 compiled")
+ENGINES = (*OURS, "MarianMT fp32", "MarianMT bf16", "CTranslate2 float32", "CTranslate2 int8")
 EXTRA_TOKENS = 50
 
 
@@ -63,19 +67,19 @@ def batches(ids: list[list[int]], size: int) -> list[list[int]]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def torch_engine(model, bf16: bool, ids: list[list[int]], options):
+def torch_engine(model, bf16: bool, ids: list[list[int]], options, **kwargs):
     pad, eos = model.config.pad_token_id, model.config.eos_token_id
-    model = model.eval().bfloat16() if bf16 else model.eval()
+    model = model.eval().to(options.device, torch.bfloat16 if bf16 else torch.float32)
 
     def run() -> list[list[int]]:
         found = [None] * len(ids)
         for rows in batches(ids, options.batch_size):
             width = max(len(ids[row]) for row in rows)
-            source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows])
+            source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows], device=options.device)
             limit = options.new_tokens or width + EXTRA_TOKENS
             output = model.generate(
-                input_ids=source, attention_mask=(source != pad).long(), num_beams=4, length_penalty=0.6,
-                max_new_tokens=limit, do_sample=False, forced_eos_token_id=None,
+                input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
+                max_new_tokens=limit, do_sample=False, forced_eos_token_id=None, **kwargs,
             )  # fmt: skip
             for row, tokens in zip(rows, output[:, 1:].tolist(), strict=True):
                 found[row] = tokens[: tokens.index(eos)] if eos in tokens else tokens
@@ -103,20 +107,26 @@ def ctranslate2_engine(marian: MarianMTModel, kind: str, ids: list[list[int]], o
     spec.optimize(None)
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        translator = ctranslate2.Translator(folder, compute_type=kind, inter_threads=1, intra_threads=options.threads)
+        translator = ctranslate2.Translator(
+            folder, device=options.device, compute_type=kind, inter_threads=1, intra_threads=options.threads
+        )
     source = [[words[token] for token in row] for row in ids]
     longest = options.new_tokens or max(map(len, ids)) + EXTRA_TOKENS
 
     def run() -> list[list[int]]:
         results = translator.translate_batch(
-            source, beam_size=4, length_penalty=0.6, max_batch_size=options.batch_size, max_decoding_length=longest
+            source,
+            beam_size=options.beams,
+            length_penalty=0.6,
+            max_batch_size=options.batch_size,
+            max_decoding_length=longest,
         )
         return [[int(word[1:]) for word in result.hypotheses[0]] for result in results]
 
     def one_at_a_time() -> list[list[int]]:
         return [
             [int(word[1:]) for word in translator.translate_batch(
-                [row], beam_size=4, length_penalty=0.6, max_decoding_length=longest)[0].hypotheses[0]]
+                [row], beam_size=options.beams, length_penalty=0.6, max_decoding_length=longest)[0].hypotheses[0]]
             for row in source
         ]  # fmt: skip
 
@@ -128,11 +138,12 @@ def serve(engine: str, options, pipe) -> None:
     torch.set_num_threads(options.threads)
     marian = MarianMTModel.from_pretrained(options.model) if options.model else random_marian(options.dims)
     ids = read_ids(options)
-    name, kind = engine.split()
+    name, kind, *compiled = engine.split()
     if name == "CTranslate2":
         run = ctranslate2_engine(marian, kind, ids, options)
     else:
-        run = torch_engine(from_marian(marian) if name == "ours" else marian, kind == "bf16", ids, options)
+        model = from_marian(marian) if name == "ours" else marian
+        run = torch_engine(model, kind == "bf16", ids, options, **({"compile": True} if compiled else {}))
     while pipe.recv():
         start = time.perf_counter()
         found = run()
@@ -155,9 +166,12 @@ def main() -> None:
     parser.add_argument("--bleu_tokenize", default="13a")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--output_dir", type=Path, help="a folder for decode.md and decode.png")
     options = parser.parse_args()
     if (options.source is None) != (options.model is None):
         parser.error("--model and --source go together")
@@ -175,18 +189,36 @@ def main() -> None:
             time_taken, results[engine], memory[engine] = pipe.recv()
             if turn:
                 seconds[engine].append(time_taken)
+            elif "compiled" in engine:
+                print(f"{engine}: first round, with compiling, {time_taken:.0f} s", flush=True)
     for pipe in pipes.values():
         pipe.send(False)
 
-    first = next(iter(pipes))
-    print(f"{'':22}sentences/s  tokens/s  peak GiB    BLEU  {first} is faster by")
+    report(options, seconds, results, memory)
+
+
+def report(options, seconds: dict[str, list[float]], results: dict, memory: dict[str, float]) -> None:
+    """Print the figures, and write them to --output_dir."""
+    first = next(iter(seconds))
+    columns = ("sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", f"{first} is faster by")
+    rows, medians = [], {}
     for engine, times in seconds.items():
         found, median = results[engine], statistics.median(times)
+        medians[engine] = len(found) / median
         tokens = sum(len(row) + 1 for row in found) if options.source else len(found) * options.new_tokens
-        score = f"{bleu(found, options):7.2f}" if options.reference else " " * 7
+        score = f"{bleu(found, options):.2f}" if options.reference else "-"
         ratio = statistics.median(theirs / own for theirs, own in zip(times, seconds[first], strict=True))
-        speeds = f"{len(found) / median:11.1f}  {tokens / median:8.0f}"
-        print(f"{engine:22}{speeds}  {memory[engine]:8.2f} {score}  {ratio:.2f}x")
+        speeds = with_range([len(found) / taken for taken in times], 1), f"{1000 * median / len(found):.1f}"
+        rows.append((engine, *speeds, f"{tokens / median:.0f}", f"{memory[engine]:.2f}", score, f"{ratio:.2f}"))
+    for row in (("", *columns), *rows):
+        print("".join(f"{cell:{width}}" for cell, width in zip(row, (22, 26, 15, 10, 10, 8, 0), strict=True)))
+    if options.output_dir:
+        what = "trained model" if options.model else f"{options.dims} dimensions"
+        title = (
+            f"{what}, beam {options.beams}, {options.batch_size} at once; {machine(options.device, options.threads)}"
+        )
+        write_table(options.output_dir / "decode.md", title, columns, rows)
+        draw_bars(options.output_dir / "decode.png", title, medians, "sentences a second")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import matplotlib
 import torch
-from train_step import machine, made_up_batch, ours
+from report import machine, write_table
+from train_step import made_up_batch, ours
 
 AXES = {
     "sentence length": (8, 16, 32, 64, 128, 256, 512),
@@ -51,10 +52,9 @@ def measure(length: int, tokens: int, d_model: int, bf16: bool, rounds: int) -> 
 
 
 def write_report(folder: Path, kind: str, found: dict[str, list[tuple[int, float, float]]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"{kind}, {machine()}", "", "| | | tokens/s | GFLOP/s |", "|---|---|---|---|"]
-    lines += [f"| {axis} | {x} | {rate:.0f} | {work:.0f} |" for axis, rows in found.items() for x, rate, work in rows]
-    (folder / "scaling.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    title = f"{kind}, {machine()}"
+    rows = [(axis, x, f"{rate:.0f}", f"{work:.0f}") for axis, rows in found.items() for x, rate, work in rows]
+    write_table(folder / "scaling.md", title, ("", "tokens/s", "GFLOP/s"), rows)
     matplotlib.use("agg")
     from matplotlib import pyplot
 
@@ -65,7 +65,7 @@ def write_report(folder: Path, kind: str, found: dict[str, list[tuple[int, float
         axes.set_xticks([row[0] for row in rows], [str(row[0]) for row in rows], minor=False)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{kind}, {machine()}", fontsize=9)
+    figure.suptitle(title, fontsize=9)
     figure.savefig(folder / "scaling.png", dpi=150)
 
 

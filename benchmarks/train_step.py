@@ -15,15 +15,14 @@ batches; tokens a second of processor time.
 
 import argparse
 import multiprocessing
-import platform
 import random
 import resource
 import statistics
 import time
 from pathlib import Path
 
-import matplotlib
 import torch
+from report import draw_bars, machine, with_range, write_table
 from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -171,17 +170,6 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def machine(device: str = "cpu") -> str:
-    """The chip, threads and versions that a figure belongs to."""
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.machine()
-    return f"{name}, threads: {torch.get_num_threads()}, torch {torch.__version__}"
-
-
 def peak(bf16: bool, device: str) -> float:
     """Floating point operations a second of large square products, the best of ten."""
     size = 8192 if device == "cuda" else 2048
@@ -198,28 +186,20 @@ def peak(bf16: bool, device: str) -> float:
 
 def write_report(folder: Path, title: str, rates: dict[str, list[float]], share: float, device: str) -> None:
     """train_step.md and train_step.png: median and range of each system."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        f"{title}; {machine(device)}",
-        "",
-        "| | tokens/s, median (range) | this model's ratio to it |",
-        "|---|---|---|",
+    title = f"{title}; {machine(device)}"
+    medians = {system: statistics.median(measured) for system, measured in rates.items()}
+    ratios = [
+        statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
+        for measured in rates.values()
     ]
-    for system, measured in rates.items():
-        ratio = statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
-        spread = f"{statistics.median(measured):.0f} ({min(measured):.0f} to {max(measured):.0f})"
-        lines.append(f"| {system} | {spread} | {ratio:.2f} |")
-    lines += ["", f"Of the rate of large products, this model reaches {share:.0%}."]
-    (folder / "train_step.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 2.5), layout="constrained")
-    axes.barh(list(rates), [statistics.median(measured) for measured in rates.values()])
-    axes.invert_yaxis()
-    axes.set(xlabel="tokens a second")
-    figure.suptitle(f"{title}\n{machine(device)}", fontsize=9)
-    figure.savefig(folder / "train_step.png", dpi=150)
+    rows = [
+        (system, with_range(measured), f"{ratio:.2f}")
+        for (system, measured), ratio in zip(rates.items(), ratios, strict=True)
+    ]
+    note = f"Of the rate of large products, this model reaches {share:.0%}."
+    columns = ("tokens/s, median (range)", "this model's ratio to it")
+    write_table(folder / "train_step.md", title, columns, rows, note)
+    draw_bars(folder / "train_step.png", title, medians, "tokens a second")
 
 
 def measure_memory(dims: str, bf16: bool, tokens: int) -> None:

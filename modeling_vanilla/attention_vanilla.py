@@ -301,6 +301,7 @@ class CrossAttention(MultiHeadAttention):
         x = encoder_hidden_states
         k, v = (self.split_heads(part, x.shape[0]) for part in self.kv_proj(x).split(self.parts, dim=-1))
         if past_key_values is not None:
-            k, v = past_key_values.cross_attention_cache.update(k, v, self.layer_idx)
+            # Contiguous, as after each reordering of the cache: a compiled step is made for one layout.
+            k, v = past_key_values.cross_attention_cache.update(k.contiguous(), v.contiguous(), self.layer_idx)
             past_key_values.is_updated[self.layer_idx] = True
         return k, v

@@ -21,15 +21,17 @@ BLOCK = 64
 def short_softmax(scores: torch.Tensor) -> torch.Tensor:
     """Softmax over the last axis, which is padded where it is short."""
     columns = scores.shape[-1]
-    if columns >= SOFTMAX_COLUMNS or scores.device.type != "cpu":
+    if torch.compiler.is_compiling() or columns >= SOFTMAX_COLUMNS or scores.device.type != "cpu":
         return scores.softmax(dim=-1)
     return nn.functional.pad(scores, (0, SOFTMAX_COLUMNS - columns), value=-torch.inf).softmax(dim=-1)[..., :columns]
 
 
 def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether Eq. 1 written out beats the fused kernel. query (B, H, T, K), key (B, H, S, K)"""
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
+    if query.device.type != "cpu":
         return False
+    if torch.compiler.is_compiling():
+        return not torch.is_grad_enabled()
     batch_size, heads, queries, _ = query.shape
     few = queries <= EAGER_QUERIES and not torch.is_grad_enabled()
     short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS

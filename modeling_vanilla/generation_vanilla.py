@@ -7,6 +7,7 @@ sentence's own source.
 Axes: B sentences, K beams, V vocabulary.
 """
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 from transformers.generation import (
+    CompileConfig,
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
@@ -26,10 +28,12 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from .configuration_vanilla import VanillaConfig
 from .cpu_vanilla import log_softmax, top_sums
+
+logger = logging.get_logger(__name__)
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -182,6 +186,17 @@ _ONLY_IF_HERE = {"local_files_only": True, "_raise_exceptions_for_missing_entrie
 _ONLY_IF_HERE["_raise_exceptions_for_connection_errors"] = False
 
 
+@functools.cache
+def can_compile(device_type: str) -> bool:
+    """Whether torch.compile works for a device; if it does not, a warning says why."""
+    try:
+        torch.compile(torch.neg)(torch.zeros(2, device=device_type))
+    except Exception as error:  # of torch's many kinds
+        logger.warning("compile: this goes on without, as torch.compile fails: %s", str(error).strip().splitlines()[0])
+        return False
+    return True
+
+
 class SourceLengthCriteria(StoppingCriteria):
     """Ends each sequence at its own number of tokens."""
 
@@ -202,13 +217,21 @@ class GnmtGenerationMixin(GenerationMixin):
     """
 
     @torch.no_grad()
-    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
+    def generate(self, inputs=None, generation_config=None, *args, compile: bool = False, **kwargs):
         """As GenerationMixin's, and takes the same.
 
+        Args:
+            compile: compile the decoding step by torch.compile: once, for batches and lengths of any size. Where that
+                fails, as without a C++ compiler, there is a warning, and the step runs as it is.
+
         Raises:
-            ValueError: as `check_search_settings` and `check_generation_inputs` do, and if the positions are learned
-                and the output may be longer than them.
+            ValueError: as `check_search_settings` and `check_generation_inputs` do, if the positions are learned and
+                the output may be longer than them, and if a model that cannot be compiled is to be.
         """
+        if compile and not self._can_compile_fullgraph:
+            raise ValueError(f"compile: a {type(self).__name__} cannot be compiled")
+        if compile and can_compile(self.device.type):
+            kwargs["compile_config"] = CompileConfig(dynamic=True, mode="default")
         check_search_settings(self.config, generation_config or self.generation_config, **kwargs)
         check_generation_inputs(self.config, **(kwargs if inputs is None else {**kwargs, "input_ids": inputs}))
         # Autocast caches the weights that it has converted, but not in inference mode: there it would convert them
@@ -234,6 +257,13 @@ class GnmtGenerationMixin(GenerationMixin):
             if name is not None and cached_file(name, GENERATION_CONFIG_NAME, **where, **_ONLY_IF_HERE):
                 raise ValueError(bad + "it cannot be read as JSON")
             self.generation_config = default_generation_config(self.config)
+
+    def _valid_auto_compile_criteria(self, model_kwargs, generation_config) -> bool:
+        # transformers compiles with a static cache alone, where each step attends to all positions there may ever be.
+        config = generation_config.compile_config
+        if config is not None and config.dynamic:
+            return True
+        return super()._valid_auto_compile_criteria(model_kwargs, generation_config)
 
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
         inputs, name, model_kwargs = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
@@ -612,6 +642,8 @@ class Decoder:
             "cross_attentions": config.output_attentions,
             "decoder_hidden_states": config.output_hidden_states,
         }
+        compiling = model._valid_auto_compile_criteria(self.inputs, config)
+        self.compiled = model.get_compiled_call(config.compile_config) if compiling else None
         self.steps = {name: [] for name, wanted in asked.items() if wanted and config.return_dict_in_generate}
 
     def log_probs(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -623,7 +655,9 @@ class Decoder:
                 mask, (0, tokens.shape[1] - mask.shape[1]), value=1
             )
         cached = 0 if past is None else int(past.get_seq_length())
-        outputs = self.model(decoder_input_ids=tokens[:, cached:], **self.inputs, return_dict=True)
+        # With one token in the cache, and only then, the step would be compiled apart.
+        forward = self.model if self.compiled is None or cached < 2 else self.compiled
+        outputs = forward(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs["past_key_values"] = outputs.past_key_values
         logits = outputs.logits[:, -1]
         log_probs = self.logits_processor(tokens, log_softmax(logits))

@@ -105,6 +105,8 @@ def test_the_exported_folder_translates_as_the_model_does(make_model, tmp_path):
         )
         assert len(set(expected)) > 5
         assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 99
+    with pytest.raises(ValueError, match="compile: a OnnxModel cannot be compiled"):
+        translate(exported, own_tokenizer, texts[:1], compile=True)
     (destination / DECODER).write_bytes(b"not a graph")
     with pytest.raises(ValueError, match=r"decoder\.onnx: cannot be read: "):
         load_onnx(destination)

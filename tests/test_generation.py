@@ -14,11 +14,14 @@ from transformers.generation import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.generation_vanilla import can_compile
 
 PAD, BOS, EOS = 0, 1, 2
 ALPHAS = (0.0, 0.6, 1.0)
 SCORED = {"return_dict_in_generate": True, "output_scores": True}
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+# The models of a test are of one architecture, and so share what is compiled.
+compiled = pytest.mark.parametrize("compile", ({}, pytest.param({"compile": True}, marks=pytest.mark.slow)), ids=str)
 
 
 def random_model(seed: int, vocab_size: int = 7, sharpness: float = 0.8, **config) -> VanillaForConditionalGeneration:
@@ -139,8 +142,9 @@ def forbid_eos(input_ids, scores):
 # The search
 
 
+@compiled
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_a_wide_beam_equals_brute_force(alpha):
+def test_a_wide_beam_equals_brute_force(alpha, compile):
     words, returned = 4, 5  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
     for seed in range(6):
         model = random_model(seed, vocab_size=words)
@@ -152,20 +156,22 @@ def test_a_wide_beam_equals_brute_force(alpha):
             scored = [(log_prob_of(model, source, y) / penalty(len(y), alpha), y) for y in every]
             expected += sorted(scored, reverse=True)[:returned]
         settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": returned, "max_extra_tokens": 2}
-        output = model.generate(**batch_of(sources), **settings, **SCORED)
+        output = model.generate(**batch_of(sources), **settings, **SCORED, **compile)
         assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist(), f"seed {seed}"
         assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
 
 
+@compiled
 @pytest.mark.parametrize("beams", (2, 3, 5))
 @pytest.mark.parametrize("alpha", (-2.0, *ALPHAS))
-def test_search_equals_the_plain_reference(alpha, beams):
+def test_search_equals_the_plain_reference(alpha, beams, compile):
     """12 x 12 batches of 3 sentences, one or all hypotheses returned. A negative alpha favours short output."""
     ends = set()
     for seed in range(12):
         model = random_model(seed)
         returned = beams if seed % 2 else 1
-        outcomes = assert_equals_search(model, random_sources(seed), beams, alpha, returned, message=f"seed {seed}")
+        sources = random_sources(seed)
+        outcomes = assert_equals_search(model, sources, beams, alpha, returned, f"seed {seed}", compile)
         for hypotheses, finished in outcomes:
             ends.add(len(hypotheses[0][1]) if finished else "never")
     assert len(ends) >= (1 if alpha < 0 else 4)  # or the models would be too dull to tell one search from another
@@ -247,6 +253,33 @@ def test_a_repetition_penalty():
     output = model.generate(**kwargs, **SCORED)
     assert model.generate(**kwargs).tolist() == output.sequences.tolist()
     assert_scores_are_the_models(model, sources, output, 2, 0.6, repetition_penalty=1.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ({"num_beams": 1}, {"do_sample": True}), ids=("greedy", "sampling"))
+def test_compiled_without_a_beam(how):
+    model, sources = random_model(3), random_sources(3)
+    plain, compiled = [], []
+    for found, compile in ((plain, False), (compiled, True)):
+        for batch in (sources, sources[:1]):
+            torch.manual_seed(0)
+            found.append(model.generate(**batch_of(batch), **how, compile=compile).tolist())
+    assert compiled == plain
+
+
+def test_where_nothing_compiles_a_warning_says_so_once_and_the_search_goes_on(monkeypatch, caplog):
+    def no_compiler(*args, **kwargs):
+        raise RuntimeError("no C++ compiler\nand a long trace")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    can_compile.cache_clear()
+    model, sources = random_model(0), random_sources(0)
+    for _ in range(2):
+        found = model.generate(**batch_of(sources), num_beams=3, compile=True)
+        assert found.tolist() == best(model, sources, 3)
+    can_compile.cache_clear()
+    (record,) = caplog.records
+    assert "no C++ compiler" in record.getMessage() and "\n" not in record.getMessage()
 
 
 def test_no_end_token_runs_to_the_limit():

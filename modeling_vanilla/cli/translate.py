@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, default=MAX_SOURCE_TOKENS, help="longer sources are translated in pieces")
     add("--tokens_per_batch", type=int, default=4096, help="source tokens of a batch with padding, times the beams")
+    add("--compile", action="store_true", help="compile the decoding step: slow to start, then faster")
     run_command(parser, run, arguments)
 
 
@@ -133,7 +134,8 @@ def search(model, tokenizer, lines: list[list[str]], options, show_progress: boo
     """The n best translations of each piece of each line; without --nbest the best alone, its score not computed."""
     settings = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
     settings = {name: value for name, value in settings.items() if value is not None}
-    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
+    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, "compile": options.compile}
+    shared |= settings
     if options.nbest is None:
         found = translate_pieces(model, tokenizer, lines, **shared)
         return [[[Hypothesis(text, 0.0)] for text in line] for line in found]

@@ -38,6 +38,8 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         ValueError: if the folder lacks a file, or one of them cannot be read.
     """
 
+    _can_compile_fullgraph = False
+
     def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
         super().__init__(VanillaConfig.from_pretrained(folder, local_files_only=True))
         self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
