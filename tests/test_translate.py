@@ -152,12 +152,13 @@ def test_score(folder, translator, tmp_path):
     assert list(map(float, found.groups())) == pytest.approx([log_prob, math.exp(-log_prob / tokens), tokens], rel=1e-4)
 
 
-def test_reference_gives_both_bleus(folder, tmp_path):
+def test_reference_gives_each_bleu(folder, tmp_path):
     (tmp_path / "reference").write_bytes(as_lines(run(folder)))
     arguments = ("--reference", tmp_path / "reference", "--bleu_tokenize", "none")
     errors = call(command.main, folder, *arguments, stdin=INPUT).errors
     assert re.search(r"^bleu 100\.00 nrefs:1.*tok:none.*version:", errors, re.M)
     assert re.search(r"^bleu_compound_split 100\.00 nrefs:1.*tok:none\+compound-split", errors, re.M)
+    assert re.search(r"^bleu_compound_split_quotes 100\.00 nrefs:1.*\+plain-quotes\+compound-split", errors, re.M)
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["translations", "given pairs"])

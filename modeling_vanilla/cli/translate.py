@@ -103,7 +103,7 @@ def translate_file(options: Namespace) -> None:
         write(lines, output, options.output)
     if references is not None:
         scores = translation_scores([join_pieces(line) for line in best], references, options.bleu_tokenize)
-        for name in ("bleu", "bleu_compound_split"):
+        for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 
 

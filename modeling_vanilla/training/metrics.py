@@ -12,6 +12,7 @@ TOKENIZE = "13a"  # sacreBLEU's own default
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
 # What the Moses tokenizer separates and 13a does not: punctuation and symbols beyond ASCII, and the apostrophe.
 _MOSES_ONLY = re.compile(r"([^\w\s\x00-\x7f]|')")
+_PLAIN_QUOTES = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'")})  # noqa: RUF001
 
 
 def translation_scores(
@@ -21,6 +22,8 @@ def translation_scores(
 
     - bleu: sacreBLEU (Post 2018), the one to compare across papers.
     - bleu_compound_split: the tokenised BLEU that the paper reports for English-German, see `compound_split_bleu`.
+    - bleu_compound_split_quotes: the same after typographic quotation marks became plain ones, as needed where a
+      translation was rewritten like that and its reference was not.
     - chrf: chrF2, the F score of character 6-grams (Popović 2015), as sacreBLEU computes it.
 
     Args:
@@ -29,7 +32,7 @@ def translation_scores(
         tokenize: how both BLEU scores split text into words: "13a", or "none" for text that is tokenised already.
 
     Returns:
-        The scores, from 0 to 100, and bleu_signature, bleu_compound_split_signature and chrf_signature.
+        The scores, from 0 to 100, and for each its name with "_signature".
 
     Raises:
         ValueError: if there is nothing to score, the numbers differ, a translation has no reference, or tokenize is
@@ -40,18 +43,21 @@ def translation_scores(
     # force: no warning that the text looks tokenised where the caller says that it is.
     bleu, chrf = sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), sacrebleu.CHRF()
     split, split_signature = compound_split_bleu(predictions, streams, tokenize)
+    quotes, quotes_signature = compound_split_bleu(predictions, streams, tokenize, plain_quotes=True)
     return {
         "bleu": bleu.corpus_score(predictions, streams).score,
         "bleu_signature": str(bleu.get_signature()),
         "bleu_compound_split": split,
         "bleu_compound_split_signature": split_signature,
+        "bleu_compound_split_quotes": quotes,
+        "bleu_compound_split_quotes_signature": quotes_signature,
         "chrf": chrf.corpus_score(predictions, streams).score,
         "chrf_signature": str(chrf.get_signature()),
     }
 
 
 def compound_split_bleu(
-    predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str
+    predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str, plain_quotes: bool = False
 ) -> tuple[float, str]:
     """The BLEU that the paper reports for English-German, tokenised, compounds split at hyphens, and its signature.
 
@@ -69,18 +75,22 @@ def compound_split_bleu(
       - 13a separates a hyphen after a digit as "-", where the original has "##AT##-##AT##": as many tokens in a
         compound ("10-jährig"), one more where nothing follows ("10- bis 12-jährig").
       - 13a separates "`", Moses does not.
-    Later versions of the script also replaced typographic quotes of the hypothesis by plain ones; this does not.
+    Later versions of the script first replaced typographic quotation marks of the hypothesis by plain ones; so do
+    `plain_quotes`, on both sides.
     """
     metric = sacrebleu.BLEU(tokenize="none", force=True, smooth_method="none")
     words = sacrebleu.BLEU(tokenize=tokenize).tokenizer
 
     def prepare(text: str | None) -> str | None:
+        if plain_quotes:
+            text = text and text.translate(_PLAIN_QUOTES)
         return text and split_compounds(words(text if tokenize == "none" else _MOSES_ONLY.sub(r" \1 ", text)))
 
     streams: list[list] = [[prepare(text) for text in stream] for stream in reference_streams]
     score = metric.corpus_score([prepare(text) for text in predictions], streams)
     cut = "none" if tokenize == "none" else f"moses-like-{tokenize}"
-    return score.score, str(metric.get_signature()).replace("tok:none", f"tok:{cut}+compound-split")
+    steps = f"tok:{cut}{'+plain-quotes' if plain_quotes else ''}+compound-split"
+    return score.score, str(metric.get_signature()).replace("tok:none", steps)
 
 
 def split_compounds(text: str) -> str:
