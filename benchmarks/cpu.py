@@ -1,6 +1,7 @@
 """What each function of cpu_vanilla.py saves: CPU milliseconds of torch's own way and of ours, on one thread.
 
-usage: python benchmarks/cpu.py [--parts softmax attention dropout loss log_softmax top_sums] [--rounds N]
+usage: python benchmarks/cpu.py [--parts softmax attention dropout residual loss add_product log_softmax top_sums]
+                                [--rounds N]
 
 "attention" is Eq. 1 written out beside torch's fused kernel, in a decoding step and in a training step (forward and
 backward); `*` marks the sizes at which the package takes the former. The figure is the median of the rounds.
@@ -59,14 +60,43 @@ def dropout() -> Iterator[Case]:
         yield str(dtype)[6:], lambda x=x: nn.functional.dropout(x, 0.1), lambda x=x: cpu_vanilla.dropout(x, 0.1)
 
 
+def residual() -> Iterator[Case]:
+    for dtype in DTYPES:
+        x, y = torch.randn(4096, 512, dtype=dtype), torch.randn(4096, 512, dtype=dtype, requires_grad=True)
+
+        def ours(x=x, y=y):
+            cpu_vanilla.dropout(y, 0.1, x).backward(x)
+
+        yield f"{str(dtype)[6:]}, training", lambda x=x, y=y: (x + cpu_vanilla.dropout(y, 0.1)).backward(x), ours
+
+
 def loss() -> Iterator[Case]:
     for dtype, vocabulary in itertools.product(DTYPES, (8000, 37000)):
-        z = torch.randn(256, vocabulary, dtype=dtype)
+        h, w = torch.randn(512, 64, dtype=dtype), torch.randn(vocabulary, 64, dtype=dtype) / 8
+        y, out = torch.randint(vocabulary, (512,)), torch.empty(512, vocabulary, dtype=dtype)
 
-        def plain(z=z):
+        def plain(h=h, w=w, out=out):
+            z = torch.mm(h, w.T, out=out)
             return z.softmax(dim=-1), z.float().logsumexp(dim=-1)
 
-        yield f"{str(dtype)[6:]}, V {vocabulary}", plain, lambda z=z: cpu_vanilla.softmax_and_normaliser(z)
+        def ours(h=h, w=w, y=y, out=out):
+            return cpu_vanilla.softmax_of_logits(h, w, y, out)
+
+        yield f"{str(dtype)[6:]}, V {vocabulary}", plain, ours
+
+
+def add_product() -> Iterator[Case]:
+    for d_model, vocabulary in ((128, 8000), (512, 32000)):
+        p, h = torch.randn(512, vocabulary).bfloat16(), torch.randn(512, d_model).bfloat16()
+        total = torch.zeros(vocabulary, d_model)
+
+        def plain(p=p, h=h, total=total):
+            total.add_((p.T @ h).float())
+
+        def ours(p=p, h=h, total=total):
+            cpu_vanilla.add_product(total, p, h)
+
+        yield f"bfloat16, {vocabulary} x {d_model}", plain, ours
 
 
 def log_softmax() -> Iterator[Case]:
@@ -92,7 +122,8 @@ def top_sums() -> Iterator[Case]:
         yield f"{sentences} sentences, V {vocabulary}", plain, ours
 
 
-PARTS = {part.__name__: part for part in (softmax, attention, dropout, loss, log_softmax, top_sums)}
+FUNCTIONS = (softmax, attention, dropout, residual, loss, add_product, log_softmax, top_sums)
+PARTS = {part.__name__: part for part in FUNCTIONS}
 
 
 def measure(function: Callable) -> float:

@@ -14,6 +14,8 @@ SOFTMAX_COLUMNS = 16
 EAGER_KEYS = 64
 EAGER_QUERIES = 8
 EAGER_BATCH = 64
+# Numbers of a product that `add_product` computes at a time.
+PRODUCT_SIZE = 2**21
 # Tokens of which `top_sums` first takes the maximum (benchmarks/cpu.py --parts top_sums).
 BLOCK = 64
 
@@ -38,28 +40,35 @@ def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     return batch_size * heads >= EAGER_BATCH and (few or short)
 
 
-def dropout(x: torch.Tensor, p: float) -> torch.Tensor:
-    """torch's dropout in training, with a mask that a CPU draws faster (benchmarks/cpu.py --parts dropout)."""
+def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> torch.Tensor:
+    """torch's dropout in training, plus the residual if there is one, of the same shape and format.
+
+    On a CPU the mask is drawn faster, and the sum takes no pass of its own (benchmarks/cpu.py --parts dropout
+    residual).
+    """
     if 0 < p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return Dropout.apply(x, p)
-    return nn.functional.dropout(x, p)
+        return Dropout.apply(x, p, residual)
+    dropped = nn.functional.dropout(x, p)
+    return dropped if residual is None else residual + dropped
 
 
 class Dropout(torch.autograd.Function):
     """Zeroes elements with probability p, rounded to a multiple of 2^-15, and divides the others by 1 - p."""
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, p: float) -> torch.Tensor:
+    def forward(ctx, x: torch.Tensor, p: float, residual: torch.Tensor | None) -> torch.Tensor:
         level = max(1, min(round(p * 2**15), 2**15 - 1))
         mask = keep_mask(x.numel(), level).view(x.shape).to(x.dtype)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - level / 2**15)
-        return (x * mask).mul_(ctx.scale)
+        if residual is None:
+            return (x * mask).mul_(ctx.scale)
+        return torch.addcmul(residual, x, mask, value=ctx.scale)
 
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor):
         (mask,) = ctx.saved_tensors
-        return (grad_output * mask).mul_(ctx.scale), None
+        return (grad_output * mask).mul_(ctx.scale), None, grad_output if ctx.needs_input_grad[2] else None
 
 
 def keep_mask(count: int, level: int) -> torch.Tensor:
@@ -76,18 +85,47 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
     return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
 
 
-def softmax_and_normaliser(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(z) over the last axis, and logsumexp(z) in 32 bits. (rows, V) -> (rows, V), (rows, 1). May overwrite z.
+def softmax_of_logits(
+    h: torch.Tensor, w: torch.Tensor, y: torch.Tensor, out: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """p = softmax(z) of the logits z = h W^T, and in 32 bits z_y and log p_y of each row's label y.
 
-    On a CPU each pass over z counts: softmax takes one, logsumexp four. The largest p, which belongs to the largest z,
-    gives the normaliser: log p = z - logsumexp(z) (benchmarks/cpu.py --parts loss).
+    On a CPU each pass over z counts: softmax takes one, logsumexp four. log p_y is read off p; the few rows with a p_y
+    too small for its format are computed again (benchmarks/cpu.py --parts loss).
+
+    Args:
+        h: (N, D). w: (V, D). y: (N,). out: (N, V), memory for z, which may be overwritten with p.
+
+    Returns:
+        (N, V), (N,), (N,)
     """
+    z = torch.mm(h, w.T, out=out)
+    z_y = z.gather(1, y[:, None]).squeeze(1).float()
     if z.device.type != "cpu":
         z = z.float()
-        return z.softmax(dim=-1), z.logsumexp(dim=-1, keepdim=True)
-    largest = z.amax(dim=-1, keepdim=True).float()
+        return z.softmax(dim=-1), z_y, z_y - z.logsumexp(dim=-1)
     p = torch.softmax(z, dim=-1, out=z)
-    return p, largest - p.amax(dim=-1, keepdim=True).float().log()
+    p_y = p.gather(1, y[:, None]).squeeze(1)
+    log_p_y = p_y.float().log()
+    small = p_y < torch.finfo(p.dtype).tiny
+    if small.any():
+        log_p_y[small] = (h[small] @ w.T).float().log_softmax(dim=-1).gather(1, y[small, None]).squeeze(1)
+    return p, z_y, log_p_y
+
+
+def add_product(total: torch.Tensor, p: torch.Tensor, h: torch.Tensor) -> None:
+    """total += P^T H, in 32 bits, where the product may be of 16. total (V, D), p (N, V), h (N, D)
+
+    Some rows at a time: the whole product in both formats would be fresh memory of more than the weights', which costs
+    a CPU more than its arithmetic (benchmarks/cpu.py --parts add_product).
+    """
+    if p.dtype == total.dtype:
+        total.addmm_(p.T, h)
+        return
+    some = max(1, PRODUCT_SIZE // total.shape[1])
+    for start in range(0, len(total), some):
+        rows = slice(start, start + some)
+        total[rows] += torch.mm(p[:, rows].T, h).float()  # adding 16 bits to 32 without .float() is slower
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:

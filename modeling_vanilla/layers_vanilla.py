@@ -70,7 +70,7 @@ class AddNorm(nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
         """x, the sub-layer's input, and its output, both (B, T, D) -> (B, T, D)"""
-        return super().forward(x + self.dropout(sublayer_output))
+        return super().forward(self.dropout(sublayer_output, residual=x))
 
 
 class FeedForward(nn.Module):
@@ -89,10 +89,13 @@ class FeedForward(nn.Module):
 
 
 class Dropout(nn.Dropout):
-    """torch's Dropout, with masks that a CPU draws faster."""
+    """torch's Dropout, with masks that a CPU draws faster, and the sum with a residual connection (3.1)."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return dropout(x, self.p) if self.training else x
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Dropout(x), or residual + Dropout(x)"""
+        if self.training:
+            return dropout(x, self.p, residual)
+        return x if residual is None else residual + x
 
 
 class SinusoidalPositions(nn.Module):

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .cpu_vanilla import softmax_and_normaliser
+from .cpu_vanilla import add_product, softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
 # Rows of logits computed at a time: few enough for a processor's cache, enough for large matrix products.
-CHUNK_ROWS = 256
+CHUNK_ROWS = 512
 
 
 def smoothed_cross_entropy(
@@ -93,23 +93,18 @@ class _FusedLoss(torch.autograd.Function):
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
         # Reused by every chunk: on a CPU, allocating memory of this size costs more than the arithmetic in it.
         logits = w.new_empty(min(CHUNK_ROWS, hidden.shape[0]), w.shape[0])
-        product, product_32 = torch.empty_like(w), torch.empty_like(weight_grad)
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
-            h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS, None]
-            z = torch.mm(h, w.T, out=logits[: h.shape[0]])
-            z_y = z.gather(1, y).float()
-            p, log_normaliser = softmax_and_normaliser(z)
-            total += log_normaliser.sum() - (1 - epsilon) * z_y.sum()
-            p_y = p.gather(1, y).float()
-            rest = p.scatter_(1, y, 0).sum(dim=-1, keepdim=True).float()
+            h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS]
+            p, z_y, log_p_y = softmax_of_logits(h, w, y, out=logits[: h.shape[0]])
+            total += (epsilon * z_y - log_p_y).sum()
+            flat, of_label = p.view(-1), y + torch.arange(len(y), device=y.device) * p.shape[1]
+            p_y = flat[of_label].float()
+            rest = flat.index_fill_(0, of_label, 0).view_as(p).sum(dim=-1).float()
             # Where p_y is near 1, p_y - q_y loses digits to cancellation: 1 - sum of the others is more exact.
             p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
-            p = p.scatter_(1, y, (p_y - (1 - epsilon)).to(p.dtype)).to(dtype)
+            p = flat.index_copy_(0, of_label, (p_y - (1 - epsilon)).to(p.dtype)).view_as(p).to(dtype)
             hidden_grad[start : start + CHUNK_ROWS] = p @ w - spread * weight_sum
-            if dtype == weight_grad.dtype:
-                weight_grad.addmm_(p.T, h)
-            else:
-                weight_grad += product_32.copy_(torch.mm(p.T, h, out=product))
+            add_product(weight_grad, p, h)
         ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
         return total
 

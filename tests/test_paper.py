@@ -164,6 +164,22 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(p, dtype):
     torch.testing.assert_close(x.grad, weight * y.detach())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_adds_a_residual_that_it_does_not_touch(dtype):
+    x, residual = (torch.randn(30, 33, dtype=dtype).requires_grad_() for _ in range(2))
+    torch.manual_seed(0)
+    dropped = Dropout(0.1)(x).detach()
+    torch.manual_seed(0)
+    total = Dropout(0.1)(x, residual)
+    # Rounded once, where the sum of two tensors is rounded twice.
+    torch.testing.assert_close(total, residual + dropped, atol=1e-6 if dtype == torch.float32 else 0.02, rtol=0.01)
+    weight = torch.randn_like(x)
+    (total * weight).sum().backward()
+    assert torch.equal(residual.grad, weight)
+    torch.testing.assert_close(x.grad * x, weight * dropped, atol=1e-3 if dtype == torch.float32 else 0.05, rtol=0.02)
+    assert torch.equal(Dropout(0.1).eval()(x, residual), residual + x)
+
+
 def test_dropout_repeats_itself_under_one_seed_only():
     x, dropout = torch.ones(50, 50), Dropout(0.5)
     first, second, again = (torch.manual_seed(seed) and dropout(x) for seed in (0, 1, 0))
