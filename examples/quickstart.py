@@ -32,6 +32,7 @@ def quickstart(run: Path, max_steps: int) -> dict:
         tokens_per_update=2500,
         tokens_per_batch=2500,
         warmup_steps=400,
+        learning_rate_scale=0.5,  # with the paper's, some seeds never learn to read the source
         mixed_precision="bf16",
         validate_steps=-(-max_steps // 3),
         checkpoint_steps=max(1, max_steps // 15),
