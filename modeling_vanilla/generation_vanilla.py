@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from .configuration_vanilla import VanillaConfig
+from .constraints_vanilla import Constraints, phrases_of
 from .cpu_vanilla import log_softmax, top_sums
 
 
@@ -248,6 +249,11 @@ class GnmtGenerationMixin(GenerationMixin):
         replaced = given.get("max_length") is not None
         replaced |= given.get("max_extra_tokens") is None and _max_length_is_set(self.generation_config)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        # By its name transformers would look for the search that it has taken out.
+        config = generation_config
+        config.phrases, config.force_words_ids = config.force_words_ids, None
+        if config.phrases is not None and (config.num_beams == 1 or config.do_sample):
+            raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
         if replaced or generation_config.max_new_tokens is not None:
             generation_config.max_extra_tokens = None
         return generation_config, model_kwargs
@@ -342,7 +348,11 @@ class GnmtGenerationMixin(GenerationMixin):
         decoder = Decoder(self, config, logits_processor, model_kwargs)
         decoder.reorder(rows)
         prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
-        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done)
+        phrases = config.phrases
+        if phrases is not None:
+            eos = [] if config._eos_token_tensor is None else config._eos_token_tensor.tolist()
+            phrases = phrases_of(phrases, len(prompts), eos, self.config.vocab_size)
+        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done, phrases)
         while self._has_unfinished_sequences(not search.searching.any(), synced_gpus, device=input_ids.device):
             log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
             if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
@@ -443,19 +453,20 @@ class Rules:
     def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
         return length_penalty(length, self.alpha, self.penalty_type)
 
-    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the candidates, best first, end, and which of these may enter the finished list.
+    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
+        """Which of the candidates end, and which of these may enter the finished list.
 
         By the paper's rules, those that end in EOS. By those of transformers, the candidates at the limit end, too, and
-        only the `beams` best candidates may finish.
+        only as many of the best candidates as there are beams may finish.
 
         Args:
             ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
+            among_best: (B, k) or (k,), whether there are fewer better candidates than beams.
         """
         if self.penalty_type == "gnmt":
             return ended, ended
         ended = ended | at_limit
-        return ended, ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
+        return ended, ended & among_best
 
     def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
         """Whether no alive hypothesis can still be among those returned, given all scores (B, K), best first. (B,)
@@ -478,7 +489,8 @@ class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
-    others stay alive. A sentence is done at its limit or by `Rules.done`.
+    others stay alive. A sentence is done at its limit or by `Rules.done`. `Constraints` choose both where there are
+    phrases to be met: only a hypothesis that meets them may end.
     """
 
     rules: Rules
@@ -491,14 +503,18 @@ class BeamSearch:
     alive: Hypotheses  # (B, K); the score is log P
     finished: Hypotheses  # (B, K); the score is log P over the length penalty
     limits: torch.Tensor  # (B,), the most tokens that may be generated
+    constraints: Constraints | None  # of the alive hypotheses
     sentences: torch.Tensor  # (B,), which sentence each row is of
     searching: torch.Tensor  # (B,), whether it is not done yet
     length: int = 0  # tokens generated so far
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
 
     @classmethod
-    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done: bool):
-        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length."""
+    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits, criteria, drop_done: bool, phrases=None):
+        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length.
+
+        phrases: of each sentence, as `phrases_of` gives them.
+        """
         beams, eos, pad = config.num_beams, config._eos_token_tensor, config._pad_token_tensor
         path = prompts.new_empty((*prompts.shape[:2], 0))
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
@@ -518,6 +534,7 @@ class BeamSearch:
             alive=alive,
             finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
             limits=limits - prompts.shape[-1],
+            constraints=None if phrases is None else Constraints.start(phrases, prompts, limits - prompts.shape[-1]),
             sentences=torch.arange(len(limits), device=limits.device),
             searching=torch.ones_like(limits, dtype=torch.bool),
         )
@@ -529,7 +546,12 @@ class BeamSearch:
             The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
         """
         log_probs = log_probs.unflatten(0, self.alive.score.shape)
-        choose = sampled_sums if self.do_sample else top_sums
+        constraints = self.constraints
+        if constraints is not None:
+            log_probs[..., self.eos] = log_probs[..., self.eos].masked_fill(
+                constraints.lacking()[..., None] > 0, -torch.inf
+            )
+        choose = sampled_sums if self.do_sample else top_sums if constraints is None else constraints.top_sums
         score, index = choose(self.alive.score, log_probs, self.beams * (1 + max(1, self.eos.numel())))
         candidates = self.alive.extend(score, index, log_probs.shape[-1])
         self.length += 1
@@ -537,10 +559,21 @@ class BeamSearch:
         ended = torch.isin(candidates.tokens[..., -1], self.eos)
         if self.criteria:
             ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
-        ended, may_finish = self.rules.ends(ended, at_limit[:, None], self.beams)
+        rank = torch.arange(score.shape[1], device=score.device)
+        if constraints is not None:
+            constraints = constraints.extend(index // log_probs.shape[-1], candidates.tokens[..., -1])
+            rank = constraints.rank(score)
+        ended, may_finish = self.rules.ends(ended, at_limit[:, None], rank < self.beams)
+        if constraints is not None:
+            may_finish = may_finish & (constraints.lacking() == 0)
         finishing = replace(candidates, score=score / self.rules.penalty(self.length)).masked(may_finish)
         self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
-        self.alive = candidates.masked(~ended).top(self.beams)
+        self.alive = candidates.masked(~ended)
+        if constraints is None:
+            self.alive = self.alive.top(self.beams)
+        else:
+            chosen = constraints.allocate(self.alive.score, self.beams)
+            self.alive, self.constraints = self.alive.gather(chosen), constraints.gather(chosen)
 
         done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
         newly = done & self.searching
@@ -555,6 +588,8 @@ class BeamSearch:
     def best(self, rows: torch.Tensor) -> Hypotheses:
         """The finished hypotheses of some rows (B,), and where they are too few the alive ones with their score."""
         finished, alive = self.finished.of(rows), self.alive.of(rows)
+        if self.constraints is not None:
+            alive = alive.gather(self.constraints.of(rows).lacking().argsort(dim=1, stable=True))
         missing = (finished.score == -torch.inf).int() * 2
         order = torch.cat((missing, torch.ones_like(missing[:, :1]).expand(alive.score.shape)), dim=1)
         alive = replace(alive, score=alive.score / self.rules.penalty(self.length))
@@ -565,6 +600,8 @@ class BeamSearch:
         remaining = self.searching.nonzero().flatten()
         self.alive, self.finished = self.alive.of(remaining), self.finished.of(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
+        if self.constraints is not None:
+            self.constraints = self.constraints.of(remaining)
         self.searching = self.searching[remaining]
         return remaining
 

@@ -16,6 +16,10 @@ translated piece by piece; a warning names the line.
 score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
 translation, the empty one, of score 0.
 
+--terms FILE has a source term and, behind a tab, its translation in each line. Where the source term is in a line of
+the input, as whole words, the longest first, the translation contains the target term; lines of one source term are
+alternatives. A warning names a term that cannot be met within the limit; the translation is then the best without it.
+
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
 white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
 one decoder layer, at the step whose input is the target token (Chen et al. 2020, arXiv:2004.14837); which layer is best
@@ -38,9 +42,10 @@ from transformers.utils import logging
 
 from ..inference import load_translator, split_long
 from ..inference.alignment import align_pieces, pharaoh
-from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
+from ..inference.translation import Hypothesis, join_nbest, read_terms, translate_pieces, translate_pieces_nbest
 from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
+from ..terminology_vanilla import Terminology
 from .parser import CommandParser, add_device, run_command, warn
 
 
@@ -51,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--input", type=Path, metavar="FILE", help="UTF-8 text, plain or .gz (default: stdin)")
     add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
     add("--interactive", action="store_true", help="answer each line of stdin at once")
+    add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
     add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
@@ -92,8 +98,10 @@ def translate_file(options: Namespace) -> None:
     model, tokenizer = load(options)
     with output_streams(options) as (output, alignments):
         pieces = split(model, tokenizer, sources, options)
-        found = search(model, tokenizer, pieces, options, show_progress=True)
+        terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
+        found = search(model, tokenizer, pieces, options, terms, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
+        warn_of_missing(terms, pieces, best, options)
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = align_pieces(model, tokenizer, sources, pieces, best, *settings)
@@ -108,9 +116,11 @@ def translate_file(options: Namespace) -> None:
 
 def translate_interactively(options: Namespace) -> None:
     model, tokenizer = load(options)
+    terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
     for number, source in enumerate(input_lines(options)):
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
-        (found,) = search(model, tokenizer, pieces, options, show_progress=False)
+        (found,) = search(model, tokenizer, pieces, options, terms, show_progress=False)
+        warn_of_missing(terms, pieces, [[piece[0].text for piece in found]], options, first_line=number + 1)
         write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
 
 
@@ -129,11 +139,20 @@ def split(model, tokenizer, sources: list[str], options: Namespace, first_line: 
     return pieces
 
 
-def search(model, tokenizer, lines: list[list[str]], options, show_progress: bool) -> list[list[list[Hypothesis]]]:
+def warn_of_missing(terms: Terminology, pieces, translations, options: Namespace, first_line: int = 1) -> None:
+    """A warning for each term that a line's translation lacks."""
+    for number, pairs in enumerate(map(zip, pieces, translations), start=first_line):
+        for term in (term for piece, translation in pairs for term in terms.missing(piece, translation)):
+            warn(f"{options.input or 'stdin'}, line {number}: the term {term!r} could not be met")
+
+
+def search(
+    model, tokenizer, lines: list[list[str]], options, terms: Terminology, show_progress: bool
+) -> list[list[list[Hypothesis]]]:
     """The n best translations of each piece of each line; without --nbest the best alone, its score not computed."""
     settings = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
     settings = {name: value for name, value in settings.items() if value is not None}
-    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
+    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, "terms": terms, **settings}
     if options.nbest is None:
         found = translate_pieces(model, tokenizer, lines, **shared)
         return [[[Hypothesis(text, 0.0)] for text in line] for line in found]

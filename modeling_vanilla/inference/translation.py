@@ -2,15 +2,18 @@
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation_vanilla import check_search_settings, length_penalty
+from ..io import read_lines
 from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
+from ..terminology_vanilla import Terminology
 from .batching import batches_by_length, regroup
 from .scoring import score_token_ids
 
@@ -29,6 +32,7 @@ def translate(
     tokens_per_batch: int = 4096,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
+    terms: Iterable[tuple[str, str]] = (),
     **generate_kwargs,
 ) -> list[str]:
     """Translate `sentences` with model.generate, by default the search of 6.1.
@@ -39,18 +43,24 @@ def translate(
         max_source_tokens: a sentence of more tokens, EOS included, is translated in pieces (`split_long`), with a
             warning in the log.
         show_progress: a progress bar on stderr.
+        terms: pairs (source term, target term), as `read_terms` gives them: where the source term is in a sentence, as
+            whole words, the translation has the target term. Several target terms of one source term are
+            alternatives. A term that cannot be met within the limit is left out, with a warning in the log.
         generate_kwargs: what model.generate takes.
 
     Returns:
         One translation for each sentence, in their order.
 
     Raises:
-        ValueError: if sentences is a single string or tokens_per_batch is below 1, and as split_long and model.generate
-            do.
+        ValueError: if sentences is a single string or tokens_per_batch is below 1, and as split_long, Terminology and
+            model.generate do.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    translated = translate_pieces(model, tokenizer, pieces, tokens_per_batch, show_progress, **generate_kwargs)
-    return [join_pieces(parts) for parts in translated]
+    wanted = Terminology(terms, tokenizer)
+    found = translate_pieces(model, tokenizer, pieces, tokens_per_batch, show_progress, wanted, **generate_kwargs)
+    for piece, translation in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
+        wanted.warn_of_missing(piece, translation)
+    return [join_pieces(parts) for parts in found]
 
 
 def translate_nbest(
@@ -61,6 +71,7 @@ def translate_nbest(
     tokens_per_batch: int = 4096,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
+    terms: Iterable[tuple[str, str]] = (),
     **generate_kwargs,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each sentence, in all else as `translate`.
@@ -76,8 +87,27 @@ def translate_nbest(
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    found = translate_pieces_nbest(model, tokenizer, pieces, nbest, tokens_per_batch, show_progress, **generate_kwargs)
+    wanted = Terminology(terms, tokenizer)
+    settings = (tokens_per_batch, show_progress, wanted)
+    found = translate_pieces_nbest(model, tokenizer, pieces, nbest, *settings, **generate_kwargs)
+    for piece, hypotheses in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
+        wanted.warn_of_missing(piece, hypotheses[0].text)
     return [join_nbest(parts, nbest) for parts in found]
+
+
+def read_terms(path: Path) -> list[tuple[str, str]]:
+    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError if it cannot be read or is none."""
+    terms = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(
+                f"{path}, line {number}: 2 columns, source term and target term, are needed, not {len(columns)}"
+            )
+        if not all(column.strip() for column in columns):
+            raise ValueError(f"{path}, line {number}: a term is empty")
+        terms.append((columns[0], columns[1]))
+    return terms
 
 
 def translate_pieces(
@@ -86,12 +116,15 @@ def translate_pieces(
     pieces: Sequence[Sequence[str]],
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    terms: Terminology | None = None,
     **generate_kwargs,
 ) -> list[list[str]]:
     """The translation of each piece of each text; pieces as `split_long` gives them, else as `translate`."""
     sources = list(itertools.chain.from_iterable(pieces))
     translations = [""] * len(sources)
-    for rows, _, output in _generate(model, tokenizer, sources, tokens_per_batch, show_progress, generate_kwargs):
+    for rows, _, output in _generate(
+        model, tokenizer, sources, tokens_per_batch, show_progress, terms, generate_kwargs
+    ):
         for row, text in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
             translations[row] = text
     return regroup(translations, pieces)
@@ -104,6 +137,7 @@ def translate_pieces_nbest(
     nbest: int,
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    terms: Terminology | None = None,
     **generate_kwargs,
 ) -> list[list[list[Hypothesis]]]:
     """The `nbest` best translations of each piece of each text, in all else as `translate_nbest`."""
@@ -115,7 +149,9 @@ def translate_pieces_nbest(
     generate_kwargs["num_return_sequences"] = nbest
     texts = list(itertools.chain.from_iterable(pieces))
     rows, sources, targets = [], [], []
-    for batch, ids, output in _generate(model, tokenizer, texts, tokens_per_batch, show_progress, generate_kwargs):
+    for batch, ids, output in _generate(
+        model, tokenizer, texts, tokens_per_batch, show_progress, terms, generate_kwargs
+    ):
         rows += [row for row in batch for _ in range(nbest)]
         sources += [source for source in ids for _ in range(nbest)]
         targets += [_without_padding(sequence, tokenizer) for sequence in output[:, 1:].tolist()]
@@ -147,6 +183,7 @@ def _generate(
     sentences: Sequence[str],
     tokens_per_batch: int,
     show_progress: bool,
+    terms: Terminology | None,
     generate_kwargs: dict,
 ) -> Iterator[tuple[list[int], list[list[int]], torch.Tensor]]:
     """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
@@ -157,9 +194,11 @@ def _generate(
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
             sources = [ids[row] for row in batch]
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
+            phrases = [terms.phrases(sentences[filled[row]]) for row in batch] if terms else []
+            constraints = {"force_words_ids": phrases} if any(phrases) else {}
             with torch.inference_mode():
                 output = model.generate(
-                    input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **generate_kwargs
+                    input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **constraints, **generate_kwargs
                 )
             yield [filled[row] for row in batch], sources, output
             bar.update(len(batch))
