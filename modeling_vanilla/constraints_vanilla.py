@@ -1,17 +1,19 @@
-"""Phrases that an output has to contain: beam search by dynamic beam allocation.
+"""What an output has to contain and to begin with.
 
-The algorithm is that of Post & Vilar 2018 (arXiv:1804.06609), on tensors as in Hu et al. 2019 (N19-1090): hypotheses
-that lack as many tokens form a bank, and the banks share the beams. A phrase is met where its tokens follow each other
-anywhere in the output, the prompt included.
+For phrases that it has to contain, beams are allocated dynamically by the algorithm of Post & Vilar 2018
+(arXiv:1804.06609), on tensors as in Hu et al. 2019 (N19-1090): hypotheses that lack as many tokens form a bank, and the
+banks share the beams. A phrase is met where its tokens follow each other anywhere in the output, the prompt included.
 
 Axes: B sentences, K hypotheses, C phrases of a sentence, A alternatives of a phrase, L tokens, V vocabulary.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from transformers import LogitsProcessor
 
 from .cpu_vanilla import top_sums
 
@@ -169,4 +171,42 @@ class Constraints:
         return chosen.gather(1, score.gather(1, chosen).argsort(dim=1, descending=True))
 
 
-__all__ = ["Constraints", "phrases_of"]
+class ForcedPrefix(LogitsProcessor):
+    """Lets the output of each sentence begin with given tokens, in any search; their probabilities count as they are.
+
+    Args:
+        prefixes: the tokens of each sentence of the batch, behind the start token; empty for none.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]]):
+        rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
+        self.prefixes = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)  # (B, longest)
+
+    def of(self, sentences: torch.Tensor) -> "ForcedPrefix":
+        """For some sentences of the batch, given as a mask (B,) or as indices."""
+        remaining = copy.copy(self)
+        remaining.prefixes = self.prefixes[sentences.cpu()]
+        return remaining
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """input_ids (rows, length), as many rows of each sentence; scores (rows, V)."""
+        step = input_ids.shape[1] - 1
+        if step >= self.prefixes.shape[1]:
+            return scores
+        token = (
+            self.prefixes[:, step].to(scores.device).repeat_interleave(len(input_ids) // len(self.prefixes))[:, None]
+        )
+        given = token.clamp(min=0)
+        forced = torch.full_like(scores, -torch.inf).scatter(1, given, scores.gather(1, given))
+        return torch.where(token >= 0, forced, scores)
+
+    def check(self, sequences: torch.Tensor) -> None:
+        """Raise ValueError unless the outputs, start token included, are long enough for the prefixes."""
+        outputs = sequences[:, 1:].cpu().unflatten(0, (len(self.prefixes), -1))
+        for prefix, output in zip(self.prefixes, outputs, strict=True):
+            tokens = prefix[prefix >= 0].tolist()
+            if any(found[: len(tokens)] != tokens for found in output.tolist()):
+                raise ValueError(f"a prefix of {len(tokens)} tokens is longer than the limit of its output")
+
+
+__all__ = ["Constraints", "ForcedPrefix", "phrases_of"]

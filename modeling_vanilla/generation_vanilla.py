@@ -29,7 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from .configuration_vanilla import VanillaConfig
-from .constraints_vanilla import Constraints, phrases_of
+from .constraints_vanilla import Constraints, ForcedPrefix, phrases_of
 from .cpu_vanilla import log_softmax, top_sums
 
 
@@ -163,6 +163,7 @@ def _check_input_ids(config: VanillaConfig, input_ids: torch.Tensor) -> None:
 # Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
 # batch, which is then kept whole.
 ROW_BY_ROW = (
+    ForcedPrefix,  # which the search tells of the sentences that remain
     logits_process.ForcedEOSTokenLogitsProcessor,
     logits_process.MinLengthLogitsProcessor,
     logits_process.MinNewTokensLengthLogitsProcessor,
@@ -677,6 +678,9 @@ class Decoder:
             self.inputs["decoder_attention_mask"] = mask[rows]
         if sentences is None:
             return
+        self.logits_processor = LogitsProcessorList(
+            processor.of(sentences) if hasattr(processor, "of") else processor for processor in self.logits_processor
+        )
         self.inputs["encoder_outputs"] = BaseModelOutput(self.inputs["encoder_outputs"].last_hidden_state[sentences])
         if self.inputs.get("attention_mask") is not None:
             self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import ChunkPipeline
 
+from .constraints_vanilla import ForcedPrefix
 from .splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, source_limit, split_with_warning
-from .terminology_vanilla import Terminology
+from .terminology_vanilla import Terminology, target_ids
 
 
 class TranslationPipeline(ChunkPipeline):
@@ -32,6 +33,7 @@ class TranslationPipeline(ChunkPipeline):
         terms: pairs (source term, target term): where the source term is in a text, as whole words, the longest first,
             the translation contains the target term; pairs of one source term are alternatives. A warning names a term
             that cannot be met within the limit, which is then left out.
+        prefix: what the translation of each text begins with.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. They
             have no effect on a model of one pair.
         return_tensors: give {"translation_token_ids": tensor}.
@@ -46,10 +48,12 @@ class TranslationPipeline(ChunkPipeline):
     def _sanitize_parameters(self, **arguments):
         if "terms" in arguments:
             arguments["terms"] = Terminology(arguments["terms"], self.tokenizer)
+        if "prefix" in arguments:
+            arguments["prefix"] = target_ids(self.tokenizer, arguments["prefix"], "prefix")
         preprocess, postprocess = (
             {name: arguments[name] for name in names if name in arguments}
             for names in (
-                ("truncation", "max_source_tokens", "terms", "src_lang", "tgt_lang", "tokenizer_kwargs"),
+                ("truncation", "max_source_tokens", "terms", "prefix", "src_lang", "tgt_lang", "tokenizer_kwargs"),
                 ("return_tensors", "return_text", "clean_up_tokenization_spaces", "terms"),
             )
         )
@@ -77,6 +81,7 @@ class TranslationPipeline(ChunkPipeline):
         truncation=None,
         max_source_tokens=MAX_SOURCE_TOKENS,
         terms=None,
+        prefix=(),
         src_lang=None,
         tgt_lang=None,
         tokenizer_kwargs=None,
@@ -99,18 +104,26 @@ class TranslationPipeline(ChunkPipeline):
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             languages = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1]}
         for number, piece in enumerate(pieces, start=1):
-            about = {"is_last": number == len(pieces), "piece": piece, "phrases": terms.phrases(piece) if terms else []}
+            about = {"is_last": number == len(pieces), "piece": piece}
+            about["prefix"] = prefix if number == 1 and piece.strip() else ()
+            about["phrases"] = terms.phrases(piece) if terms else []
             yield {**about, **tokenize(piece, **languages, **arguments)}
 
     def _forward(self, model_inputs, **generate_kwargs):
-        about = {name: model_inputs.pop(name) for name in ("is_last", "piece", "phrases")}
-        phrases = about["phrases"] if isinstance(about["piece"], list) else [about["phrases"]]  # of a batch, or of one
+        about = {name: model_inputs.pop(name) for name in ("is_last", "piece", "prefix", "phrases")}
+        is_batch = isinstance(about["piece"], list)
+        prefixes, phrases = (about[name] if is_batch else [about[name]] for name in ("prefix", "phrases"))
         if any(phrases):
             generate_kwargs["force_words_ids"] = phrases
         first_token = model_inputs.pop("forced_bos_token_id", None)  # the target language, where there are many
         if first_token is not None:
             generate_kwargs["forced_bos_token_id"] = first_token[0] if isinstance(first_token, list) else first_token
+            prefixes = [[generate_kwargs["forced_bos_token_id"], *prefix] if prefix else () for prefix in prefixes]
+        forced = ForcedPrefix(prefixes)
+        if any(prefixes):
+            generate_kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), forced]
         sequences = self.model.generate(**model_inputs, **generate_kwargs)
+        forced.check(sequences)
         # (batch x returned, length) -> (batch, returned, length), so that the base class can take the batch apart.
         return {**about, "sequences": sequences.reshape(len(model_inputs["input_ids"]), -1, sequences.shape[-1])}
 

@@ -1,4 +1,4 @@
-"""Terms: words of a source whose translation is given."""
+"""What of a translation is given: its beginning, and terms, words of the source and their translation."""
 
 import re
 from collections.abc import Iterable
@@ -10,6 +10,16 @@ logger = logging.get_logger(__name__)
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BOUNDARY = re.compile(r"(?<!\w)|(?!\w)")
+
+
+def target_ids(tokenizer: PreTrainedTokenizerBase, text: str, name: str) -> list[int]:
+    """The tokens of a part of a translation; ValueError, with the `name` of the part, if it contains EOS."""
+    if not isinstance(text, str):
+        raise ValueError(f"the {name} must be a string, not {text!r:.60}")
+    tokens = tokenizer(text_target=text, add_special_tokens=False, verbose=False).input_ids
+    if tokenizer.eos_token_id in tokens:
+        raise ValueError(f"the {name} {text!r:.60} contains the end-of-sentence token {tokenizer.eos_token}")
+    return tokens
 
 
 class Terminology:
@@ -26,11 +36,9 @@ class Terminology:
             if not (isinstance(term, (tuple, list)) and len(term) == 2 and all(isinstance(one, str) for one in term)):
                 raise ValueError(f"a term must be a pair (source term, target term), not {term!r:.60}")
             source, target = (one.strip() for one in term)
-            tokens = tokenizer(text_target=target, add_special_tokens=False, verbose=False).input_ids
+            tokens = target_ids(tokenizer, target, "term")
             if not source or not tokens:
                 raise ValueError(f"a term is empty: {term!r:.60}")
-            if tokenizer.eos_token_id in tokens:
-                raise ValueError(f"the term {target!r:.60} contains the end-of-sentence token {tokenizer.eos_token}")
             if source not in self.targets:
                 self.by_first_word.setdefault(_WORD.match(source).group(), []).append(source)  # type: ignore[union-attr]
             text = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
@@ -64,4 +72,4 @@ class Terminology:
             logger.warning(f"the term {source!r} could not be met in the translation of {text[:60]!r}")
 
 
-__all__ = ["Terminology"]
+__all__ = ["Terminology", "target_ids"]

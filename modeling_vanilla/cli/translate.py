@@ -20,6 +20,8 @@ translation, the empty one, of score 0.
 the input, as whole words, the longest first, the translation contains the target term; lines of one source term are
 alternatives. A warning names a term that cannot be met within the limit; the translation is then the best without it.
 
+--prefix FILE has in each line what the translation of that line of the input begins with, or nothing.
+
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
 white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
 one decoder layer, at the step whose input is the target token (Chen et al. 2020, arXiv:2004.14837); which layer is best
@@ -57,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
     add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
+    add("--prefix", type=Path, metavar="FILE", help="lines with which the translations of the input's lines begin")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
     add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
@@ -79,7 +82,7 @@ def add_shared_options(parser: CommandParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    for name in ("input", "output", "reference", "alignments"):
+    for name in ("input", "output", "reference", "alignments", "prefix"):
         if options.interactive and getattr(options, name) is not None:
             raise ValueError(f"--{name} cannot be combined with --interactive")
     with closed_pipe():
@@ -92,6 +95,7 @@ def run(options: Namespace) -> None:
 def translate_file(options: Namespace) -> None:
     sources = list(input_lines(options))
     references = options.reference and parallel_lines(options.reference, sources)
+    prefixes = options.prefix and parallel_lines(options.prefix, sources)
     if references is not None:
         # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
         from ..training.metrics import translation_scores
@@ -99,7 +103,7 @@ def translate_file(options: Namespace) -> None:
     with output_streams(options) as (output, alignments):
         pieces = split(model, tokenizer, sources, options)
         terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
-        found = search(model, tokenizer, pieces, options, terms, show_progress=True)
+        found = search(model, tokenizer, pieces, options, terms, prefixes, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
         warn_of_missing(terms, pieces, best, options)
         if options.alignments:
@@ -119,7 +123,7 @@ def translate_interactively(options: Namespace) -> None:
     terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
     for number, source in enumerate(input_lines(options)):
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
-        (found,) = search(model, tokenizer, pieces, options, terms, show_progress=False)
+        (found,) = search(model, tokenizer, pieces, options, terms, None, show_progress=False)
         warn_of_missing(terms, pieces, [[piece[0].text for piece in found]], options, first_line=number + 1)
         write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
 
@@ -147,12 +151,13 @@ def warn_of_missing(terms: Terminology, pieces, translations, options: Namespace
 
 
 def search(
-    model, tokenizer, lines: list[list[str]], options, terms: Terminology, show_progress: bool
+    model, tokenizer, lines: list[list[str]], options, terms: Terminology, prefixes, show_progress: bool
 ) -> list[list[list[Hypothesis]]]:
     """The n best translations of each piece of each line; without --nbest the best alone, its score not computed."""
     settings = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
     settings = {name: value for name, value in settings.items() if value is not None}
-    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, "terms": terms, **settings}
+    settings |= {"terms": terms, "prefixes": prefixes}
+    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
     if options.nbest is None:
         found = translate_pieces(model, tokenizer, lines, **shared)
         return [[[Hypothesis(text, 0.0)] for text in line] for line in found]

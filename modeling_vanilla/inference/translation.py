@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..constraints_vanilla import ForcedPrefix
 from ..generation_vanilla import check_search_settings, length_penalty
 from ..io import read_lines
 from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
-from ..terminology_vanilla import Terminology
+from ..terminology_vanilla import Terminology, target_ids
 from .batching import batches_by_length, regroup
 from .scoring import score_token_ids
 
@@ -33,6 +34,7 @@ def translate(
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
+    prefix: str | Sequence[str] = "",
     **generate_kwargs,
 ) -> list[str]:
     """Translate `sentences` with model.generate, by default the search of 6.1.
@@ -46,18 +48,20 @@ def translate(
         terms: pairs (source term, target term), as `read_terms` gives them: where the source term is in a sentence, as
             whole words, the translation has the target term. Several target terms of one source term are
             alternatives. A term that cannot be met within the limit is left out, with a warning in the log.
+        prefix: what every translation begins with, or what each of them does. It counts in score and length.
         generate_kwargs: what model.generate takes.
 
     Returns:
         One translation for each sentence, in their order.
 
     Raises:
-        ValueError: if sentences is a single string or tokens_per_batch is below 1, and as split_long, Terminology and
-            model.generate do.
+        ValueError: if sentences is a single string, tokens_per_batch is below 1, or a prefix contains EOS or is longer
+            than the limit, and as split_long, Terminology and model.generate do.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    wanted = Terminology(terms, tokenizer)
-    found = translate_pieces(model, tokenizer, pieces, tokens_per_batch, show_progress, wanted, **generate_kwargs)
+    wanted, prefixes = Terminology(terms, tokenizer), _for_each(prefix, pieces)
+    settings = (tokens_per_batch, show_progress, wanted, prefixes)
+    found = translate_pieces(model, tokenizer, pieces, *settings, **generate_kwargs)
     for piece, translation in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
         wanted.warn_of_missing(piece, translation)
     return [join_pieces(parts) for parts in found]
@@ -72,6 +76,7 @@ def translate_nbest(
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
+    prefix: str | Sequence[str] = "",
     **generate_kwargs,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each sentence, in all else as `translate`.
@@ -87,8 +92,8 @@ def translate_nbest(
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    wanted = Terminology(terms, tokenizer)
-    settings = (tokens_per_batch, show_progress, wanted)
+    wanted, prefixes = Terminology(terms, tokenizer), _for_each(prefix, pieces)
+    settings = (tokens_per_batch, show_progress, wanted, prefixes)
     found = translate_pieces_nbest(model, tokenizer, pieces, nbest, *settings, **generate_kwargs)
     for piece, hypotheses in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
         wanted.warn_of_missing(piece, hypotheses[0].text)
@@ -117,13 +122,14 @@ def translate_pieces(
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
     terms: Terminology | None = None,
+    prefixes: Sequence[str] | None = None,
     **generate_kwargs,
 ) -> list[list[str]]:
     """The translation of each piece of each text; pieces as `split_long` gives them, else as `translate`."""
     sources = list(itertools.chain.from_iterable(pieces))
     translations = [""] * len(sources)
     for rows, _, output in _generate(
-        model, tokenizer, sources, tokens_per_batch, show_progress, terms, generate_kwargs
+        model, tokenizer, sources, tokens_per_batch, show_progress, terms, _of_pieces(prefixes, pieces), generate_kwargs
     ):
         for row, text in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
             translations[row] = text
@@ -138,6 +144,7 @@ def translate_pieces_nbest(
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
     terms: Terminology | None = None,
+    prefixes: Sequence[str] | None = None,
     **generate_kwargs,
 ) -> list[list[list[Hypothesis]]]:
     """The `nbest` best translations of each piece of each text, in all else as `translate_nbest`."""
@@ -150,7 +157,7 @@ def translate_pieces_nbest(
     texts = list(itertools.chain.from_iterable(pieces))
     rows, sources, targets = [], [], []
     for batch, ids, output in _generate(
-        model, tokenizer, texts, tokens_per_batch, show_progress, terms, generate_kwargs
+        model, tokenizer, texts, tokens_per_batch, show_progress, terms, _of_pieces(prefixes, pieces), generate_kwargs
     ):
         rows += [row for row in batch for _ in range(nbest)]
         sources += [source for source in ids for _ in range(nbest)]
@@ -184,6 +191,7 @@ def _generate(
     tokens_per_batch: int,
     show_progress: bool,
     terms: Terminology | None,
+    prefixes: Sequence[str],
     generate_kwargs: dict,
 ) -> Iterator[tuple[list[int], list[list[int]], torch.Tensor]]:
     """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
@@ -195,13 +203,31 @@ def _generate(
             sources = [ids[row] for row in batch]
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
             phrases = [terms.phrases(sentences[filled[row]]) for row in batch] if terms else []
-            constraints = {"force_words_ids": phrases} if any(phrases) else {}
+            settings = generate_kwargs | ({"force_words_ids": phrases} if any(phrases) else {})
+            forced = ForcedPrefix([target_ids(tokenizer, prefixes[filled[row]], "prefix") for row in batch])
+            if forced.prefixes.numel():
+                settings["logits_processor"] = [*settings.get("logits_processor", ()), forced]
             with torch.inference_mode():
-                output = model.generate(
-                    input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **constraints, **generate_kwargs
-                )
+                output = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **settings)
+            forced.check(output)
             yield [filled[row] for row in batch], sources, output
             bar.update(len(batch))
+
+
+def _for_each(prefix: str | Sequence[str], texts: Sequence) -> list[str]:
+    """The prefix of each text; ValueError unless there is one for all or one for each of them."""
+    if not isinstance(prefix, (str, list, tuple)):
+        raise ValueError(f"prefix must be a string or a list of them, not {prefix!r:.60}")
+    prefixes = [prefix] * len(texts) if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != len(texts):
+        raise ValueError(f"there are {len(texts)} sentences but {len(prefixes)} prefixes")
+    return prefixes
+
+
+def _of_pieces(prefixes: Sequence[str] | None, pieces: Sequence[Sequence[str]]) -> list[str]:
+    """The prefix of each piece: the first one's is that of the text."""
+    prefixes = [""] * len(pieces) if prefixes is None else prefixes
+    return [one for prefix, parts in zip(prefixes, pieces, strict=True) for one in (prefix, *[""] * (len(parts) - 1))]
 
 
 def _beams(model: PreTrainedModel, generate_kwargs: dict) -> int:
