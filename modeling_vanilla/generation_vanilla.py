@@ -359,7 +359,7 @@ class GnmtGenerationMixin(GenerationMixin):
             if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
                 decoder.reorder(*search.step(log_probs))
         best = search.finish()
-        return decoder.output(best, search.length) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+        return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
 
 
 def _max_length_is_set(config: GenerationConfig) -> bool:
@@ -509,6 +509,7 @@ class BeamSearch:
     searching: torch.Tensor  # (B,), whether it is not done yet
     length: int = 0  # tokens generated so far
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
+    log_probs: list[torch.Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
 
     @classmethod
     def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits, criteria, drop_done: bool, phrases=None):
@@ -546,6 +547,7 @@ class BeamSearch:
         Returns:
             The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
         """
+        self.log_probs.append(self.alive.score.flatten())
         log_probs = log_probs.unflatten(0, self.alive.score.shape)
         constraints = self.constraints
         if constraints is not None:
@@ -618,6 +620,17 @@ class BeamSearch:
         tokens = best.tokens[..., : prompt_length + steps].contiguous()
         return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
 
+    def token_log_probs(self, best: Hypotheses) -> torch.Tensor:
+        """log P of each generated token of what `finish` has returned, given those before; 0 past the end. (B, K, T)
+
+        They are differences of the sums that the search has kept, so that no step's distribution is held.
+        """
+        length = (best.path >= 0).sum(dim=-1)
+        whole = (best.score * self.rules.penalty(length))[..., None]
+        before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
+        sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
+        return sums.diff(dim=-1)
+
 
 def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `top_sums`, but drawn without replacement in proportion to their exponentials."""
@@ -626,6 +639,16 @@ def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[
     index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(k, sums.shape[1])).indices
     drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
     return drawn, index.gather(1, order)
+
+
+@dataclass
+class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
+    """As transformers has it, but sequences_scores are always there, and
+
+    token_log_probs: (sequences, steps) log P of each generated token given those before, 0 past the end.
+    """
+
+    token_log_probs: torch.Tensor | None = None
 
 
 class Decoder:
@@ -687,23 +710,25 @@ class Decoder:
         if past is not None:
             past.cross_attention_cache.reorder_cache(sentences)
 
-    def output(self, best: Hypotheses, steps: int) -> GenerateBeamEncoderDecoderOutput:
-        """What return_dict_in_generate asks for, after so many steps."""
+    def output(self, best: Hypotheses, search: BeamSearch) -> "BeamSearchOutput":
+        """What return_dict_in_generate asks for: the best hypotheses of a search."""
         encoder_outputs = self.inputs["encoder_outputs"]
-        output = GenerateBeamEncoderDecoderOutput(
+        output = BeamSearchOutput(
             sequences=best.tokens.flatten(0, 1),
-            sequences_scores=best.score.flatten() if self.config.output_scores else None,
+            sequences_scores=best.score.flatten(),
+            token_log_probs=search.token_log_probs(best).flatten(0, 1),
             beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
             past_key_values=self.inputs["past_key_values"],
-            **{name: tuple(values[:steps]) for name, values in self.steps.items()},
+            **{name: tuple(values[: search.length]) for name, values in self.steps.items()},
         )
         _expand_cross_attention_cache(output)
         return output
 
 
 __all__ = [
+    "BeamSearchOutput",
     "GnmtGenerationMixin",
     "SourceLengthCriteria",
     "check_generation_inputs",
