@@ -303,18 +303,8 @@ class GnmtGenerationMixin(GenerationMixin):
         )
         return input_ids, {**model_kwargs, **decoder}
 
-    def _length_limits(self, generation_config, input_ids: torch.Tensor, model_kwargs: dict) -> torch.Tensor:
-        """The most tokens, prompt included, of each row of input_ids (rows, prompt). (rows,)"""
-        longest = torch.full((input_ids.shape[0],), generation_config.max_length, device=input_ids.device)
-        extra = getattr(generation_config, "max_extra_tokens", None)
-        mask = model_kwargs.get("attention_mask")
-        if extra is None or mask is None:
-            return longest
-        own = mask.sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
-        return torch.minimum(longest, own)
-
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        limits = self._length_limits(generation_config, input_ids, kwargs)
+        limits = length_limits(generation_config, input_ids, kwargs)
         criteria = StoppingCriteriaList([*stopping_criteria, SourceLengthCriteria(limits)])
         output = super()._sample(input_ids, logits_processor, criteria, generation_config, **kwargs)
         _expand_cross_attention_cache(output)
@@ -337,7 +327,7 @@ class GnmtGenerationMixin(GenerationMixin):
         # EOS and the limits are the search's own matter.
         own = MaxLengthCriteria | EosTokenCriteria
         criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
-        limits = self._length_limits(config, input_ids, model_kwargs)
+        limits = length_limits(config, input_ids, model_kwargs)
         for criterion in stopping_criteria:
             if isinstance(criterion, MaxLengthCriteria):
                 limits = limits.clamp(max=criterion.max_length)
@@ -347,6 +337,7 @@ class GnmtGenerationMixin(GenerationMixin):
         drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
         rows = torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device)
         decoder = Decoder(self, config, logits_processor, model_kwargs)
+        decoder.repeated = len(decoder.inputs["encoder_outputs"][0]) == len(input_ids)
         decoder.reorder(rows)
         prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
         phrases = config.phrases
@@ -360,6 +351,60 @@ class GnmtGenerationMixin(GenerationMixin):
                 decoder.reorder(*search.step(log_probs))
         best = search.finish()
         return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+
+
+def generate(
+    model,
+    inputs=None,
+    generation_config: GenerationConfig | None = None,
+    max_extra_tokens: int | None = None,
+    force_words_ids: list | None = None,
+    length_penalty_type: str = "gnmt",
+    **kwargs,
+):
+    """generate() of another encoder-decoder of transformers, by the search of this file.
+
+    In a folder with custom_generate/generate.py it is called by
+    model.generate(..., custom_generate=FOLDER, trust_remote_code=True).
+
+    Args:
+        max_extra_tokens: the limit of each output beyond its own source, unless max_new_tokens or max_length is given.
+        force_words_ids: as `GnmtGenerationMixin` takes them. length_penalty_type: as `length_penalty` takes it.
+        kwargs: what the model's generate() takes.
+
+    Raises:
+        ValueError: as `check_search_settings` does, and for a model without an encoder.
+    """
+    settings = {"max_extra_tokens": max_extra_tokens, "length_penalty_type": length_penalty_type}
+    check_search_settings(model.config, generation_config or model.generation_config, **settings, **kwargs)
+    if not model.config.is_encoder_decoder:
+        raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
+    if max_extra_tokens is not None and kwargs.get("max_new_tokens", kwargs.get("max_length")) is None:
+        sources = [
+            inputs,
+            *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
+            *kwargs.get("encoder_outputs", ()),
+        ]
+        kwargs["max_new_tokens"] = next(one for one in sources if one is not None).shape[1] + max_extra_tokens
+
+    def search(model, input_ids, generation_config, **others):
+        generation_config.phrases = force_words_ids
+        for name, value in settings.items():
+            setattr(generation_config, name, value)
+        return GnmtGenerationMixin._beam_search(model, input_ids, generation_config=generation_config, **others)
+
+    return GenerationMixin.generate(model, inputs, generation_config, custom_generate=search, **kwargs)
+
+
+def length_limits(generation_config: GenerationConfig, input_ids: torch.Tensor, model_kwargs: dict) -> torch.Tensor:
+    """The most tokens, prompt included, of each row of input_ids (rows, prompt). (rows,)"""
+    longest = torch.full((input_ids.shape[0],), generation_config.max_length, device=input_ids.device)
+    extra = getattr(generation_config, "max_extra_tokens", None)
+    mask = model_kwargs.get("attention_mask")
+    if extra is None or mask is None:
+        return longest
+    own = mask.sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
+    return torch.minimum(longest, own)
 
 
 def _max_length_is_set(config: GenerationConfig) -> bool:
@@ -654,8 +699,11 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 class Decoder:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate.
+    It also records each step for return_dict_in_generate. `repeated` says whether the model has its encoding once for
+    each row, as models of transformers do, rather than once for each sentence.
     """
+
+    repeated = False
 
     def __init__(self, model, config: GenerationConfig, logits_processor: LogitsProcessorList, model_kwargs: dict):
         self.model, self.config, self.logits_processor = model, config, logits_processor
@@ -699,12 +747,17 @@ class Decoder:
             past.self_attention_cache.reorder_cache(rows)
         if mask is not None:
             self.inputs["decoder_attention_mask"] = mask[rows]
+        encoded = self.inputs["encoder_outputs"].last_hidden_state
+        if sentences is not None:
+            self.logits_processor = LogitsProcessorList(
+                processor.of(sentences) if hasattr(processor, "of") else processor
+                for processor in self.logits_processor
+            )
+        if self.repeated and (sentences is not None or len(rows) != len(encoded)):
+            sentences = rows
         if sentences is None:
             return
-        self.logits_processor = LogitsProcessorList(
-            processor.of(sentences) if hasattr(processor, "of") else processor for processor in self.logits_processor
-        )
-        self.inputs["encoder_outputs"] = BaseModelOutput(self.inputs["encoder_outputs"].last_hidden_state[sentences])
+        self.inputs["encoder_outputs"] = BaseModelOutput(encoded[sentences])
         if self.inputs.get("attention_mask") is not None:
             self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
         if past is not None:
