@@ -14,7 +14,10 @@ from modeling_vanilla.cli.parser import CommandParser
 PAGES = {
     "model": (
         "Model",
-        ["", "attention_vanilla", "layers_vanilla", "loss_vanilla", "generation_vanilla", "splitting_vanilla"],
+        [
+            "",
+            *(f"{name}_vanilla" for name in ("attention", "layers", "loss", "generation", "splitting", "terminology")),
+        ],
     ),
     "inference": ("Inference", ["inference"]),
     "training": (

@@ -31,6 +31,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file, logging
 
 from .configuration_vanilla import VanillaConfig
+from .constraints_vanilla import Constraints, ForcedPrefix, phrases_of
 from .cpu_vanilla import log_softmax, top_sums
 
 logger = logging.get_logger(__name__)
@@ -166,6 +167,7 @@ def _check_input_ids(config: VanillaConfig, input_ids: torch.Tensor) -> None:
 # Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
 # batch, which is then kept whole.
 ROW_BY_ROW = (
+    ForcedPrefix,  # which the search tells of the sentences that remain
     logits_process.ForcedEOSTokenLogitsProcessor,
     logits_process.MinLengthLogitsProcessor,
     logits_process.MinNewTokensLengthLogitsProcessor,
@@ -278,6 +280,11 @@ class GnmtGenerationMixin(GenerationMixin):
         replaced = given.get("max_length") is not None
         replaced |= given.get("max_extra_tokens") is None and _max_length_is_set(self.generation_config)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        # By its name transformers would look for the search that it has taken out.
+        config = generation_config
+        config.phrases, config.force_words_ids = config.force_words_ids, None
+        if config.phrases is not None and (config.num_beams == 1 or config.do_sample):
+            raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
         if replaced or generation_config.max_new_tokens is not None:
             generation_config.max_extra_tokens = None
         return generation_config, model_kwargs
@@ -326,18 +333,8 @@ class GnmtGenerationMixin(GenerationMixin):
         )
         return input_ids, {**model_kwargs, **decoder}
 
-    def _length_limits(self, generation_config, input_ids: torch.Tensor, model_kwargs: dict) -> torch.Tensor:
-        """The most tokens, prompt included, of each row of input_ids (rows, prompt). (rows,)"""
-        longest = torch.full((input_ids.shape[0],), generation_config.max_length, device=input_ids.device)
-        extra = getattr(generation_config, "max_extra_tokens", None)
-        mask = model_kwargs.get("attention_mask")
-        if extra is None or mask is None:
-            return longest
-        own = mask.sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
-        return torch.minimum(longest, own)
-
     def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-        limits = self._length_limits(generation_config, input_ids, kwargs)
+        limits = length_limits(generation_config, input_ids, kwargs)
         criteria = StoppingCriteriaList([*stopping_criteria, SourceLengthCriteria(limits)])
         output = super()._sample(input_ids, logits_processor, criteria, generation_config, **kwargs)
         _expand_cross_attention_cache(output)
@@ -360,7 +357,7 @@ class GnmtGenerationMixin(GenerationMixin):
         # EOS and the limits are the search's own matter.
         own = MaxLengthCriteria | EosTokenCriteria
         criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
-        limits = self._length_limits(config, input_ids, model_kwargs)
+        limits = length_limits(config, input_ids, model_kwargs)
         for criterion in stopping_criteria:
             if isinstance(criterion, MaxLengthCriteria):
                 limits = limits.clamp(max=criterion.max_length)
@@ -370,15 +367,74 @@ class GnmtGenerationMixin(GenerationMixin):
         drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
         rows = torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device)
         decoder = Decoder(self, config, logits_processor, model_kwargs)
+        decoder.repeated = len(decoder.inputs["encoder_outputs"][0]) == len(input_ids)
         decoder.reorder(rows)
         prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
-        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done)
+        phrases = config.phrases
+        if phrases is not None:
+            eos = [] if config._eos_token_tensor is None else config._eos_token_tensor.tolist()
+            phrases = phrases_of(phrases, len(prompts), eos, self.config.vocab_size)
+        search = BeamSearch.start(config, prompts, limits[:: config.num_beams], criteria, drop_done, phrases)
         while self._has_unfinished_sequences(not search.searching.any(), synced_gpus, device=input_ids.device):
             log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
             if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
                 decoder.reorder(*search.step(log_probs))
         best = search.finish()
-        return decoder.output(best, search.length) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+        return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+
+
+def generate(
+    model,
+    inputs=None,
+    generation_config: GenerationConfig | None = None,
+    max_extra_tokens: int | None = None,
+    force_words_ids: list | None = None,
+    length_penalty_type: str = "gnmt",
+    **kwargs,
+):
+    """generate() of another encoder-decoder of transformers, by the search of this file.
+
+    In a folder with custom_generate/generate.py it is called by
+    model.generate(..., custom_generate=FOLDER, trust_remote_code=True).
+
+    Args:
+        max_extra_tokens: the limit of each output beyond its own source, unless max_new_tokens or max_length is given.
+        force_words_ids: as `GnmtGenerationMixin` takes them. length_penalty_type: as `length_penalty` takes it.
+        kwargs: what the model's generate() takes.
+
+    Raises:
+        ValueError: as `check_search_settings` does, and for a model without an encoder.
+    """
+    settings = {"max_extra_tokens": max_extra_tokens, "length_penalty_type": length_penalty_type}
+    check_search_settings(model.config, generation_config or model.generation_config, **settings, **kwargs)
+    if not model.config.is_encoder_decoder:
+        raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
+    if max_extra_tokens is not None and kwargs.get("max_new_tokens", kwargs.get("max_length")) is None:
+        sources = [
+            inputs,
+            *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
+            *kwargs.get("encoder_outputs", ()),
+        ]
+        kwargs["max_new_tokens"] = next(one for one in sources if one is not None).shape[1] + max_extra_tokens
+
+    def search(model, input_ids, generation_config, **others):
+        generation_config.phrases = force_words_ids
+        for name, value in settings.items():
+            setattr(generation_config, name, value)
+        return GnmtGenerationMixin._beam_search(model, input_ids, generation_config=generation_config, **others)
+
+    return GenerationMixin.generate(model, inputs, generation_config, custom_generate=search, **kwargs)
+
+
+def length_limits(generation_config: GenerationConfig, input_ids: torch.Tensor, model_kwargs: dict) -> torch.Tensor:
+    """The most tokens, prompt included, of each row of input_ids (rows, prompt). (rows,)"""
+    longest = torch.full((input_ids.shape[0],), generation_config.max_length, device=input_ids.device)
+    extra = getattr(generation_config, "max_extra_tokens", None)
+    mask = model_kwargs.get("attention_mask")
+    if extra is None or mask is None:
+        return longest
+    own = mask.sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
+    return torch.minimum(longest, own)
 
 
 def _max_length_is_set(config: GenerationConfig) -> bool:
@@ -473,19 +529,20 @@ class Rules:
     def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
         return length_penalty(length, self.alpha, self.penalty_type)
 
-    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, beams: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the candidates, best first, end, and which of these may enter the finished list.
+    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
+        """Which of the candidates end, and which of these may enter the finished list.
 
         By the paper's rules, those that end in EOS. By those of transformers, the candidates at the limit end, too, and
-        only the `beams` best candidates may finish.
+        only as many of the best candidates as there are beams may finish.
 
         Args:
             ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
+            among_best: (B, k) or (k,), whether there are fewer better candidates than beams.
         """
         if self.penalty_type == "gnmt":
             return ended, ended
         ended = ended | at_limit
-        return ended, ended & (torch.arange(ended.shape[1], device=ended.device) < beams)
+        return ended, ended & among_best
 
     def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
         """Whether no alive hypothesis can still be among those returned, given all scores (B, K), best first. (B,)
@@ -508,7 +565,8 @@ class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
-    others stay alive. A sentence is done at its limit or by `Rules.done`.
+    others stay alive. A sentence is done at its limit or by `Rules.done`. `Constraints` choose both where there are
+    phrases to be met: only a hypothesis that meets them may end.
     """
 
     rules: Rules
@@ -521,14 +579,19 @@ class BeamSearch:
     alive: Hypotheses  # (B, K); the score is log P
     finished: Hypotheses  # (B, K); the score is log P over the length penalty
     limits: torch.Tensor  # (B,), the most tokens that may be generated
+    constraints: Constraints | None  # of the alive hypotheses
     sentences: torch.Tensor  # (B,), which sentence each row is of
     searching: torch.Tensor  # (B,), whether it is not done yet
     length: int = 0  # tokens generated so far
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
+    log_probs: list[torch.Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
 
     @classmethod
-    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done: bool):
-        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length."""
+    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits, criteria, drop_done: bool, phrases=None):
+        """From prompts (B, 1 or K, length), each K times the same, with the limits (B,) on their total length.
+
+        phrases: of each sentence, as `phrases_of` gives them.
+        """
         beams, eos, pad = config.num_beams, config._eos_token_tensor, config._pad_token_tensor
         path = prompts.new_empty((*prompts.shape[:2], 0))
         # All beams start from the same prompt: only the first counts, or each would find the same continuations.
@@ -548,6 +611,7 @@ class BeamSearch:
             alive=alive,
             finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
             limits=limits - prompts.shape[-1],
+            constraints=None if phrases is None else Constraints.start(phrases, prompts, limits - prompts.shape[-1]),
             sentences=torch.arange(len(limits), device=limits.device),
             searching=torch.ones_like(limits, dtype=torch.bool),
         )
@@ -558,8 +622,14 @@ class BeamSearch:
         Returns:
             The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
         """
+        self.log_probs.append(self.alive.score.flatten())
         log_probs = log_probs.unflatten(0, self.alive.score.shape)
-        choose = sampled_sums if self.do_sample else top_sums
+        constraints = self.constraints
+        if constraints is not None:
+            log_probs[..., self.eos] = log_probs[..., self.eos].masked_fill(
+                constraints.lacking()[..., None] > 0, -torch.inf
+            )
+        choose = sampled_sums if self.do_sample else top_sums if constraints is None else constraints.top_sums
         score, index = choose(self.alive.score, log_probs, self.beams * (1 + max(1, self.eos.numel())))
         candidates = self.alive.extend(score, index, log_probs.shape[-1])
         self.length += 1
@@ -567,10 +637,21 @@ class BeamSearch:
         ended = torch.isin(candidates.tokens[..., -1], self.eos)
         if self.criteria:
             ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
-        ended, may_finish = self.rules.ends(ended, at_limit[:, None], self.beams)
+        rank = torch.arange(score.shape[1], device=score.device)
+        if constraints is not None:
+            constraints = constraints.extend(index // log_probs.shape[-1], candidates.tokens[..., -1])
+            rank = constraints.rank(score)
+        ended, may_finish = self.rules.ends(ended, at_limit[:, None], rank < self.beams)
+        if constraints is not None:
+            may_finish = may_finish & (constraints.lacking() == 0)
         finishing = replace(candidates, score=score / self.rules.penalty(self.length)).masked(may_finish)
         self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
-        self.alive = candidates.masked(~ended).top(self.beams)
+        self.alive = candidates.masked(~ended)
+        if constraints is None:
+            self.alive = self.alive.top(self.beams)
+        else:
+            chosen = constraints.allocate(self.alive.score, self.beams)
+            self.alive, self.constraints = self.alive.gather(chosen), constraints.gather(chosen)
 
         done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
         newly = done & self.searching
@@ -585,6 +666,8 @@ class BeamSearch:
     def best(self, rows: torch.Tensor) -> Hypotheses:
         """The finished hypotheses of some rows (B,), and where they are too few the alive ones with their score."""
         finished, alive = self.finished.of(rows), self.alive.of(rows)
+        if self.constraints is not None:
+            alive = alive.gather(self.constraints.of(rows).lacking().argsort(dim=1, stable=True))
         missing = (finished.score == -torch.inf).int() * 2
         order = torch.cat((missing, torch.ones_like(missing[:, :1]).expand(alive.score.shape)), dim=1)
         alive = replace(alive, score=alive.score / self.rules.penalty(self.length))
@@ -595,6 +678,8 @@ class BeamSearch:
         remaining = self.searching.nonzero().flatten()
         self.alive, self.finished = self.alive.of(remaining), self.finished.of(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
+        if self.constraints is not None:
+            self.constraints = self.constraints.of(remaining)
         self.searching = self.searching[remaining]
         return remaining
 
@@ -610,6 +695,17 @@ class BeamSearch:
         tokens = best.tokens[..., : prompt_length + steps].contiguous()
         return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
 
+    def token_log_probs(self, best: Hypotheses) -> torch.Tensor:
+        """log P of each generated token of what `finish` has returned, given those before; 0 past the end. (B, K, T)
+
+        They are differences of the sums that the search has kept, so that no step's distribution is held.
+        """
+        length = (best.path >= 0).sum(dim=-1)
+        whole = (best.score * self.rules.penalty(length))[..., None]
+        before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
+        sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
+        return sums.diff(dim=-1)
+
 
 def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `top_sums`, but drawn without replacement in proportion to their exponentials."""
@@ -620,11 +716,24 @@ def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[
     return drawn, index.gather(1, order)
 
 
+@dataclass
+class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
+    """As transformers has it, but sequences_scores are always there, and
+
+    token_log_probs: (sequences, steps) log P of each generated token given those before, 0 past the end.
+    """
+
+    token_log_probs: torch.Tensor | None = None
+
+
 class Decoder:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate.
+    It also records each step for return_dict_in_generate. `repeated` says whether the model has its encoding once for
+    each row, as models of transformers do, rather than once for each sentence.
     """
+
+    repeated = False
 
     def __init__(self, model, config: GenerationConfig, logits_processor: LogitsProcessorList, model_kwargs: dict):
         self.model, self.config, self.logits_processor = model, config, logits_processor
@@ -672,31 +781,41 @@ class Decoder:
             past.self_attention_cache.reorder_cache(rows)
         if mask is not None:
             self.inputs["decoder_attention_mask"] = mask[rows]
+        encoded = self.inputs["encoder_outputs"].last_hidden_state
+        if sentences is not None:
+            self.logits_processor = LogitsProcessorList(
+                processor.of(sentences) if hasattr(processor, "of") else processor
+                for processor in self.logits_processor
+            )
+        if self.repeated and (sentences is not None or len(rows) != len(encoded)):
+            sentences = rows
         if sentences is None:
             return
-        self.inputs["encoder_outputs"] = BaseModelOutput(self.inputs["encoder_outputs"].last_hidden_state[sentences])
+        self.inputs["encoder_outputs"] = BaseModelOutput(encoded[sentences])
         if self.inputs.get("attention_mask") is not None:
             self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
         if past is not None:
             past.cross_attention_cache.reorder_cache(sentences)
 
-    def output(self, best: Hypotheses, steps: int) -> GenerateBeamEncoderDecoderOutput:
-        """What return_dict_in_generate asks for, after so many steps."""
+    def output(self, best: Hypotheses, search: BeamSearch) -> "BeamSearchOutput":
+        """What return_dict_in_generate asks for: the best hypotheses of a search."""
         encoder_outputs = self.inputs["encoder_outputs"]
-        output = GenerateBeamEncoderDecoderOutput(
+        output = BeamSearchOutput(
             sequences=best.tokens.flatten(0, 1),
-            sequences_scores=best.score.flatten() if self.config.output_scores else None,
+            sequences_scores=best.score.flatten(),
+            token_log_probs=search.token_log_probs(best).flatten(0, 1),
             beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
             past_key_values=self.inputs["past_key_values"],
-            **{name: tuple(values[:steps]) for name, values in self.steps.items()},
+            **{name: tuple(values[: search.length]) for name, values in self.steps.items()},
         )
         _expand_cross_attention_cache(output)
         return output
 
 
 __all__ = [
+    "BeamSearchOutput",
     "GnmtGenerationMixin",
     "SourceLengthCriteria",
     "check_generation_inputs",

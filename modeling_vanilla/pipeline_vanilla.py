@@ -10,7 +10,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import ChunkPipeline
 
+from .constraints_vanilla import ForcedPrefix
 from .splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, source_limit, split_with_warning
+from .terminology_vanilla import Terminology, target_ids
 
 
 class TranslationPipeline(ChunkPipeline):
@@ -28,6 +30,10 @@ class TranslationPipeline(ChunkPipeline):
         truncation: cut a text that is too long instead, to `max_length` of tokenizer_kwargs or to what the model takes.
         max_source_tokens: the most tokens of a piece of a text, fewer where the model's positions end earlier. A model
             trained on single sentences translates shorter pieces better.
+        terms: pairs (source term, target term): where the source term is in a text, as whole words, the longest first,
+            the translation contains the target term; pairs of one source term are alternatives. A warning names a term
+            that cannot be met within the limit, which is then left out.
+        prefix: what the translation of each text begins with.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. They
             have no effect on a model of one pair.
         return_tensors: give {"translation_token_ids": tensor}.
@@ -40,14 +46,19 @@ class TranslationPipeline(ChunkPipeline):
     _load_tokenizer = True
 
     def _sanitize_parameters(self, **arguments):
+        if "terms" in arguments:
+            arguments["terms"] = Terminology(arguments["terms"], self.tokenizer)
+        if "prefix" in arguments:
+            arguments["prefix"] = target_ids(self.tokenizer, arguments["prefix"], "prefix")
         preprocess, postprocess = (
-            {name: arguments.pop(name) for name in names if name in arguments}
+            {name: arguments[name] for name in names if name in arguments}
             for names in (
-                ("truncation", "max_source_tokens", "src_lang", "tgt_lang", "tokenizer_kwargs"),
-                ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
+                ("truncation", "max_source_tokens", "terms", "prefix", "src_lang", "tgt_lang", "tokenizer_kwargs"),
+                ("return_tensors", "return_text", "clean_up_tokenization_spaces", "terms"),
             )
         )
-        return preprocess, arguments, postprocess
+        forward = {name: value for name, value in arguments.items() if name not in preprocess | postprocess}
+        return preprocess, forward, postprocess
 
     def __call__(self, inputs, *args, **kwargs):
         """Translate `inputs`; see the class.
@@ -69,6 +80,8 @@ class TranslationPipeline(ChunkPipeline):
         text,
         truncation=None,
         max_source_tokens=MAX_SOURCE_TOKENS,
+        terms=None,
+        prefix=(),
         src_lang=None,
         tgt_lang=None,
         tokenizer_kwargs=None,
@@ -91,25 +104,39 @@ class TranslationPipeline(ChunkPipeline):
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             languages = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1]}
         for number, piece in enumerate(pieces, start=1):
-            flags = {"is_last": number == len(pieces), "is_blank": not piece.strip()}
-            yield {**flags, **tokenize(piece, **languages, **arguments)}
+            about = {"is_last": number == len(pieces), "piece": piece}
+            about["prefix"] = prefix if number == 1 and piece.strip() else ()
+            about["phrases"] = terms.phrases(piece) if terms else []
+            yield {**about, **tokenize(piece, **languages, **arguments)}
 
     def _forward(self, model_inputs, **generate_kwargs):
-        flags = {name: model_inputs.pop(name) for name in ("is_last", "is_blank")}
+        about = {name: model_inputs.pop(name) for name in ("is_last", "piece", "prefix", "phrases")}
+        is_batch = isinstance(about["piece"], list)
+        prefixes, phrases = (about[name] if is_batch else [about[name]] for name in ("prefix", "phrases"))
+        if any(phrases):
+            generate_kwargs["force_words_ids"] = phrases
         first_token = model_inputs.pop("forced_bos_token_id", None)  # the target language, where there are many
         if first_token is not None:
             generate_kwargs["forced_bos_token_id"] = first_token[0] if isinstance(first_token, list) else first_token
+            prefixes = [[generate_kwargs["forced_bos_token_id"], *prefix] if prefix else () for prefix in prefixes]
+        forced = ForcedPrefix(prefixes)
+        if any(prefixes):
+            generate_kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), forced]
         sequences = self.model.generate(**model_inputs, **generate_kwargs)
+        forced.check(sequences)
         # (batch x returned, length) -> (batch, returned, length), so that the base class can take the batch apart.
-        return {**flags, "sequences": sequences.reshape(len(model_inputs["input_ids"]), -1, sequences.shape[-1])}
+        return {**about, "sequences": sequences.reshape(len(model_inputs["input_ids"]), -1, sequences.shape[-1])}
 
     def postprocess(
-        self, pieces, return_tensors=False, return_text=None, clean_up_tokenization_spaces=None
+        self, pieces, return_tensors=False, return_text=None, clean_up_tokenization_spaces=None, terms=None
     ) -> list[dict]:
         """Join the pieces of a text: a result for each sequence returned."""
         # (returned, length) of each piece
-        sequences = [piece["sequences"][0][:, : 0 if piece["is_blank"] else None] for piece in pieces]
+        sequences = [piece["sequences"][0][:, : None if piece["piece"].strip() else 0] for piece in pieces]
         settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
+        if terms:
+            for piece, (best, *_) in zip(pieces, sequences, strict=True):
+                terms.warn_of_missing(piece["piece"], self.tokenizer.decode(best, **settings))
         results = []
         for parts in zip(*sequences, strict=True):
             result = {"translation_token_ids": torch.cat(parts)} if return_tensors else {}

@@ -515,6 +515,7 @@ def test_scores_can_be_recomputed(alpha):
         assert transition.shape == output.beam_indices.shape == output.sequences[:, 1:].shape
         lengths = (output.beam_indices >= 0).sum(dim=1)
         torch.testing.assert_close(output.sequences_scores, transition.sum(dim=1) / ((5 + lengths) / 6) ** alpha)
+        assert_close(output.token_log_probs, transition)
         assert_scores_are_the_models(model, sources, output, 3, alpha)
         for scores, logits in zip(output.scores, output.logits, strict=True):
             assert scores.shape == (3 * 4, 7)
@@ -525,7 +526,7 @@ def test_scores_can_be_recomputed(alpha):
 def test_the_returned_cache_has_a_row_for_each_hypothesis(options):
     model, inputs = random_model(0), batch_of(random_sources(0))
     output = model.generate(**inputs, **{"num_beams": 1, **options}, return_dict_in_generate=True)
-    assert all(output.get(name) is None for name in ("sequences_scores", "scores", "decoder_attentions"))
+    assert all(output.get(name) is None for name in ("scores", "decoder_attentions"))
     once = model(**inputs, decoder_input_ids=torch.full((3, 1), BOS), use_cache=True).past_key_values
     for name in ("keys", "values"):
         caches = (output.past_key_values, once)

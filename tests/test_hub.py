@@ -17,7 +17,8 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, Van
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
-PARTS = ("attention", "configuration", "cpu", "generation", "layers", "loss", "modeling", "pipeline", "splitting")
+PARTS = ("attention", "configuration", "constraints", "cpu", "generation", "layers", "loss", "modeling")
+PARTS += ("pipeline", "splitting", "terminology")
 CODE = {f"{part}_vanilla.py" for part in PARTS}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
 

@@ -205,6 +205,14 @@ def test_what_is_published_loads_by_its_commit(hub, run, model, tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(REPO, revision="0" * 40, cache_dir=tmp_path)
 
 
+def test_the_search_arrives_in_one_commit(hub):
+    assert call(main, REPO, "--search").code == 0
+    ((_, files),) = hub.commits[REPO]
+    names = ("configuration_vanilla", "constraints_vanilla", "cpu_vanilla", "generate", "generation_vanilla")
+    assert sorted(files) == ["README.md", *(f"custom_generate/{name}.py" for name in names)]
+    assert f'custom_generate="{REPO}"' in files["README.md"].decode()
+
+
 def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
     pytest.importorskip("gradio")
     (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))

@@ -1,5 +1,6 @@
 """`vanilla translate`: what goes in and what comes out, its options, and how it ends."""
 
+import json
 import math
 import os
 import re
@@ -114,7 +115,7 @@ def best_of_three(model, tokenizer, **settings) -> list[str]:
     return [
         f"{number} ||| {command.one_line(text)} ||| {score:.6f}"
         for number, found in enumerate(translate_nbest(model, tokenizer, SENTENCES, 3, **settings))
-        for text, score in found
+        for text, score, *_ in found
     ]
 
 
@@ -170,6 +171,22 @@ def test_alignments(folder, translator, tmp_path, given):
     expected = [pharaoh(links) for links in word_alignments(*translator, SENTENCES, targets)]
     assert lines((tmp_path / "links").read_text()) == expected
     assert expected[1] == "" != expected[0]
+
+
+def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
+    """Each line, one that is translated in pieces, too, and a blank one; the parts are tested where they are made."""
+    texts = [*SENTENCES, "a dog sees a cat, a small red dog. the old man gives a cat the apple."]
+    options = ("--max_source_tokens", 16, "--alignments", tmp_path / "links")
+    found = [json.loads(line) for line in run(folder, "--json", *options, stdin=as_lines(texts))]
+    expected = translate_nbest(*translator, texts, 1, max_source_tokens=16)
+    for line, (best,), links in zip(found, expected, lines((tmp_path / "links").read_text()), strict=True):
+        assert (line["translation"], line["tokens"]) == (best.text, [*best.tokens])
+        assert [line["score"], *line["log_probs"]] == pytest.approx([best.score, *best.log_probs], abs=1e-4)
+        assert pharaoh(line["alignment"]) == links
+    assert found[1] == {"translation": "", "score": 0.0, "tokens": [], "log_probs": [], "alignment": []}
+    assert (
+        len(found[-1]["tokens"]) == len(found[-1]["log_probs"]) > max(map(len, (line["tokens"] for line in found[:6])))
+    )
 
 
 def test_long_lines_are_translated_in_pieces_with_a_warning(folder, translator, tmp_path):
@@ -242,6 +259,8 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
         (["--output", "out", "--num_beams", "100000"], "num_beams must be at most 1000, not 100000"),
         (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
         (["--output", "out", "--device", "meta"], "device: meta holds no values to compute with"),
+        (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
+        (["--json", "--interactive"], "--json cannot be combined with --interactive"),
         (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),
     ],
 )

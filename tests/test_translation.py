@@ -97,6 +97,21 @@ def test_refuses_what_are_no_pairs(model, tokenizer, function, pairs, message):
 # n best, scores
 
 
+def by_hand(model, tokenizer, source: str, ids: list[int]) -> list[float]:
+    """log P of each token, given those before, by one forward pass."""
+    target = torch.tensor([[tokenizer.bos_token_id, *ids[:-1]]])
+    with torch.no_grad():
+        logits = model(**tokenizer(source, return_tensors="pt"), decoder_input_ids=target).logits[0]
+    return logits.log_softmax(dim=-1)[range(len(ids)), ids].tolist()
+
+
+def test_a_greedy_translation_has_a_score_too(model, tokenizer):
+    (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 1, num_beams=1)[0]
+    ids = tokenizer.convert_tokens_to_ids(found.tokens)
+    assert found.log_probs == pytest.approx(by_hand(model, tokenizer, SENTENCES[0], ids), abs=1e-4)
+    assert found.score == pytest.approx(sum(found.log_probs) / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
+
+
 @pytest.mark.parametrize("alpha", (0.6, 1.0))
 def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
     found = translate_nbest(model, tokenizer, SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
@@ -104,15 +119,19 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
     for sentence, hypotheses in zip(SENTENCES, found, strict=True):
         inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(**inputs, length_penalty=alpha, **settings)
-        texts, scores = zip(*hypotheses, strict=True)
+        texts, scores, tokens, log_probs = zip(*hypotheses, strict=True)
         assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)
+        for row, ids in enumerate(map(tokenizer.convert_tokens_to_ids, tokens)):
+            assert output.sequences[row, 1 : len(ids) + 1].tolist() == ids
+            assert log_probs[row] == pytest.approx(by_hand(model, tokenizer, sentence, ids), abs=1e-4)
+            assert sum(log_probs[row]) / ((5 + len(ids)) / 6) ** alpha == pytest.approx(scores[row], abs=1e-4)
 
 
 def test_the_best_of_n_is_the_translation(model, tokenizer):
     best = [hypotheses[0].text for hypotheses in translate_nbest(model, tokenizer, ["", *SENTENCES], 2)]
     assert best == translate(model, tokenizer, ["", *SENTENCES])
-    assert translate_nbest(model, tokenizer, [" "], 2) == [[("", 0.0)]]
+    assert translate_nbest(model, tokenizer, [" "], 2) == [[Hypothesis("", 0.0)]]
     assert translate_nbest(model, tokenizer, [], 2) == []
 
 
@@ -141,9 +160,10 @@ def test_joined_hypotheses_are_the_best_combinations():
     pieces = [first, second, [Hypothesis("", 0.0)]]
     combinations = [
         (" ".join(filter(None, texts)), sum(scores))
-        for texts, scores in (zip(*chosen, strict=True) for chosen in itertools.product(*pieces))
+        for texts, scores, *_ in (zip(*chosen, strict=True) for chosen in itertools.product(*pieces))
     ]
-    assert join_nbest(pieces, 3) == sorted(combinations, key=lambda pair: -pair[1])[:3]
+    best = [hypothesis[:2] for hypothesis in join_nbest(pieces, 3)]
+    assert best == sorted(combinations, key=lambda pair: -pair[1])[:3]
     assert join_nbest([first], 2) == first[:2]
 
 

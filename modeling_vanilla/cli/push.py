@@ -11,29 +11,44 @@ or none.
 
 publishes the page of `vanilla demo` as a Space instead. The Space holds the model, this package's code and the
 examples, and needs no other repository; anybody may read them, unless it is --private.
+
+    vanilla push --search you/your-search
+
+publishes the search, which other encoder-decoders of transformers then have by
+generate(..., custom_generate="you/your-search", trust_remote_code=True).
 """
 
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..hub.publishing import publish_model, publish_space
+from ..hub.publishing import publish_model, publish_search, publish_space
 from .parser import CommandParser, add_examples, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder")
+    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="a model folder")
     parser.add_argument("repo", metavar="REPO", help="its name on the Hub, you/your-model")
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: the results.json beside MODEL")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
     parser.add_argument("--space", action="store_true", help="publish a page to try the model")
+    parser.add_argument("--search", action="store_true", help="publish the search alone, for other models")
     add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
+    if options.search:
+        for name in ("model", "results", "licence", "space", "examples"):
+            if getattr(options, name):
+                raise ValueError(f"{name}: cannot be combined with --search, which publishes no model")
+        commit = publish_search(options.repo, options.private)
+        print(f'{options.repo} is published; pin it with revision="{commit}"')
+        return
+    if options.model is None:
+        raise ValueError("MODEL is missing: a model folder is needed, and the name REPO")
     for name, applies in (("results", not options.space), ("examples", options.space)):
         if getattr(options, name) is not None and not applies:
             raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")

@@ -16,6 +16,15 @@ translated piece by piece; a warning names the line.
 score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
 translation, the empty one, of score 0.
 
+--json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
+"log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
+
+--terms FILE has a source term and, behind a tab, its translation in each line. Where the source term is in a line of
+the input, as whole words, the longest first, the translation contains the target term; lines of one source term are
+alternatives. A warning names a term that cannot be met within the limit; the translation is then the best without it.
+
+--prefix FILE has in each line what the translation of that line of the input begins with, or nothing.
+
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
 white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
 one decoder layer, at the step whose input is the target token (Chen et al. 2020, arXiv:2004.14837); which layer is best
@@ -24,6 +33,7 @@ depends on the model.
 Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C; 141 if nobody reads the output.
 """
 
+import json
 import os
 import re
 import sys
@@ -37,10 +47,11 @@ import torch
 from transformers.utils import logging
 
 from ..inference import load_translator, split_long
-from ..inference.alignment import align_pieces, pharaoh
-from ..inference.translation import Hypothesis, join_nbest, translate_pieces, translate_pieces_nbest
+from ..inference.alignment import Links, align_pieces, pharaoh
+from ..inference.translation import Hypothesis, join_nbest, read_terms, translate_pieces, translate_pieces_nbest
 from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
+from ..terminology_vanilla import Terminology
 from .parser import CommandParser, add_device, run_command, warn
 
 
@@ -51,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--input", type=Path, metavar="FILE", help="UTF-8 text, plain or .gz (default: stdin)")
     add("--output", type=Path, metavar="FILE", help="written when all is translated (default: stdout)")
     add("--interactive", action="store_true", help="answer each line of stdin at once")
+    add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
+    add("--prefix", type=Path, metavar="FILE", help="lines with which the translations of the input's lines begin")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
+    add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
     add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
     add("--num_beams", type=int, help="beams of the search (default: the model's)")
@@ -74,9 +88,11 @@ def add_shared_options(parser: CommandParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    for name in ("input", "output", "reference", "alignments"):
-        if options.interactive and getattr(options, name) is not None:
+    for name in ("input", "output", "reference", "alignments", "prefix", "json"):
+        if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
+    if options.json and options.nbest is not None:
+        raise ValueError("--json cannot be combined with --nbest")
     with closed_pipe():
         if options.interactive:
             translate_interactively(options)
@@ -87,20 +103,25 @@ def run(options: Namespace) -> None:
 def translate_file(options: Namespace) -> None:
     sources = list(input_lines(options))
     references = options.reference and parallel_lines(options.reference, sources)
+    prefixes = options.prefix and parallel_lines(options.prefix, sources)
     if references is not None:
         # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
         from ..training.metrics import translation_scores
     model, tokenizer = load(options)
     with output_streams(options) as (output, alignments):
         pieces = split(model, tokenizer, sources, options)
-        found = search(model, tokenizer, pieces, options, show_progress=True)
+        terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
+        found = search(model, tokenizer, pieces, options, terms, prefixes, show_progress=True)
         best = [[piece[0].text for piece in line] for line in found]
-        if options.alignments:
+        warn_of_missing(terms, pieces, best, options)
+        links: list[Links] = []
+        if options.alignments or options.json:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = align_pieces(model, tokenizer, sources, pieces, best, *settings)
+        if options.alignments:
             write(format_links(links), alignments, options.alignments)
         lines = (format_line(number, line, options.nbest) for number, line in enumerate(found))
-        write(lines, output, options.output)
+        write(map(format_json, found, links) if options.json else lines, output, options.output)
     if references is not None:
         scores = translation_scores([join_pieces(line) for line in best], references, options.bleu_tokenize)
         for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
@@ -109,9 +130,11 @@ def translate_file(options: Namespace) -> None:
 
 def translate_interactively(options: Namespace) -> None:
     model, tokenizer = load(options)
+    terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)
     for number, source in enumerate(input_lines(options)):
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
-        (found,) = search(model, tokenizer, pieces, options, show_progress=False)
+        (found,) = search(model, tokenizer, pieces, options, terms, None, show_progress=False)
+        warn_of_missing(terms, pieces, [[piece[0].text for piece in found]], options, first_line=number + 1)
         write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
 
 
@@ -130,16 +153,25 @@ def split(model, tokenizer, sources: list[str], options: Namespace, first_line: 
     return pieces
 
 
-def search(model, tokenizer, lines: list[list[str]], options, show_progress: bool) -> list[list[list[Hypothesis]]]:
-    """The n best translations of each piece of each line; without --nbest the best alone, its score not computed."""
+def warn_of_missing(terms: Terminology, pieces, translations, options: Namespace, first_line: int = 1) -> None:
+    """A warning for each term that a line's translation lacks."""
+    for number, pairs in enumerate(map(zip, pieces, translations), start=first_line):
+        for term in (term for piece, translation in pairs for term in terms.missing(piece, translation)):
+            warn(f"{options.input or 'stdin'}, line {number}: the term {term!r} could not be met")
+
+
+def search(
+    model, tokenizer, lines: list[list[str]], options, terms: Terminology, prefixes, show_progress: bool
+) -> list[list[list[Hypothesis]]]:
+    """The n best translations of each piece of each line; without --nbest or --json the best alone, without score."""
     settings = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
     settings = {name: value for name, value in settings.items() if value is not None}
-    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, "compile": options.compile}
-    shared |= settings
-    if options.nbest is None:
+    settings |= {"terms": terms, "prefixes": prefixes, "compile": options.compile}
+    shared = {"tokens_per_batch": options.tokens_per_batch, "show_progress": show_progress, **settings}
+    if options.nbest is None and not options.json:
         found = translate_pieces(model, tokenizer, lines, **shared)
         return [[[Hypothesis(text, 0.0)] for text in line] for line in found]
-    return translate_pieces_nbest(model, tokenizer, lines, options.nbest, **shared)
+    return translate_pieces_nbest(model, tokenizer, lines, options.nbest or 1, **shared)
 
 
 def write(lines: Iterable[bytes], stream: BinaryIO, path: Path | None) -> None:
@@ -164,7 +196,14 @@ def format_line(number: int, pieces: list[list[Hypothesis]], nbest: int | None) 
     if nbest is None:
         return f"{one_line(join_pieces(piece[0].text for piece in pieces))}\n".encode()
     found = join_nbest(pieces, nbest)
-    return "".join(f"{number} ||| {one_line(text)} ||| {score:.6f}\n" for text, score in found).encode()
+    return "".join(f"{number} ||| {one_line(one.text)} ||| {one.score:.6f}\n" for one in found).encode()
+
+
+def format_json(pieces: list[list[Hypothesis]], links: Links) -> bytes:
+    """The best translation of a line of input, as a line of JSON."""
+    (best,) = join_nbest(pieces, 1)
+    values = {"translation": best.text, "score": best.score, "tokens": best.tokens, "log_probs": best.log_probs}
+    return f"{json.dumps({**values, 'alignment': links}, ensure_ascii=False)}\n".encode()
 
 
 def one_line(text: str) -> str:

@@ -53,7 +53,7 @@ def build_page(
             ) from None
         except ValueError as error:
             raise _message(str(error)) from error
-        rows = [(round(score, 4), translation) for translation, score in found]
+        rows = [(round(one.score, 4), one.text) for one in found]
         return found[0].text, pd.DataFrame(rows, columns=COLUMNS)
 
     def attention(text: str, translation: str) -> str:

@@ -26,6 +26,8 @@ main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "786
 '''
 # What a Space installs beside gradio, which the front matter of its README names.
 _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
+# The search and what it imports.
+_SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "constraints", "cpu", "configuration")]
 _REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",
     403: "the token has no right to write there",
@@ -69,6 +71,27 @@ def publish_space(
     with TemporaryDirectory() as folder:
         _write_space(Path(folder), model, repo, examples, licence)
         return _commit(Path(folder), repo, private=private, repo_type="space", space_sdk="gradio")
+
+
+def publish_search(repo: str, private: bool = False) -> str:
+    """Publish the search as `repo`, for generate(custom_generate=repo) of other models; else as `publish_model`."""
+    _check_repo(repo)
+    with TemporaryDirectory() as folder:
+        write_search(Path(folder), repo)
+        return _commit(Path(folder), repo, private=private)
+
+
+def write_search(folder: Path, repo: str) -> None:
+    """Write the search to a folder, as transformers' custom_generate loads it: flat files of this package, unchanged.
+
+    repo: the name that its README gives.
+    """
+    here, target = Path(__file__).parent, folder / "custom_generate"
+    target.mkdir(parents=True)
+    for name in _SEARCH_FILES:
+        shutil.copyfile(here.parent / name, target / name)
+    write_text(target / "generate.py", 'from .generation_vanilla import generate\n\n__all__ = ["generate"]\n')
+    write_text(folder / "README.md", (here / "search.md").read_text(encoding="utf-8").replace("{repo}", repo))
 
 
 def _check_repo(repo: str) -> None:

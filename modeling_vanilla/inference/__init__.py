@@ -5,12 +5,13 @@ from .alignment import pharaoh, word_alignments
 from .ensemble import Ensemble
 from .loading import load_translator
 from .scoring import score_pairs
-from .translation import translate, translate_nbest
+from .translation import read_terms, translate, translate_nbest
 
 __all__ = [
     "Ensemble",
     "load_translator",
     "pharaoh",
+    "read_terms",
     "score_pairs",
     "split_long",
     "translate",

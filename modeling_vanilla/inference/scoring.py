@@ -45,24 +45,12 @@ def score_pairs(
         return []
     source_ids = list(token_ids(tokenizer, sources))
     target_ids = list(token_ids(tokenizer, targets, "text_target"))
-    return score_token_ids(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
-
-
-def score_token_ids(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[list[int]],
-    targets: Sequence[list[int]],
-    tokens_per_batch: int,
-    show_progress: bool,
-) -> list[PairScore]:
-    """As `score_pairs`, of pairs that are token ids already, the final EOS among them."""
     scores = [PairScore(0.0, 0)] * len(sources)
-    for rows, inputs, labels in pair_batches(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
+    for rows, inputs, labels in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
         with torch.inference_mode():
             logits = model(**inputs, use_cache=False).logits.float()
             # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
             log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
         for row, values in zip(rows, log_probs.double().cpu(), strict=True):
-            scores[row] = PairScore(values[: len(targets[row])].sum().item(), len(targets[row]))
+            scores[row] = PairScore(values[: len(target_ids[row])].sum().item(), len(target_ids[row]))
     return scores

@@ -2,24 +2,32 @@
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..generation_vanilla import check_search_settings, length_penalty
+from ..constraints_vanilla import ForcedPrefix
+from ..generation_vanilla import GnmtGenerationMixin, check_search_settings, length_penalty
+from ..io import read_lines
 from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
+from ..terminology_vanilla import Terminology, target_ids
 from .batching import batches_by_length, regroup
-from .scoring import score_token_ids
 
 
 class Hypothesis(NamedTuple):
-    """A translation and its score, log P / ((5 + |Y|) / 6)^alpha (6.1), natural logarithm, |Y| counting EOS."""
+    """A translation and its score, log P / ((5 + |Y|) / 6)^alpha (6.1), natural logarithm, |Y| counting EOS.
+
+    tokens: EOS included. log_probs: of each token, given those before.
+    """
 
     text: str
     score: float
+    tokens: tuple[str, ...] = ()
+    log_probs: tuple[float, ...] = ()
 
 
 def translate(
@@ -29,6 +37,8 @@ def translate(
     tokens_per_batch: int = 4096,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
+    terms: Iterable[tuple[str, str]] = (),
+    prefix: str | Sequence[str] = "",
     **generate_kwargs,
 ) -> list[str]:
     """Translate `sentences` with model.generate, by default the search of 6.1.
@@ -39,18 +49,26 @@ def translate(
         max_source_tokens: a sentence of more tokens, EOS included, is translated in pieces (`split_long`), with a
             warning in the log.
         show_progress: a progress bar on stderr.
+        terms: pairs (source term, target term), as `read_terms` gives them: where the source term is in a sentence, as
+            whole words, the translation has the target term. Several target terms of one source term are
+            alternatives. A term that cannot be met within the limit is left out, with a warning in the log.
+        prefix: what every translation begins with, or what each of them does. It counts in score and length.
         generate_kwargs: what model.generate takes.
 
     Returns:
         One translation for each sentence, in their order.
 
     Raises:
-        ValueError: if sentences is a single string or tokens_per_batch is below 1, and as split_long and model.generate
-            do.
+        ValueError: if sentences is a single string, tokens_per_batch is below 1, or a prefix contains EOS or is longer
+            than the limit, and as split_long, Terminology and model.generate do.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    translated = translate_pieces(model, tokenizer, pieces, tokens_per_batch, show_progress, **generate_kwargs)
-    return [join_pieces(parts) for parts in translated]
+    wanted, prefixes = Terminology(terms, tokenizer), _for_each(prefix, pieces)
+    settings = (tokens_per_batch, show_progress, wanted, prefixes)
+    found = translate_pieces(model, tokenizer, pieces, *settings, **generate_kwargs)
+    for piece, translation in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
+        wanted.warn_of_missing(piece, translation)
+    return [join_pieces(parts) for parts in found]
 
 
 def translate_nbest(
@@ -61,12 +79,11 @@ def translate_nbest(
     tokens_per_batch: int = 4096,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
+    terms: Iterable[tuple[str, str]] = (),
+    prefix: str | Sequence[str] = "",
     **generate_kwargs,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each sentence, in all else as `translate`.
-
-    Their scores come from a second pass over the finished translations, and equal the search's up to rounding: for its
-    own it would have to hold the distribution of every step.
 
     Returns:
         For each sentence its hypotheses, best first. An empty or blank sentence has one, the empty one of score 0; a
@@ -76,8 +93,27 @@ def translate_nbest(
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
     pieces = split_with_warning(model, tokenizer, sentences, max_source_tokens)
-    found = translate_pieces_nbest(model, tokenizer, pieces, nbest, tokens_per_batch, show_progress, **generate_kwargs)
+    wanted, prefixes = Terminology(terms, tokenizer), _for_each(prefix, pieces)
+    settings = (tokens_per_batch, show_progress, wanted, prefixes)
+    found = translate_pieces_nbest(model, tokenizer, pieces, nbest, *settings, **generate_kwargs)
+    for piece, hypotheses in zip(itertools.chain(*pieces), itertools.chain(*found), strict=True):
+        wanted.warn_of_missing(piece, hypotheses[0].text)
     return [join_nbest(parts, nbest) for parts in found]
+
+
+def read_terms(path: Path) -> list[tuple[str, str]]:
+    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError if it cannot be read or is none."""
+    terms = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(
+                f"{path}, line {number}: 2 columns, source term and target term, are needed, not {len(columns)}"
+            )
+        if not all(column.strip() for column in columns):
+            raise ValueError(f"{path}, line {number}: a term is empty")
+        terms.append((columns[0], columns[1]))
+    return terms
 
 
 def translate_pieces(
@@ -86,12 +122,16 @@ def translate_pieces(
     pieces: Sequence[Sequence[str]],
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    terms: Terminology | None = None,
+    prefixes: Sequence[str] | None = None,
     **generate_kwargs,
 ) -> list[list[str]]:
     """The translation of each piece of each text; pieces as `split_long` gives them, else as `translate`."""
     sources = list(itertools.chain.from_iterable(pieces))
     translations = [""] * len(sources)
-    for rows, _, output in _generate(model, tokenizer, sources, tokens_per_batch, show_progress, generate_kwargs):
+    for rows, output in _generate(
+        model, tokenizer, sources, tokens_per_batch, show_progress, terms, _of_pieces(prefixes, pieces), generate_kwargs
+    ):
         for row, text in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
             translations[row] = text
     return regroup(translations, pieces)
@@ -104,29 +144,48 @@ def translate_pieces_nbest(
     nbest: int,
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    terms: Terminology | None = None,
+    prefixes: Sequence[str] | None = None,
     **generate_kwargs,
 ) -> list[list[list[Hypothesis]]]:
     """The `nbest` best translations of each piece of each text, in all else as `translate_nbest`."""
-    settings, beams = model.generation_config, _beams(model, generate_kwargs)
+    beams = _beams(model, generate_kwargs)
     if not 1 <= nbest <= beams:
         raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest}")
+    # The search of 6.1 keeps the scores of its tokens; another one has them in those of all tokens.
+    scores = beams == 1 or not isinstance(model, GnmtGenerationMixin)
+    generate_kwargs |= {"num_return_sequences": nbest, "return_dict_in_generate": True, "output_scores": scores}
+    texts = list(itertools.chain.from_iterable(pieces))
+    hypotheses = [[Hypothesis("", 0.0)]] * len(texts)
+    for batch, output in _generate(
+        model, tokenizer, texts, tokens_per_batch, show_progress, terms, _of_pieces(prefixes, pieces), generate_kwargs
+    ):
+        found = list(_hypotheses(model, tokenizer, output, generate_kwargs))
+        for number, row in enumerate(batch):
+            hypotheses[row] = found[number * nbest : (number + 1) * nbest]
+    return regroup(hypotheses, pieces)
+
+
+def _hypotheses(model: PreTrainedModel, tokenizer, output, generate_kwargs: dict) -> Iterator[Hypothesis]:
+    """One for each sequence that generate() has returned."""
+    log_probs = getattr(output, "token_log_probs", None)
+    if log_probs is None:
+        beams = getattr(output, "beam_indices", None)
+        log_probs = model.compute_transition_scores(output.sequences, output.scores, beams, beams is None)
+    scores = getattr(output, "sequences_scores", None)
+    for row, (ids, values) in enumerate(zip(output.sequences[:, 1:].tolist(), log_probs.tolist(), strict=True)):
+        ids = _without_padding(ids, tokenizer)
+        values = values[: len(ids)]
+        score = sum(values) / _penalty(model, len(ids), generate_kwargs) if scores is None else float(scores[row])
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        yield Hypothesis(text, score, tuple(tokenizer.convert_ids_to_tokens(ids)), tuple(values))
+
+
+def _penalty(model: PreTrainedModel, length: int, generate_kwargs: dict) -> float:
+    settings = model.generation_config
     alpha = generate_kwargs.get("length_penalty", settings.length_penalty)
     formula = generate_kwargs.get("length_penalty_type", getattr(settings, "length_penalty_type", None)) or "gnmt"
-    generate_kwargs["num_return_sequences"] = nbest
-    texts = list(itertools.chain.from_iterable(pieces))
-    rows, sources, targets = [], [], []
-    for batch, ids, output in _generate(model, tokenizer, texts, tokens_per_batch, show_progress, generate_kwargs):
-        rows += [row for row in batch for _ in range(nbest)]
-        sources += [source for source in ids for _ in range(nbest)]
-        targets += [_without_padding(sequence, tokenizer) for sequence in output[:, 1:].tolist()]
-    scores = score_token_ids(model, tokenizer, sources, targets, tokens_per_batch, show_progress=False)
-    hypotheses: list[list[Hypothesis]] = [[] for _ in texts]
-    for row, target, score in zip(rows, targets, scores, strict=True):
-        penalty = length_penalty(score.tokens, 1.0 if alpha is None else alpha, formula)
-        text = str(tokenizer.decode(target, skip_special_tokens=True))
-        hypotheses[row].append(Hypothesis(text, score.log_prob / float(penalty)))
-    ranked = [sorted(found, key=lambda one: -one.score) or [Hypothesis("", 0.0)] for found in hypotheses]
-    return regroup(ranked, pieces)
+    return float(length_penalty(length, 1.0 if alpha is None else alpha, formula))
 
 
 def join_nbest(pieces: Sequence[Sequence[Hypothesis]], nbest: int) -> list[Hypothesis]:
@@ -134,7 +193,12 @@ def join_nbest(pieces: Sequence[Sequence[Hypothesis]], nbest: int) -> list[Hypot
     joined = pieces[0]
     for piece in pieces[1:]:
         pairs = (
-            Hypothesis(join_pieces((left.text, right.text)), left.score + right.score)
+            Hypothesis(
+                join_pieces((left.text, right.text)),
+                left.score + right.score,
+                left.tokens + right.tokens,
+                left.log_probs + right.log_probs,
+            )
             for left, right in itertools.product(joined, piece)
         )
         joined = heapq.nlargest(nbest, pairs, key=lambda hypothesis: hypothesis.score)
@@ -147,22 +211,43 @@ def _generate(
     sentences: Sequence[str],
     tokens_per_batch: int,
     show_progress: bool,
+    terms: Terminology | None,
+    prefixes: Sequence[str],
     generate_kwargs: dict,
-) -> Iterator[tuple[list[int], list[list[int]], torch.Tensor]]:
-    """Translate the sentences that are not blank, batch by batch: row numbers, source ids, generate's output."""
+) -> Iterator[tuple[list[int], Any]]:
+    """Translate the sentences that are not blank, batch by batch: row numbers, generate's output."""
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     ids = list(token_ids(tokenizer, [sentences[row] for row in filled]))
     beams = _beams(model, generate_kwargs)
     with progress_bar(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
-            sources = [ids[row] for row in batch]
-            inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
+            inputs = tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt").to(model.device)
+            phrases = [terms.phrases(sentences[filled[row]]) for row in batch] if terms else []
+            settings = generate_kwargs | ({"force_words_ids": phrases} if any(phrases) else {})
+            forced = ForcedPrefix([target_ids(tokenizer, prefixes[filled[row]], "prefix") for row in batch])
+            if forced.prefixes.numel():
+                settings["logits_processor"] = [*settings.get("logits_processor", ()), forced]
             with torch.inference_mode():
-                output = model.generate(
-                    input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **generate_kwargs
-                )
-            yield [filled[row] for row in batch], sources, output
+                output = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **settings)
+            forced.check(output if isinstance(output, torch.Tensor) else output.sequences)
+            yield [filled[row] for row in batch], output
             bar.update(len(batch))
+
+
+def _for_each(prefix: str | Sequence[str], texts: Sequence) -> list[str]:
+    """The prefix of each text; ValueError unless there is one for all or one for each of them."""
+    if not isinstance(prefix, (str, list, tuple)):
+        raise ValueError(f"prefix must be a string or a list of them, not {prefix!r:.60}")
+    prefixes = [prefix] * len(texts) if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != len(texts):
+        raise ValueError(f"there are {len(texts)} sentences but {len(prefixes)} prefixes")
+    return prefixes
+
+
+def _of_pieces(prefixes: Sequence[str] | None, pieces: Sequence[Sequence[str]]) -> list[str]:
+    """The prefix of each piece: the first one's is that of the text."""
+    prefixes = [""] * len(pieces) if prefixes is None else prefixes
+    return [one for prefix, parts in zip(prefixes, pieces, strict=True) for one in (prefix, *[""] * (len(parts) - 1))]
 
 
 def _beams(model: PreTrainedModel, generate_kwargs: dict) -> int:

@@ -1,0 +1,156 @@
+"""Phrases that an output has to contain: the search equals brute force over what contains them."""
+
+import functools
+import itertools
+import re
+
+import pytest
+import torch
+from helpers import batch_of, pad_right
+from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
+from transformers import GenerationConfig
+
+from modeling_vanilla.inference import Ensemble
+
+WORDS = 4  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
+
+
+def contains(tokens: list[int], phrase: list[int]) -> bool:
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
+
+
+def meets(tokens: list[int], phrases: list[list[list[int]]]) -> bool:
+    return all(any(contains(tokens, one) for one in alternatives) for alternatives in phrases)
+
+
+def draw(seed: int, *lengths: int, vocabulary=(0, 1, 3)) -> list[list[int]]:
+    """Random phrases."""
+    generator = torch.Generator().manual_seed(seed)
+    picked = (torch.randint(len(vocabulary), (length,), generator=generator).tolist() for length in lengths)
+    return [[vocabulary[one] for one in phrase] for phrase in picked]
+
+
+def best_of_all(model, source, phrases, limit, score, unfinished) -> tuple[float, list[int]]:
+    """The best of all outputs of at most `limit` tokens that contain the phrases, and its score."""
+    starts = itertools.chain(*(itertools.product((0, 1, 3), repeat=length) for length in range(limit)))
+    every = [[*start, EOS] for start in starts]
+    if unfinished:
+        every += [list(start) for start in itertools.product((0, 1, 3), repeat=limit)]
+    return max((score(log_prob_of(model, source, y), len(y)), y) for y in every if meets(y, phrases))
+
+
+@pytest.mark.parametrize("rule", ("gnmt", "length"))
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wide_beam_equals_brute_force(seed, rule):
+    """Each sentence with its own phrases: several, one with alternatives, overlapping, none."""
+    model, sources = random_model(seed, vocab_size=WORDS), random_sources(seed, (1, 2, 2, 2), vocab_size=WORDS)
+    short, pair, other, another = draw(seed, 1, 2, 1, 2)
+    phrases = [[[short], [pair, other]], [], [[another]], [[pair], [other]]]
+    score = {"gnmt": lambda total, n: total / penalty(n, 0.6), "length": lambda total, n: total / n**0.6}[rule]
+    expected = [
+        best_of_all(model, source, one, len(source) + 2, score, unfinished=rule == "length")
+        for source, one in zip(sources, phrases, strict=True)
+    ]
+    settings = {"num_beams": 3**4, "length_penalty": 0.6, "length_penalty_type": rule, "early_stopping": "never"}
+    settings |= {"max_extra_tokens": 2, "force_words_ids": phrases}
+    output = model.generate(**batch_of(sources), **settings, **SCORED)
+    assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist()
+    assert_close(output.sequences_scores, torch.tensor([value for value, _ in expected]))
+    assert model.generate(**batch_of(sources), **settings).tolist() == output.sequences.tolist()
+
+
+@functools.cache
+def larger_model(seed: int):
+    model = random_model(seed, vocab_size=20, sharpness=0.5)
+    model.generation_config.max_extra_tokens = 10
+    return model
+
+
+def phrases_of_batch(seed: int) -> list[list[list[list[int]]]]:
+    """For four sentences: six tokens in three phrases, none, one phrase, alternatives."""
+    one, two, three, four, five, six = draw(seed, 1, 2, 3, 4, 2, 1, vocabulary=range(3, 20))
+    return [[[one], [two], [three]], [], [[four]], [[five, six], [two]]]
+
+
+@pytest.mark.parametrize("returned", (1, 4))
+@pytest.mark.parametrize("beams", (2, 4))
+def test_few_beams_meet_what_takes_more_and_batch_mates_change_nothing(beams, returned):
+    for seed in range(6):
+        model, sources = larger_model(seed), random_sources(seed, (4, 9, 3, 6), vocab_size=20)
+        phrases, settings = phrases_of_batch(seed), {"num_beams": beams, "num_return_sequences": min(returned, beams)}
+        alone = [
+            row
+            for source, one in zip(sources, phrases, strict=True)
+            for row in model.generate(**batch_of([source]), **settings, force_words_ids=[one] if one else None).tolist()
+        ]
+        output = model.generate(**batch_of(sources), **settings, force_words_ids=phrases).tolist()
+        assert output == pad_right(alone).tolist(), f"seed {seed}"
+        best = output[:: settings["num_return_sequences"]]
+        assert all(meets(tokens, one) for tokens, one in zip(best, phrases, strict=True)), f"seed {seed}"
+
+
+def test_words_for_all_sentences_as_transformers_had_them():
+    """In a call or in a configuration; what one sentence is given by itself is what the batch is given."""
+    model, sources = larger_model(0), random_sources(0, (4, 6), vocab_size=20)
+    for words, phrases in (([[5], [6, 7]], [[[5]], [[6, 7]]]), ([[[5], [6]], [7, 8]], [[[5], [6]], [[7, 8]]])):
+        expected = model.generate(**batch_of(sources), force_words_ids=[phrases] * 2).tolist()
+        assert all(meets(tokens, phrases) for tokens in expected)
+        assert model.generate(**batch_of(sources), force_words_ids=words).tolist() == expected
+        config = GenerationConfig(force_words_ids=words)
+        assert model.generate(**batch_of(sources), generation_config=config).tolist() == expected
+    assert model.generation_config.force_words_ids is None
+
+
+def test_phrases_beyond_the_limit_are_left_out():
+    model, sources = larger_model(1), random_sources(1, (4, 4), vocab_size=20)
+    settings = {**batch_of(sources), "max_new_tokens": 4}
+    without, fitting = model.generate(**settings), model.generate(**settings, force_words_ids=[[5, 6, 7]])
+    assert model.generate(**settings, force_words_ids=[[5] * 5]).tolist() == without.tolist()
+    assert model.generate(**settings, force_words_ids=[[5, 6, 7], [8, 9]]).tolist() == fitting.tolist()
+    assert meets(fitting[0].tolist(), [[[5, 6, 7]]])
+
+
+def test_a_phrase_may_begin_in_the_prompt():
+    model, source = larger_model(2), random_sources(2, (5,), vocab_size=20)
+    prompt = {"decoder_input_ids": torch.tensor([[BOS, 5, 6]])}
+    free = model.generate(**batch_of(source), **prompt).tolist()
+    assert model.generate(**batch_of(source), **prompt, force_words_ids=[[5, 6]]).tolist() == free
+    follow = model.generate(**batch_of(source), **prompt, force_words_ids=[[6, 7, 8]])[0].tolist()
+    assert meets(follow, [[[6, 7, 8]]])
+
+
+def test_what_another_rule_forbids_is_not_met_and_the_search_ends():
+    model, source = larger_model(3), random_sources(3, (3,), vocab_size=20)
+    output = model.generate(**batch_of(source), force_words_ids=[[5, 6], [7]], bad_words_ids=[[6]])[0].tolist()
+    assert meets(output, [[[7]]]) and len(output) == 1 + 3 + 10
+
+
+def test_an_ensemble_takes_them():
+    model = Ensemble([larger_model(4), larger_model(5)])
+    output = model.generate(**batch_of([[4, 5, EOS]]), force_words_ids=[[5, 6]])[0].tolist()
+    assert meets(output, [[[5, 6]]])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "force_words_ids must be phrases, which are lists of token ids, not []"),
+        ([5], "force_words_ids must be phrases, which are lists of token ids, not [5]"),
+        ([[[[[5]]]]], "force_words_ids must be phrases, which are lists of token ids, not [[[[[5]]]]]"),
+        ([[5], []], "force_words_ids has a phrase without tokens: []"),
+        ([[5, EOS]], "force_words_ids must not contain the end-of-sentence token 2: [5, 2]"),
+        ([[20]], "force_words_ids must hold tokens from 0 to 19, not 20"),
+        ([["Hund"]], "force_words_ids must hold tokens from 0 to 19, not 'Hund'"),
+        ([[[[5]]]] * 3, "force_words_ids are of 3 sentences, the batch has 1"),
+        ([[[5, [6]]]], "force_words_ids has a phrase without tokens: 5"),
+    ],
+)
+def test_what_is_no_phrase_is_refused(words, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        larger_model(0).generate(torch.tensor([[4, EOS]]), force_words_ids=words)
+
+
+@pytest.mark.parametrize("given", ({"num_beams": 1}, {"do_sample": True}))
+def test_another_search_has_no_constraints(given):
+    with pytest.raises(ValueError, match=r"^force_words_ids need .* num_beams .* do_sample"):
+        larger_model(0).generate(torch.tensor([[4, EOS]]), force_words_ids=[[5]], **given)

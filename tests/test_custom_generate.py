@@ -1,0 +1,117 @@
+"""The search in a folder for custom_generate: other models find by it what brute force finds."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from helpers import call, pad_right, run_elsewhere
+from transformers.models.bart import BartConfig, BartForConditionalGeneration
+from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
+from transformers.models.marian import MarianConfig, MarianMTModel
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
+
+from modeling_vanilla.cli.push import main
+from modeling_vanilla.hub.publishing import write_search
+
+EOS, PAD = 2, 4
+SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 32}
+T5_SIZES = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "tie_word_embeddings": False}
+MODELS = {
+    "MarianMT": (MarianMTModel, MarianConfig, SIZES, PAD),
+    "BART": (BartForConditionalGeneration, BartConfig, SIZES, EOS),
+    "M2M100": (M2M100ForConditionalGeneration, M2M100Config, SIZES, EOS),
+    "T5": (T5ForConditionalGeneration, T5Config, T5_SIZES, PAD),
+}
+SOURCES = [[3, EOS], [EOS], [1, EOS]]
+PHRASES = [[[[3, 1], [0]]], [], [[[1]], [[0]]]]  # of each sentence
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub") / "search"
+    write_search(folder, "you/your-search")
+    return str(folder)
+
+
+def make(name: str, seed: int):
+    model, config, sizes, start = MODELS[name]
+    torch.manual_seed(seed)
+    special = {"vocab_size": 5, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": start}
+    model = model(config(**special, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in (value for name, value in model.named_parameters() if "norm" not in name):
+            parameter.normal_(std=0.5)
+    model.generation_config.update(forced_eos_token_id=None, suppress_tokens=[PAD], bos_token_id=None)
+    return model
+
+
+def best_of_all(model, source: list[int], phrases: list) -> tuple[float, list[int]]:
+    """The best by GNMT's penalty of all outputs up to two tokens longer than the source that contain the phrases."""
+    starts = itertools.chain(*(itertools.product((0, 1, 3), repeat=length) for length in range(len(source) + 2)))
+    outcomes = []
+    for y in ([*start, EOS] for start in starts):
+        text = " ".join(map(str, y))
+        if all(any(" ".join(map(str, one)) in text for one in alternatives) for alternatives in phrases):
+            target = torch.tensor([[model.generation_config.decoder_start_token_id, *y[:-1]]])
+            with torch.no_grad():
+                logits = model(torch.tensor([source]), decoder_input_ids=target).logits[0]
+            total = logits.log_softmax(dim=-1)[range(len(y)), y].sum().item()
+            outcomes.append((total / ((5 + len(y)) / 6) ** 0.6, y))
+    return max(outcomes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models_search_as_brute_force_does(name, folder):
+    width = max(map(len, SOURCES))
+    inputs = {
+        "input_ids": torch.tensor([[*source, *[PAD] * (width - len(source))] for source in SOURCES]),
+        "attention_mask": pad_right([[1] * len(source) for source in SOURCES]),
+    }
+    settings = {"num_beams": 3**4, "length_penalty": 0.6, "max_extra_tokens": 2}
+    settings |= {"custom_generate": folder, "trust_remote_code": True}
+    for seed, phrases in itertools.product(range(2), (None, PHRASES)):
+        model = make(name, seed)
+        expected = [best_of_all(model, *pair) for pair in zip(SOURCES, phrases or [[]] * 3, strict=True)]
+        sequences = model.generate(**inputs, **settings, force_words_ids=phrases)  # sentences leave the batch when done
+        output = model.generate(**inputs, **settings, force_words_ids=phrases, return_dict_in_generate=True)
+        assert output.sequences.tolist() == sequences.tolist()
+        for tokens, (_, y) in zip(sequences.tolist(), expected, strict=True):
+            assert tokens[1 : 1 + len(y)] == y and set(tokens[1 + len(y) :]) <= {PAD}
+        scores = torch.tensor([score for score, _ in expected])
+        torch.testing.assert_close(output.sequences_scores, scores, rtol=1e-4, atol=1e-4)
+
+
+def test_the_folder_needs_nothing_of_the_package(folder, tmp_path):
+    make("MarianMT", 0).save_pretrained(tmp_path / "model")
+    script = """
+import json, torch
+from transformers import MarianMTModel
+model = MarianMTModel.from_pretrained("model")
+settings = {"num_beams": 3, "max_extra_tokens": 2, "custom_generate": sys.argv[1], "trust_remote_code": True}
+print(json.dumps({"tokens": model.generate(torch.tensor([[3, 2]]), force_words_ids=[[3, 1]], **settings).tolist()}))
+"""
+    (tokens,) = run_elsewhere(script, folder, cwd=tmp_path)["tokens"]
+    assert "3, 1" in json.dumps(tokens)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
+        ({"max_extra_tokens": -1}, "max_extra_tokens must be a whole number of at least 0, not -1"),
+        ({"force_words_ids": [[3, EOS]]}, "force_words_ids must not contain the end-of-sentence token 2"),
+    ],
+)
+def test_bad_settings_are_refused(folder, given, message):
+    settings = {"num_beams": 2, "custom_generate": folder, "trust_remote_code": True}
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make("BART", 0).generate(torch.tensor([[3, EOS]]), **settings, **given)
+
+
+def test_the_command_publishes_no_model_with_the_search(tmp_path):
+    assert call(main, tmp_path, "you/x", "--search").error == (
+        "model: cannot be combined with --search, which publishes no model"
+    )
+    assert call(main, "you/x").error == "MODEL is missing: a model folder is needed, and the name REPO"
