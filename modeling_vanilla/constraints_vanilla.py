@@ -193,9 +193,8 @@ class ForcedPrefix(LogitsProcessor):
         step = input_ids.shape[1] - 1
         if step >= self.prefixes.shape[1]:
             return scores
-        token = (
-            self.prefixes[:, step].to(scores.device).repeat_interleave(len(input_ids) // len(self.prefixes))[:, None]
-        )
+        rows = len(input_ids) // len(self.prefixes)  # of each sentence
+        token = self.prefixes[:, step].to(scores.device).repeat_interleave(rows)[:, None]
         given = token.clamp(min=0)
         forced = torch.full_like(scores, -torch.inf).scatter(1, given, scores.gather(1, given))
         return torch.where(token >= 0, forced, scores)
