@@ -17,7 +17,8 @@ def target_ids(tokenizer: PreTrainedTokenizerBase, text: str, name: str) -> list
     if not isinstance(text, str):
         raise ValueError(f"the {name} must be a string, not {text!r:.60}")
     tokens = tokenizer(text_target=text, add_special_tokens=False, verbose=False).input_ids
-    if tokenizer.eos_token_id in tokens:
+    # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
+    if tokenizer.eos_token and (tokenizer.eos_token in text or tokenizer.eos_token_id in tokens):
         raise ValueError(f"the {name} {text!r:.60} contains the end-of-sentence token {tokenizer.eos_token}")
     return tokens
 

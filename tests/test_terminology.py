@@ -132,6 +132,7 @@ def test_a_bad_file_of_terms_is_one_line(model, tokenizer, tmp_path, monkeypatch
         ([("dog", None)], "a term must be a pair (source term, target term), not ('dog', None)"),
         ([(" ", "Hund")], "a term is empty: (' ', 'Hund')"),
         ([("dog", "")], "a term is empty: ('dog', '')"),
+        ([("dog", "Hund</s>")], "the term 'Hund</s>' contains the end-of-sentence token </s>"),
     ],
 )
 def test_what_is_no_term_is_refused(model, tokenizer, terms, message):
