@@ -281,9 +281,8 @@ class GnmtGenerationMixin(GenerationMixin):
         replaced |= given.get("max_extra_tokens") is None and _max_length_is_set(self.generation_config)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
         # By its name transformers would look for the search that it has taken out.
-        config = generation_config
-        config.phrases, config.force_words_ids = config.force_words_ids, None
-        if config.phrases is not None and (config.num_beams == 1 or config.do_sample):
+        generation_config.phrases, generation_config.force_words_ids = generation_config.force_words_ids, None
+        if generation_config.phrases is not None and (generation_config.num_beams == 1 or generation_config.do_sample):
             raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
         if replaced or generation_config.max_new_tokens is not None:
             generation_config.max_extra_tokens = None

@@ -119,11 +119,12 @@ class TranslationPipeline(ChunkPipeline):
         if first_token is not None:
             generate_kwargs["forced_bos_token_id"] = first_token[0] if isinstance(first_token, list) else first_token
             prefixes = [[generate_kwargs["forced_bos_token_id"], *prefix] if prefix else () for prefix in prefixes]
-        forced = ForcedPrefix(prefixes)
-        if any(prefixes):
+        forced = ForcedPrefix(prefixes) if any(prefixes) else None
+        if forced is not None:
             generate_kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), forced]
         sequences = self.model.generate(**model_inputs, **generate_kwargs)
-        forced.check(sequences)
+        if forced is not None:
+            forced.check(sequences)
         # (batch x returned, length) -> (batch, returned, length), so that the base class can take the batch apart.
         return {**about, "sequences": sequences.reshape(len(model_inputs["input_ids"]), -1, sequences.shape[-1])}
 

@@ -50,7 +50,7 @@ class Terminology:
     def find(self, text: str) -> list[str]:
         """The source terms in a text, each once: whole words, of overlapping terms the first, then the longest."""
         found, end = {}, 0
-        for word in _WORD.finditer(text):
+        for word in _WORD.finditer(text) if self.targets else ():
             start = word.start()
             for source in self.by_first_word.get(word.group(), []) if start >= end else []:
                 stop = start + len(source)

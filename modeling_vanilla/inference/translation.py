@@ -224,12 +224,14 @@ def _generate(
             inputs = tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt").to(model.device)
             phrases = [terms.phrases(sentences[filled[row]]) for row in batch] if terms else []
             settings = generate_kwargs | ({"force_words_ids": phrases} if any(phrases) else {})
-            forced = ForcedPrefix([target_ids(tokenizer, prefixes[filled[row]], "prefix") for row in batch])
-            if forced.prefixes.numel():
+            begun = [prefixes[filled[row]] for row in batch]
+            forced = ForcedPrefix([target_ids(tokenizer, one, "prefix") for one in begun]) if any(begun) else None
+            if forced is not None:
                 settings["logits_processor"] = [*settings.get("logits_processor", ()), forced]
             with torch.inference_mode():
                 output = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **settings)
-            forced.check(output if isinstance(output, torch.Tensor) else output.sequences)
+            if forced is not None:
+                forced.check(output if isinstance(output, torch.Tensor) else output.sequences)
             yield [filled[row] for row in batch], output
             bar.update(len(batch))
 
