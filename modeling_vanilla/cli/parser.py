@@ -44,6 +44,11 @@ class CommandParser(HfArgumentParser):
                 self.error(f"{word!a} is not UTF-8")
         return super().parse_known_args(args, namespace)
 
+    def given(self, args: Sequence[str] | None = None) -> dict:
+        """The options that the arguments name, by default those of the process, and nothing by default."""
+        nothing = argparse.Namespace(**{action.dest: None for action in self._actions})
+        return {name: value for name, value in vars(self.parse_args(args, nothing)).items() if value is not None}
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {' '.join(message.split())}; see --help\n")
 

@@ -66,10 +66,15 @@ def train_translation(
         OSError: if a file cannot be written.
     """
     options, overrides = options or TranslationOptions(), overrides or {}
-    # Without the argument accelerate would take processes on CPUs for as many separate runs.
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    state = process_group()
     with locked("output_dir", Path(training.output_dir)) if state.is_main_process else nullcontext():
         return _train_translation(data, training, options, overrides, state)
+
+
+def process_group() -> PartialState:
+    """The processes that train together, and the device of this one."""
+    # Without the argument accelerate would take processes on CPUs for as many separate runs.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 def _train_translation(

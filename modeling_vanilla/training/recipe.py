@@ -1,0 +1,77 @@
+"""A recipe for a corpus: the model, the vocabulary, the updates and the learning rate to begin with.
+
+The paper has one recipe, for millions of pairs and eight GPUs. For less there is that of Wu et al. (2021) for Multi30k,
+with a smaller vocabulary (RESULTS.md), and the base model with more dropout, as is customary for IWSLT.
+"""
+
+import math
+import os
+
+import pyarrow.compute as pc
+import torch
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+
+_SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of short sentences
+_LARGE = 200_000_000  # some 800 thousand pairs
+_TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
+_BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
+_LARGEST_VOCABULARY = 37_000  # the paper's (5.1)
+
+
+def choose_recipe(pairs: DatasetDict, max_steps: int | None = None) -> tuple[dict, str]:
+    """Choose what to train on these pairs, and how, with the devices of this process group.
+
+    The same pairs and devices get the same recipe, so that a run can be resumed.
+
+    Args:
+        pairs: "train", and "validation" if there are any, as load_pairs returns them.
+        max_steps: the updates to train for, if that is decided.
+
+    Returns:
+        The options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
+    """
+    state = PartialState()
+    has_gpu = state.device.type != "cpu"
+    characters = _characters(pairs["train"])
+    recipe, reason = _by_size(characters, has_gpu)
+    recipe["vocab_size"] = min(_LARGEST_VOCABULARY, max(1000, 100 * round(math.sqrt(characters) / 50)))
+    recipe["tokens_per_batch"] = min(recipe["tokens_per_update"] // state.num_processes, 8192 if has_gpu else 4096)
+    if max_steps is not None:
+        recipe |= _shortened(recipe, max_steps)
+    if "validation" in pairs:
+        recipe["early_stopping"] = 5
+    if _has_fast_bf16(state.device) and "ACCELERATE_MIXED_PRECISION" not in os.environ:
+        recipe["mixed_precision"] = "bf16"
+    devices = f"{state.num_processes} {'GPU' if has_gpu else 'CPU'} process{'es'[: 2 * (state.num_processes > 1)]}"
+    return recipe, f"{len(pairs['train'])} pairs of {characters / 1e6:.1f} million characters, {devices}: {reason}"
+
+
+def _characters(pairs: Dataset) -> int:
+    """Of both sides; unlike words, every language has them."""
+    return sum(pc.sum(pc.utf8_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
+
+
+def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
+    """The model and its training, and why they are these."""
+    if characters < _SMALL:
+        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "a larger model, or one with less dropout, would overfit"
+    if not has_gpu:
+        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "without a GPU a larger model would take weeks"
+    if characters < _LARGE:
+        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "with less dropout the model would overfit"
+    return {**_BASE, "max_steps": 100_000}, "as in the paper"
+
+
+def _shortened(recipe: dict, max_steps: int) -> dict:
+    """A run of so many updates, whose learning rate rises to the same peak in at most a quarter of them."""
+    warmup = min(recipe["warmup_steps"], max(1, max_steps // 4))
+    scale = round(recipe["learning_rate_scale"] * math.sqrt(warmup / recipe["warmup_steps"]), 2)
+    return {"max_steps": max_steps, "warmup_steps": warmup, "learning_rate_scale": scale}
+
+
+def _has_fast_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cpu" and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))

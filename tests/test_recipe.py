@@ -1,0 +1,88 @@
+"""The recipe that `vanilla train` chooses where no preset is given: by hand, for corpora and devices of each size."""
+
+import json
+
+import pytest
+import torch
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from helpers import TINY, as_options, call, write_toy_corpus
+
+from modeling_vanilla import VanillaConfig
+from modeling_vanilla.cli.train import main
+from modeling_vanilla.training import TrainingOptions
+from modeling_vanilla.training import recipe as recipe_module
+from modeling_vanilla.training.optimization import learning_rate
+from modeling_vanilla.training.recipe import choose_recipe
+
+PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """The recipe for a corpus of so many characters on a device of a type, with eight processes."""
+
+    def choose(characters: int, device: str, **options) -> dict:
+        state = PartialState()
+        monkeypatch.setattr(state, "device", torch.device(device))
+        monkeypatch.setattr(state, "num_processes", 8)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+        monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+        pairs = Dataset.from_dict({"source": ["é" * (characters // 2)], "target": ["b" * (characters // 2)]})
+        return choose_recipe(DatasetDict(train=pairs), **options)[0]
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("characters", "device", "preset", "dropout", "vocabulary"),
+    [
+        (200_000, "cpu", "tiny", 0.3, 1000),
+        (4_000_000, "cuda", "tiny", 0.3, 4000),
+        (40_000_000, "cpu", "tiny", 0.1, 12_600),
+        (40_000_000, "cuda", "base", 0.3, 12_600),
+    ],
+)
+def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
+    recipe = choose(characters, device)
+    assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
+    assert recipe["tokens_per_batch"] * 8 <= recipe["tokens_per_update"]
+    d_model = VanillaConfig.preset(preset).d_model
+    peak = learning_rate(recipe["warmup_steps"], d_model, recipe["warmup_steps"], recipe["learning_rate_scale"])
+    assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
+
+
+def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
+    monkeypatch.setattr(recipe_module, "_characters", lambda pairs: 400_000_000)
+    recipe = choose(2, "cuda")
+    here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3125, "mixed_precision": "bf16"}
+    assert recipe == {**here, **PAPER}
+    assert TrainingOptions("run", **PAPER) == TrainingOptions("run")
+
+
+def test_a_short_run_rises_to_the_same_peak_in_a_quarter_of_it(choose):
+    usual, short = choose(4_000_000, "cpu"), choose(4_000_000, "cpu", max_steps=1000)
+    assert short["warmup_steps"] == 250
+    peaks = [
+        learning_rate(recipe["warmup_steps"], 128, recipe["warmup_steps"], recipe["learning_rate_scale"])
+        for recipe in (usual, short)
+    ]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
+    files = write_toy_corpus(tmp_path, train=100, validation=4)
+    given = {**TINY, "tokens_per_update": 500, "tokens_per_batch": 250, "max_steps": 2}
+    options = as_options({**files, **given, "output_dir": tmp_path / "run"})
+    done = call(main, *options)
+    assert done.code == 0, done.errors
+    (line,) = (line for line in done.errors.splitlines() if line.startswith("recipe: "))
+    words = line.removeprefix("recipe: --").replace(" --", " ").split()
+    chosen = dict(zip(words[::2], words[1::2], strict=True))
+    assert not chosen.keys() & given.keys() and chosen["preset"] == "tiny" and chosen["early_stopping"] == "5"
+    settings = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["settings"]
+    used = settings["training"] | settings["model"]
+    assert {name: str(used[name]) for name in chosen} == chosen
+    assert {name: used[name] for name in given} == given
+    assert call(main, *options, "--resume").code == 0
