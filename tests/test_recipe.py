@@ -37,10 +37,10 @@ def choose(monkeypatch):
 @pytest.mark.parametrize(
     ("characters", "device", "preset", "dropout", "vocabulary"),
     [
-        (200_000, "cpu", "tiny", 0.3, 1000),
-        (4_000_000, "cuda", "tiny", 0.3, 4000),
-        (40_000_000, "cpu", "tiny", 0.1, 12_600),
-        (40_000_000, "cuda", "base", 0.3, 12_600),
+        (200_000, "cpu", "tiny", 0.3, 2236),
+        (4_000_000, "cuda", "tiny", 0.3, 10_000),
+        (40_000_000, "cpu", "tiny", 0.1, 12_649),
+        (40_000_000, "cuda", "base", 0.3, 12_649),
     ],
 )
 def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
