@@ -32,11 +32,11 @@ def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether Eq. 1 written out beats the fused kernel. query (B, H, T, K), key (B, H, S, K)"""
     if query.device.type != "cpu":
         return False
-    if torch.compiler.is_compiling():
-        return not torch.is_grad_enabled()
     batch_size, heads, queries, _ = query.shape
-    few = queries <= EAGER_QUERIES and not torch.is_grad_enabled()
     short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS
+    if torch.compiler.is_compiling():  # where the number of sentences would be one more case to compile
+        return short or not torch.is_grad_enabled()
+    few = queries <= EAGER_QUERIES and not torch.is_grad_enabled()
     return batch_size * heads >= EAGER_BATCH and (few or short)
 
 
@@ -46,29 +46,34 @@ def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> 
     On a CPU the mask is drawn faster, and the sum takes no pass of its own (benchmarks/cpu.py --parts dropout
     residual).
     """
-    if 0 < p < 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return Dropout.apply(x, p, residual)
-    dropped = nn.functional.dropout(x, p)
+    if not (0 < p < 1 and x.device.type == "cpu"):
+        dropped = nn.functional.dropout(x, p)
+        return dropped if residual is None else residual + dropped
+    level = max(1, min(round(p * 2**15), 2**15 - 1))  # p as a multiple of 2^-15
+    scale = 1 / (1 - level / 2**15)
+    if not torch.compiler.is_compiling():
+        return Dropout.apply(x, level, scale, residual)
+    mask = compiled_keep_mask(x.detach(), level)
+    dropped = x * mask * scale
     return dropped if residual is None else residual + dropped
 
 
 class Dropout(torch.autograd.Function):
-    """Zeroes elements with probability p, rounded to a multiple of 2^-15, and divides the others by 1 - p."""
+    """Zeroes elements with probability level / 2^15 and multiplies the others by scale."""
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, p: float, residual: torch.Tensor | None) -> torch.Tensor:
-        level = max(1, min(round(p * 2**15), 2**15 - 1))
+    def forward(ctx, x: torch.Tensor, level: int, scale: float, residual: torch.Tensor | None) -> torch.Tensor:
         mask = keep_mask(x.numel(), level).view(x.shape).to(x.dtype)
         ctx.save_for_backward(mask)
-        ctx.scale = 1 / (1 - level / 2**15)
+        ctx.scale = scale
         if residual is None:
-            return (x * mask).mul_(ctx.scale)
-        return torch.addcmul(residual, x, mask, value=ctx.scale)
+            return (x * mask).mul_(scale)
+        return torch.addcmul(residual, x, mask, value=scale)
 
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor):
         (mask,) = ctx.saved_tensors
-        return (grad_output * mask).mul_(ctx.scale), None, grad_output if ctx.needs_input_grad[2] else None
+        return (grad_output * mask).mul_(ctx.scale), None, None, grad_output if ctx.needs_input_grad[3] else None
 
 
 def keep_mask(count: int, level: int) -> torch.Tensor:
@@ -83,6 +88,15 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
     dropped = bits.bitwise_and_(0x7FFF).sub_(level).bitwise_right_shift_(15)
     one = 0x3F80
     return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
+
+
+@torch.library.custom_op("modeling_vanilla::keep_mask", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+def compiled_keep_mask(x: torch.Tensor, level: int) -> torch.Tensor:
+    """keep_mask in the shape of x, as one operation of the compiler's; it takes two of the same arguments for one."""
+    return keep_mask(x.numel(), level).view(x.shape)
+
+
+compiled_keep_mask.register_fake(lambda x, level: torch.empty(x.shape, dtype=torch.bfloat16, device=x.device))
 
 
 def softmax_of_logits(

@@ -187,6 +187,22 @@ def test_dropout_repeats_itself_under_one_seed_only():
     assert torch.equal(dropout.eval()(x), x)
 
 
+def test_compiled_dropouts_draw_the_same_masks_one_for_each():
+    """The compiler merges operations that are alike."""
+    dropout = Dropout(0.5)
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        return dropout(dropout(dropout(x) * 2, residual=x) * 3)
+
+    x, outputs, gradients = torch.randn(30, 40, requires_grad=True), [], []
+    for function in (layers, torch.compile(layers, backend="aot_eager_decomp_partition", fullgraph=True)):
+        torch.manual_seed(0)
+        outputs.append(function(x))
+        gradients += torch.autograd.grad(outputs[-1].sum(), x)
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("field", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_acts_in_training_and_not_in_evaluation(make_model, batch, field, attn):
     model = make_model(attn=attn, **{field: 0.3})
