@@ -1,6 +1,7 @@
 """A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, or peak memory.
 
     python benchmarks/train_step.py --dims base --bf16
+    python benchmarks/train_step.py --bf16 --compile
     python benchmarks/train_step.py --dims base --tokens 4096 --memory
     python benchmarks/train_step.py --shapes --bf16 --rounds 10
 
@@ -125,11 +126,13 @@ def torch_nn(*dims):
 SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
 
 
-def stepper(system: str, dims: str, bf16: bool, device: str = "cpu"):
-    """A function that takes one training step on a batch."""
+def stepper(system: str, dims: str, bf16: bool, device: str = "cpu", compiled: bool = False):
+    """A function that takes one training step on a batch, compiled for batches of any shape or not at all."""
     torch.manual_seed(0)
     model, loss_of = SYSTEMS[system](*DIMS[dims])
     model.to(device).train()
+    if compiled:
+        model.compile(dynamic=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(batch) -> None:
@@ -142,14 +145,16 @@ def stepper(system: str, dims: str, bf16: bool, device: str = "cpu"):
     return step
 
 
-def measure_speed(dims: str, bf16: bool, tokens: int, rounds: int, device: str) -> dict[str, list[float]]:
+def measure_speed(
+    dims: str, bf16: bool, tokens: int, rounds: int, device: str, compiled: bool
+) -> dict[str, list[float]]:
     """Real tokens a second of each system in each round."""
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     torch.manual_seed(0)
     batches = [made_up_batch(tokens // longest, longest, DIMS[dims][-1]) for longest in (12, 20)]
     batches = [tuple(side.to(device) for side in batch) for batch in batches]
     real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
-    steps = {system: stepper(system, dims, bf16, device) for system in SYSTEMS}
+    steps = {system: stepper(system, dims, bf16, device, compiled) for system in SYSTEMS}
     rates = {system: [] for system in SYSTEMS}
     for number in range(rounds + 1):
         for system, step in steps.items():
@@ -269,23 +274,26 @@ def main() -> None:
     parser.add_argument("--dims", choices=DIMS, default="tiny", help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side (default: %(default)s)")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--compile", action="store_true", help="all by torch.compile, in the round that is not counted")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
     parser.add_argument("--shapes", action="store_true", help="measure batches of new shapes instead")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed (default: %(default)s)")
     parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
     arguments = parser.parse_args()
-    if arguments.output_dir and (arguments.memory or arguments.shapes):
-        parser.error("--output_dir goes with speed, not with --memory or --shapes")
+    if (arguments.output_dir or arguments.compile) and (arguments.memory or arguments.shapes):
+        parser.error("--output_dir and --compile go with speed, not with --memory or --shapes")
     print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     if arguments.shapes:
         measure_shapes(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
     elif arguments.memory:
         measure_memory(arguments.dims, arguments.bf16, arguments.tokens)
     else:
-        rates = measure_speed(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds, arguments.device)
+        rates = measure_speed(
+            arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds, arguments.device, arguments.compile
+        )
         if arguments.output_dir:
-            kind = "bf16" if arguments.bf16 else "fp32"
+            kind = ("bf16" if arguments.bf16 else "fp32") + (", compiled" if arguments.compile else "")
             title = f"training step, {arguments.dims}, {kind}, {arguments.tokens} tokens a batch"
             # 6 operations a parameter and token; half of the tokens pass through either stack.
             model, _ = ours(*DIMS[arguments.dims])
