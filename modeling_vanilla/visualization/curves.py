@@ -16,19 +16,18 @@ def plot_run(losses: list[float], rates: list[float], validations: list[dict], p
         path: PNG file to write.
     """
     steps = range(1, len(losses) + 1)
-    figure = Figure(figsize=(8, 9), layout="constrained")
-    top, middle, bottom = figure.subplots(3, 1, sharex=True)
+    panels = 3 if validations else 2
+    figure = Figure(figsize=(8, 3 * panels), layout="constrained")
+    top, middle, *bottom = figure.subplots(panels, 1, sharex=True)
     top.plot(steps, losses, linewidth=0.6, label="training, label-smoothed")
+    top.set_ylabel("loss (nats per token)")
     middle.plot(steps, rates)
-    if validations:
+    middle.set_ylabel("learning rate")
+    for axes in bottom:
         at = [entry["step"] for entry in validations]
         top.plot(at, [entry["loss"] for entry in validations], marker=".", label="validation")
-        bottom.plot(at, [entry["bleu"] for entry in validations], marker=".")
-    else:
-        bottom.text(0.5, 0.5, "not validated", ha="center", transform=bottom.transAxes)
-    top.set_ylabel("loss (nats per token)")
+        axes.plot(at, [entry["bleu"] for entry in validations], marker=".")
+        axes.set_ylabel("validation BLEU")
     top.legend()
-    middle.set_ylabel("learning rate")
-    bottom.set_ylabel("validation BLEU")
-    bottom.set_xlabel("step")
+    figure.axes[-1].set_xlabel("step")
     save_figure(figure, path)
