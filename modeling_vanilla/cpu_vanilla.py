@@ -53,8 +53,7 @@ def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> 
     scale = 1 / (1 - level / 2**15)
     if not torch.compiler.is_compiling():
         return Dropout.apply(x, level, scale, residual)
-    mask = compiled_keep_mask(x.detach(), level)
-    dropped = x * mask * scale
+    dropped = x * compiled_keep_mask(x.detach(), level).to(x.dtype) * scale
     return dropped if residual is None else residual + dropped
 
 
@@ -92,7 +91,7 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
 
 @torch.library.custom_op("modeling_vanilla::keep_mask", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
 def compiled_keep_mask(x: torch.Tensor, level: int) -> torch.Tensor:
-    """keep_mask in the shape of x, as one operation of the compiler's; it takes two of the same arguments for one."""
+    """keep_mask in the shape of x, as one operation to the compiler, which merges two calls with the same arguments."""
     return keep_mask(x.numel(), level).view(x.shape)
 
 

@@ -22,14 +22,14 @@ PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale
 def choose(monkeypatch):
     """The recipe for a corpus of so many characters on a device of a type, with eight processes."""
 
-    def choose(characters: int, device: str, **options) -> dict:
+    def choose(characters: int, device: str, **given) -> dict:
         state = PartialState()
         monkeypatch.setattr(state, "device", torch.device(device))
         monkeypatch.setattr(state, "num_processes", 8)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
         monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
         pairs = Dataset.from_dict({"source": ["é" * (characters // 2)], "target": ["b" * (characters // 2)]})
-        return choose_recipe(DatasetDict(train=pairs), **options)[0]
+        return choose_recipe(DatasetDict(train=pairs), given)[0]
 
     return choose
 
@@ -46,7 +46,7 @@ def choose(monkeypatch):
 def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
     recipe = choose(characters, device)
     assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
-    assert recipe["tokens_per_batch"] * 8 <= recipe["tokens_per_update"]
+    assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
     d_model = VanillaConfig.preset(preset).d_model
     peak = learning_rate(recipe["warmup_steps"], d_model, recipe["warmup_steps"], recipe["learning_rate_scale"])
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
@@ -55,7 +55,7 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
 def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     monkeypatch.setattr(recipe_module, "_characters", lambda pairs: 400_000_000)
     recipe = choose(2, "cuda")
-    here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3125, "mixed_precision": "bf16"}
+    here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
     assert TrainingOptions("run", **PAPER) == TrainingOptions("run")
 
@@ -64,24 +64,34 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     peaks = []
     for steps in (8000, 2000, 1000):
         recipe = choose(4_000_000, "cpu", max_steps=steps)
-        assert (recipe["max_steps"], recipe["warmup_steps"]) == (steps, steps // 4)
+        assert recipe["warmup_steps"] == steps // 4 and "max_steps" not in recipe
         peaks.append(learning_rate(steps // 4, 128, steps // 4, recipe["learning_rate_scale"]))
     assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
+    assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
+    assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
 
 
 @pytest.mark.usefixtures("own_cache")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     files = write_toy_corpus(tmp_path, train=100, validation=4)
-    given = {**TINY, "tokens_per_update": 500, "tokens_per_batch": 250, "max_steps": 2}
+    given = {name: value for name, value in TINY.items() if name != "vocab_size"}
     options = as_options({**files, **given, "output_dir": tmp_path / "run"})
-    done = call(main, *options)
+    done = call(main, *options, "--max_steps", 2)
     assert done.code == 0, done.errors
     (line,) = (line for line in done.errors.splitlines() if line.startswith("recipe: "))
     words = line.removeprefix("recipe: --").replace(" --", " ").split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
-    assert not chosen.keys() & given.keys() and chosen["preset"] == "tiny" and chosen["early_stopping"] == "5"
+    assert not chosen.keys() & {*given, "max_steps"} and chosen["preset"] == "tiny" and chosen["early_stopping"] == "5"
     settings = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["settings"]
     used = settings["training"] | settings["model"]
     assert {name: str(used[name]) for name in chosen} == chosen
     assert {name: used[name] for name in given} == given
-    assert call(main, *options, "--resume").code == 0
+    # A longer run keeps what the shorter one was started with.
+    done = call(main, *options, "--max_steps", 8, "--resume")
+    assert done.code == 0 and line in done.errors, done.errors
+
+
+def test_a_folder_that_is_used_is_refused_before_the_corpus_is_read(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    done = call(main, "--train_file", "missing.jsonl", "--output_dir", tmp_path)
+    assert done.error.startswith(f"output_dir: {tmp_path} ")

@@ -115,7 +115,7 @@ class DataOptions(CorpusOptions):
 class TranslationOptions:
     """Which model to train, over which vocabulary."""
 
-    preset: str = _option("base", f"The model: {', '.join(PRESETS)}. A command without it chooses a recipe, too.")
+    preset: str = _option("base", f"The model: {', '.join(PRESETS)}. Without it the command chooses a recipe.")
     model: str | None = _option(
         None, "Start from this saved model folder, with its vocabulary, instead of from a preset."
     )

@@ -16,34 +16,43 @@ _SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of s
 _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
+_LONGEST = 256  # tokens of a pair that a batch has to hold: those that DataOptions leaves
 
 
-def choose_recipe(pairs: DatasetDict, max_steps: int | None = None) -> tuple[dict, str]:
+def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, str]:
     """Choose what to train on these pairs, and how, with the devices of this process group.
-
-    The same pairs and devices get the same recipe, so that a run can be resumed.
 
     Args:
         pairs: "train", and "validation" if there are any, as load_pairs returns them.
-        max_steps: the updates to train for, if that is decided.
+        given: options that are decided; the others are made to fit them.
 
     Returns:
-        The options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
+        The other options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
     """
-    state = PartialState()
+    state, given = PartialState(), given or {}
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
-    recipe, reason = _by_size(characters, has_gpu)
-    recipe["vocab_size"] = _vocabulary_size(characters)
-    recipe["tokens_per_batch"] = min(recipe["tokens_per_update"] // state.num_processes, 8192 if has_gpu else 4096)
-    if max_steps is not None:
-        recipe |= _shortened(recipe, max_steps)
+    usual, reason = _by_size(characters, has_gpu)
+    # A token has some four characters, so that no update sees more than a tenth of the corpus.
+    recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(_LONGEST, characters // 100))}
+    recipe |= {"vocab_size": _vocabulary_size(characters), **given}
+    # A little more than a process's share, or a small batch is left over in each update.
+    share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
+    recipe["tokens_per_batch"] = min(max(_LONGEST, share), 8192 if has_gpu else 4096)
+    if "warmup_steps" not in given:
+        recipe["warmup_steps"] = min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4))
+    # A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
+    # warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
+    shorter = min(1, recipe["warmup_steps"] / usual["warmup_steps"])
+    recipe["learning_rate_scale"] = round(usual["learning_rate_scale"] * shorter, 4)
     if "validation" in pairs:
         recipe["early_stopping"] = 5
     if _has_fast_bf16(state.device) and "ACCELERATE_MIXED_PRECISION" not in os.environ:
         recipe["mixed_precision"] = "bf16"
-    devices = f"{state.num_processes} {'GPU' if has_gpu else 'CPU'} process{'es'[: 2 * (state.num_processes > 1)]}"
-    return recipe, f"{len(pairs['train'])} pairs of {characters / 1e6:.1f} million characters, {devices}: {reason}"
+    facts = (
+        f"{len(pairs['train'])} pairs, {characters} characters, {state.device.type}, processes: {state.num_processes}"
+    )
+    return {name: value for name, value in recipe.items() if name not in given}, f"{facts}: {reason}"
 
 
 def _characters(pairs: Dataset) -> int:
@@ -52,7 +61,7 @@ def _characters(pairs: Dataset) -> int:
 
 
 def _vocabulary_size(characters: int) -> int:
-    """10000 for Multi30k, as Wu et al. and RESULTS.md have it, and for IWSLT, the paper's 37000 (5.1) for WMT."""
+    """10000 for Multi30k, as Wu et al. and RESULTS.md have it, some more for IWSLT, the paper's 37000 (5.1) for WMT."""
     root = math.sqrt(characters)
     return round(max(300, min(5 * root, 10_000), min(2 * root, 37_000)))
 
@@ -66,17 +75,6 @@ def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
     if characters < _LARGE:
         return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "with less dropout the model would overfit"
     return {**_BASE, "max_steps": 100_000}, "as in the paper"
-
-
-def _shortened(recipe: dict, max_steps: int) -> dict:
-    """A run of so many updates, whose learning rate rises for at most a quarter of them, and to a lower peak.
-
-    A peak that is high and early leaves a post-LN model where it never learns to read the source: the peak falls with
-    the root of the warm-up, as the examples' toy corpora need it.
-    """
-    warmup = min(recipe["warmup_steps"], max(1, max_steps // 4))
-    scale = round(recipe["learning_rate_scale"] * warmup / recipe["warmup_steps"], 4)
-    return {"max_steps": max_steps, "warmup_steps": warmup, "learning_rate_scale": scale}
 
 
 def _has_fast_bf16(device: torch.device) -> bool:

@@ -13,11 +13,16 @@ _FILE = "run.json"
 _NOT_GIVEN = "the default"
 
 
-def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
-    """Raise ValueError unless the run in this folder was started with the same settings."""
+def started_with(run: Path) -> dict:
+    """The settings of the run in this folder; ValueError if there is none."""
     if not (run / _FILE).is_file():
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
-    before = read_json(run / _FILE)
+    return read_json(run / _FILE)
+
+
+def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
+    """Raise ValueError unless the run in this folder was started with the same settings."""
+    before = started_with(run)
     for part, values in settings.items():
         # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
         saved = before.get(part)
