@@ -46,14 +46,14 @@ def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> 
     On a CPU the mask is drawn faster, and the sum takes no pass of its own (benchmarks/cpu.py --parts dropout
     residual).
     """
-    if not (0 < p < 1 and x.device.type == "cpu"):
+    if 0 < p < 1 and x.device.type == "cpu":
+        level = max(1, min(round(p * 2**15), 2**15 - 1))  # p as a multiple of 2^-15
+        scale = 1 / (1 - level / 2**15)
+        if not torch.compiler.is_compiling():
+            return Dropout.apply(x, level, scale, residual)
+        dropped = x * compiled_keep_mask(x.detach(), level).to(x.dtype) * scale
+    else:
         dropped = nn.functional.dropout(x, p)
-        return dropped if residual is None else residual + dropped
-    level = max(1, min(round(p * 2**15), 2**15 - 1))  # p as a multiple of 2^-15
-    scale = 1 / (1 - level / 2**15)
-    if not torch.compiler.is_compiling():
-        return Dropout.apply(x, level, scale, residual)
-    dropped = x * compiled_keep_mask(x.detach(), level).to(x.dtype) * scale
     return dropped if residual is None else residual + dropped
 
 

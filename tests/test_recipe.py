@@ -71,6 +71,12 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
 
 
+def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
+    assert "vocab_size" in choose(4_000_000, "cpu")
+    assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved")
+    assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved", vocab_size=300)
+
+
 @pytest.mark.usefixtures("own_cache")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     files = write_toy_corpus(tmp_path, train=100, validation=4)

@@ -66,8 +66,6 @@ def _recipe(data: DataOptions, run: str, given: dict) -> dict:
     chosen, reason = choose_recipe(pairs, given)
     for part in ("training", "model"):
         chosen |= {name: value for name, value in before.get(part, {}).items() if name in chosen}
-    if "tokenizer" in given:
-        del chosen["vocab_size"]
     if state.is_main_process:
         inform(f"{reason}\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}")
     return chosen

@@ -35,7 +35,9 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
     usual, reason = _by_size(characters, has_gpu)
     # A token has some four characters, so that no update sees more than a tenth of the corpus.
     recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(_LONGEST, characters // 100))}
-    recipe |= {"vocab_size": _vocabulary_size(characters), **given}
+    if "tokenizer" not in given:
+        recipe["vocab_size"] = _vocabulary_size(characters)
+    recipe |= given
     # A little more than a process's share, or a small batch is left over in each update.
     share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
     recipe["tokens_per_batch"] = min(max(_LONGEST, share), 8192 if has_gpu else 4096)
