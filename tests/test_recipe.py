@@ -13,7 +13,7 @@ from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
 from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.training.recipe import choose_recipe
+from modeling_vanilla.training.recipe import CHOSEN, choose_recipe
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
 
@@ -45,6 +45,7 @@ def choose(monkeypatch):
 )
 def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
     recipe = choose(characters, device)
+    assert recipe.keys() < CHOSEN
     assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
     d_model = VanillaConfig.preset(preset).d_model
@@ -69,6 +70,7 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
     assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
     assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
+    assert choose(4_000_000, "cpu", max_target_tokens=5000)["tokens_per_batch"] == 5000
 
 
 def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
@@ -95,7 +97,9 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     assert {name: used[name] for name in given} == given
     # A longer run keeps what the shorter one was started with.
     done = call(main, *options, "--max_steps", 8, "--resume")
-    assert done.code == 0 and line in done.errors, done.errors
+    assert done.code == 0, done.errors
+    resumed = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["settings"]
+    assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
 
 
 def test_a_folder_that_is_used_is_refused_before_the_corpus_is_read(tmp_path):

@@ -7,8 +7,8 @@ The data are JSON lines {"en": "...", "de": "..."}, .tsv or .csv (--train_file),
         --output_dir runs/mine
 
 Model, vocabulary, updates and learning rate are then chosen from the corpus and the machine, and printed; what you give
-is as you give it. With --preset, whichever, or --model everything else is the paper's: the defaults below. On several
-GPUs:
+is as you give it. With --preset, whichever, or --model everything else is that of the paper's base model: the defaults
+below. On several GPUs:
 
     accelerate launch -m modeling_vanilla train --preset base --train_file train.jsonl --output_dir runs/mine
 
@@ -27,7 +27,7 @@ from ..io import check_unused
 from ..progress import inform
 from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from ..training.reading import load_pairs
-from ..training.recipe import choose_recipe
+from ..training.recipe import CHOSEN, choose_recipe
 from ..training.resume import started_with
 from ..training.translation import process_group
 from .parser import CommandParser, run_command
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def train(options: Namespace) -> None:
         given = parser.given(arguments)
+        if {"preset", "model"} <= given.keys():
+            raise ValueError(f"preset {options.preset}: model {options.model} has its own")
         options.preset = options.preset or TranslationOptions.preset
         data, training, translation, model = parser.parse_dict(vars(options), allow_extra_keys=True)
         if not given.keys() & {"preset", "model"}:
@@ -55,17 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _recipe(data: DataOptions, run: str, given: dict) -> dict:
     """The options that the recipe for these data has in place of the paper's, and a line that says so.
 
-    A run that is resumed keeps those that it was started with.
+    A run that is resumed keeps those that it was started with, and nothing is chosen.
     """
+    if given.get("resume"):
+        settings = started_with(Path(run))
+        return {name: settings[part][name] for part in ("training", "model") for name in CHOSEN & settings[part].keys()}
+    check_unused("output_dir", Path(run))
     state = process_group()
-    before = started_with(Path(run)) if given.get("resume") else {}
-    if not before:
-        check_unused("output_dir", Path(run))
     with state.main_process_first():
         pairs = load_pairs(data)
     chosen, reason = choose_recipe(pairs, given)
-    for part in ("training", "model"):
-        chosen |= {name: value for name, value in before.get(part, {}).items() if name in chosen}
     if state.is_main_process:
         inform(f"{reason}\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}")
     return chosen

@@ -12,11 +12,15 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 
+from .options import DataOptions
+
 _SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of short sentences
 _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
-_LONGEST = 256  # tokens of a pair that a batch has to hold: those that DataOptions leaves
+
+CHOSEN = {"preset", "dropout", "vocab_size", "max_steps", "tokens_per_update", "tokens_per_batch", "warmup_steps"}
+CHOSEN |= {"learning_rate_scale", "early_stopping", "mixed_precision"}
 
 
 def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, str]:
@@ -27,20 +31,22 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
         given: options that are decided; the others are made to fit them.
 
     Returns:
-        The other options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
+        The other options of CHOSEN, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in
+        a line.
     """
     state, given = PartialState(), given or {}
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
     usual, reason = _by_size(characters, has_gpu)
+    longest = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
     # A token has some four characters, so that no update sees more than a tenth of the corpus.
-    recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(_LONGEST, characters // 100))}
+    recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(longest, characters // 100))}
     if "tokenizer" not in given:
         recipe["vocab_size"] = _vocabulary_size(characters)
     recipe |= given
     # A little more than a process's share, or a small batch is left over in each update.
     share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
-    recipe["tokens_per_batch"] = min(max(_LONGEST, share), 8192 if has_gpu else 4096)
+    recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
     if "warmup_steps" not in given:
         recipe["warmup_steps"] = min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4))
     # A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter

@@ -14,10 +14,14 @@ _NOT_GIVEN = "the default"
 
 
 def started_with(run: Path) -> dict:
-    """The settings of the run in this folder; ValueError if there is none."""
+    """The settings of the run in this folder: "data", "training" and "model"; ValueError if there are none."""
     if not (run / _FILE).is_file():
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
-    return read_json(run / _FILE)
+    settings = read_json(run / _FILE)
+    for part in ("data", "training", "model"):
+        if not isinstance(settings.get(part), dict):
+            raise ValueError(f"resume: {run / _FILE} lacks the settings of {part}")
+    return settings
 
 
 def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
@@ -25,9 +29,7 @@ def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
     before = started_with(run)
     for part, values in settings.items():
         # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
-        saved = before.get(part)
-        if not isinstance(saved, dict):
-            raise ValueError(f"resume: {run / _FILE} lacks the settings of {part}")
+        saved = before[part]
         for name in {**saved, **values} if part == "model" else values:
             was, now = saved.get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
             if was != now and name not in MAY_CHANGE_ON_RESUME:
