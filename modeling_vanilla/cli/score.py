@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..inference import score_pairs, word_alignments
+from ..inference.batching import TOKENS_PER_BATCH
 from ..inference.scoring import PairScore
 from ..progress import inform
 from .parser import CommandParser, run_command
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
     add("--target", type=Path, metavar="FILE", required=True, help="their translations, line by line")
     add("--output", type=Path, metavar="FILE", help="written when all is scored (default: stdout)")
-    add("--tokens_per_batch", type=int, default=4096, help="tokens of a batch on either side, with padding")
+    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, help="tokens of a batch on either side, with padding")
     run_command(parser, score, arguments)
 
 

@@ -48,6 +48,7 @@ from transformers.utils import logging
 
 from ..inference import load_translator, split_long
 from ..inference.alignment import Links, align_pieces, pharaoh
+from ..inference.batching import TOKENS_PER_BATCH
 from ..inference.translation import Hypothesis, join_nbest, read_terms, translate_pieces, translate_pieces_nbest
 from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, default=MAX_SOURCE_TOKENS, help="longer sources are translated in pieces")
-    add("--tokens_per_batch", type=int, default=4096, help="source tokens of a batch with padding, times the beams")
+    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, help="source tokens of a batch, times the beams")
     add("--compile", action="store_true", help="compile the decoding step: slow to start, then faster")
     run_command(parser, run, arguments)
 
@@ -171,7 +172,7 @@ def search(
     if options.nbest is None and not options.json:
         found = translate_pieces(model, tokenizer, lines, **shared)
         return [[[Hypothesis(text, 0.0)] for text in line] for line in found]
-    return translate_pieces_nbest(model, tokenizer, lines, options.nbest or 1, **shared)
+    return translate_pieces_nbest(model, tokenizer, lines, 1 if options.nbest is None else options.nbest, **shared)
 
 
 def write(lines: Iterable[bytes], stream: BinaryIO, path: Path | None) -> None:

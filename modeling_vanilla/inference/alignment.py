@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .batching import check_pairs, pair_batches, regroup
+from .batching import TOKENS_PER_BATCH, check_pairs, pair_batches, regroup
 
 Links = list[tuple[int, int]]
 
@@ -19,7 +19,7 @@ def word_alignments(
     sources: Sequence[str],
     targets: Sequence[str],
     layer: int = 0,
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     show_progress: bool = False,
 ) -> list[Links]:
     """Align the words of each target with those of its source, words being what white space separates.
@@ -91,7 +91,7 @@ def align_pieces(
     pieces: Sequence[Sequence[str]],
     targets: Sequence[Sequence[str]],
     layer: int = 0,
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
 ) -> list[Links]:
     """As `word_alignments`, of texts that were translated in pieces.
 

@@ -7,6 +7,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import progress_bar
 
+TOKENS_PER_BATCH = 4096  # by default, with padding
+
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
     """Batches of row numbers, sorted by length: the longest rows first.

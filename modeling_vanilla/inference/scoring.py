@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..splitting_vanilla import token_ids
-from .batching import check_pairs, pair_batches
+from .batching import TOKENS_PER_BATCH, check_pairs, pair_batches
 
 
 class PairScore(NamedTuple):
@@ -29,7 +29,7 @@ def score_pairs(
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
     targets: Sequence[str],
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     show_progress: bool = False,
 ) -> list[PairScore]:
     """log P(target | source) of given pairs, without label smoothing. An empty text is scored as EOS alone.

@@ -15,7 +15,7 @@ from ..io import read_lines
 from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
 from ..terminology_vanilla import Terminology, target_ids
-from .batching import batches_by_length, regroup
+from .batching import TOKENS_PER_BATCH, batches_by_length, regroup
 
 
 class Hypothesis(NamedTuple):
@@ -34,7 +34,7 @@ def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
@@ -76,7 +76,7 @@ def translate_nbest(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
     nbest: int,
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     max_source_tokens: int = MAX_SOURCE_TOKENS,
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
@@ -120,7 +120,7 @@ def translate_pieces(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pieces: Sequence[Sequence[str]],
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     show_progress: bool = False,
     terms: Terminology | None = None,
     prefixes: Sequence[str] | None = None,
@@ -142,7 +142,7 @@ def translate_pieces_nbest(
     tokenizer: PreTrainedTokenizerBase,
     pieces: Sequence[Sequence[str]],
     nbest: int,
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     show_progress: bool = False,
     terms: Terminology | None = None,
     prefixes: Sequence[str] | None = None,

@@ -45,7 +45,7 @@ def translate_together(
     model,
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
-    tokens_per_batch: int = 4096,
+    tokens_per_batch: int,
     show_progress: bool = False,
 ) -> list[str]:
     """Translate `sources` as `translate` does; each process translates its share, and gets all translations.
