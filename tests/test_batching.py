@@ -92,14 +92,14 @@ def test_removed_training_pairs_are_counted_and_named():
         "6: source of 6 tokens, target of 7 tokens",
         "7: empty source, empty target",
     ]
-    assert removed == {"empty": 4, "too_long": 3, "examples": [f"train line {example}" for example in examples]}
+    assert removed == {"empty": 4, "too_long": 3, "examples": [f"train pair {example}" for example in examples]}
 
 
 def test_no_training_pair_is_removed_or_all_are():
     pairs = dataset(("a b", "c"), ("a", "d"))
     tokenized, removed = batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
     assert (len(tokenized), removed) == (2, {"empty": 0, "too_long": 0, "examples": []})
-    message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train line 1:"
+    message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train pair 1:"
     with pytest.raises(ValueError, match=message):
         batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
 
@@ -159,7 +159,9 @@ def test_batches_depend_on_seed_and_epoch_alone():
 
 
 def test_a_pair_beyond_the_limit_is_named():
-    with pytest.raises(ValueError, match=r"^tokens_per_batch: 80 cannot hold pair 2 of 4 source and 90 target tokens$"):
+    with pytest.raises(
+        ValueError, match=r"^tokens_per_batch: 80 cannot hold pair 2, of those kept, of 4 source and 90 target tokens$"
+    ):
         epoch_batches(np.array([3, 4, 5]), np.array([3, 90, 5]), 80, seed=0, epoch=0)
     assert [b.tolist() for b in epoch_batches(np.array([80]), np.array([80]), 80, seed=0, epoch=0)] == [[0]]
 

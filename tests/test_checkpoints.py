@@ -49,7 +49,7 @@ def take_step(model, optimizer):
 
 def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained, tokenizer):
     progress = {"step": 2, "epoch": 0, "losses": [2.5, 2.25]}
-    folder = save_checkpoint(tmp_path, *trained, tokenizer, progress)
+    folder = save_checkpoint(tmp_path, *trained, tokenizer, progress, scheduled=True)
     assert folder == tmp_path / "checkpoint-2"
     assert load_progress(folder) == progress
     files = {name: content for name, content in tree(folder).items() if content is not None}
@@ -63,7 +63,7 @@ def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained
 def test_weights_and_moments_survive(tmp_path, trained, tokenizer, make_model):
     """One more step from the checkpoint is one more step of the run, to the bit."""
     accelerator, model, optimizer = trained
-    folder = save_checkpoint(tmp_path, accelerator, model, optimizer, tokenizer, {"step": 2})
+    folder = save_checkpoint(tmp_path, accelerator, model, optimizer, tokenizer, {"step": 2}, scheduled=True)
     take_step(model, optimizer)
 
     other = type(model).from_pretrained(folder).train()
@@ -82,7 +82,7 @@ def test_weights_and_moments_survive(tmp_path, trained, tokenizer, make_model):
 
 @pytest.mark.parametrize("writer", ["save_model", "save_file", "write_json"])
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, monkeypatch, writer):
-    save_checkpoint(tmp_path, *trained, tokenizer, {"step": 1})
+    save_checkpoint(tmp_path, *trained, tokenizer, {"step": 1}, scheduled=True)
     before = tree(tmp_path)
 
     def full(*arguments, **keywords):
@@ -91,7 +91,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, 
     monkeypatch.setattr(checkpoints, writer, full)
     for step in (2, 1):  # a new one, and one that would replace the old
         with pytest.raises(OSError, match=rf"checkpoint-{step}: cannot be written.*No space left"):
-            save_checkpoint(tmp_path, *trained, tokenizer, {"step": step})
+            save_checkpoint(tmp_path, *trained, tokenizer, {"step": step}, scheduled=True)
         assert tree(tmp_path) == before
 
 
@@ -124,7 +124,7 @@ def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, nam
 
 
 def test_the_digests_are_those_of_sha256sum(tmp_path, trained, tokenizer):
-    folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": 2})
+    folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": 2}, scheduled=True)
     done = subprocess.run(
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
     )

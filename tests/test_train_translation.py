@@ -197,10 +197,13 @@ def other_vocabulary(tmp_path_factory):
 def test_a_saved_model_and_tokenizer_must_fit(files, other_vocabulary, tmp_path):
     tokenizer, model = other_vocabulary / "tokenizer", other_vocabulary / "model"
     options = {**files, **SHORT, "output_dir": tmp_path / "run"}
-    for own in ({"model": model}, {**MODEL, "vocab_size": 304}):
-        complaint = refused({**options, "tokenizer": tokenizer, **own})
-        assert f"vocabulary: the tokenizer {tokenizer} has 264 tokens, the model" in complaint
-        assert "has 304" in complaint
+    complaint = refused({**options, "tokenizer": tokenizer, **MODEL, "vocab_size": 304})
+    assert f"vocabulary: the tokenizer {tokenizer} has 264 tokens, the model" in complaint
+    assert "has 304" in complaint
+    assert f"tokenizer {tokenizer}: model {model} has its own" in refused(
+        {**options, "model": model, "tokenizer": tokenizer}
+    )
+    assert f"preset tiny: model {model} has its own" in refused({**options, "model": model, "preset": "tiny"})
     assert "d_model cannot be changed" in refused({**options, "model": model, "d_model": 32})
     assert not (tmp_path / "run").exists()
 

@@ -88,7 +88,7 @@ def tokenize_training_pairs(
 
     Returns:
         The remaining rows of tokenize_pairs, in order, and a report of the others: {"empty": 3, "too_long": 12,
-        "examples": ["train line 17: source of 312 tokens", ...]}, with at most five examples. A pair with an empty side
+        "examples": ["train pair 17: source of 312 tokens", ...]}, with at most five examples. A pair with an empty side
         counts as empty, even if its other side is too long.
 
     Raises:
@@ -107,7 +107,7 @@ def tokenize_training_pairs(
     def describe(row: int) -> str:
         faults = [f"empty {side}" for side in limits if empty[side][row]]
         faults = faults or [f"{side} of {lengths[side][row]} tokens" for side in limits if too_long[side][row]]
-        return f"{pairs.split or 'train'} line {row + 1}: {', '.join(faults)}"
+        return f"{pairs.split or 'train'} pair {row + 1}: {', '.join(faults)}"
 
     report: dict = {
         "empty": int(any_empty.sum()),
@@ -178,8 +178,8 @@ def epoch_batches(
     if longest.max(initial=0) > tokens_per_batch:
         row = int(longest.argmax())
         raise ValueError(
-            f"tokens_per_batch: {tokens_per_batch} cannot hold pair {row + 1} of {sources[row]} source and "
-            f"{targets[row]} target tokens"
+            f"tokens_per_batch: {tokens_per_batch} cannot hold pair {row + 1}, of those kept, of {sources[row]} source "
+            f"and {targets[row]} target tokens"
         )
     rng = np.random.default_rng([seed, epoch])
     _, source_rank = np.unique(sources, return_inverse=True)

@@ -52,7 +52,7 @@ def save_checkpoint(
     optimizer,
     tokenizer: PreTrainedTokenizerBase,
     progress: dict,
-    scheduled: bool = True,
+    scheduled: bool,
 ) -> Path:
     """Write a model folder that from_pretrained loads, with all that resuming needs: moments, progress and digests.
 

@@ -42,8 +42,8 @@ _BROKEN_CHARACTERS = "\ufffd\ufeff"
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3\u0178|\u00e2\u20ac")
 _MISREAD_LEADS = set("\u00c2\u00c3\u00e2")
-# Scripts that one language mixes.
 _SCRIPTS: dict[str, int] = {}  # the number of each, in the order in which they were met
+# Scripts that one language mixes.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
 
 

@@ -11,6 +11,9 @@ from accelerate.utils import DistributedType, find_executable_batch_size
 
 from .batching import epoch_batches
 
+_KERNELS = "64"  # an update of one layout of the model needs about 50
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
 
 def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.ndarray], tokens_per_batch: int) -> int:
     """The largest tokens_per_batch, from the given one downwards, with which a training step fits in memory everywhere.
@@ -80,7 +83,3 @@ def bound_kernel_caches() -> None:
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and torch's in front of it
         os.environ.setdefault(name, _KERNELS)
-
-
-_KERNELS = "64"  # an update of one layout of the model needs about 50
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h

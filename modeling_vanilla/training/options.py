@@ -17,7 +17,7 @@ from .metrics import TOKENIZE, check_tokenize
 
 SPLITS = ("train", "validation", "test")
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
-_ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?(?:\.gz)?$")  # train.en, train.tok.en.gz
+_ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
 _TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+(?:\.gz)?$")  # train.en-de.tsv
 
 
@@ -88,7 +88,7 @@ class CorpusOptions:
         found: dict[tuple[str, str], str] = {}
         for split in SPLITS:
             file, *sides = (getattr(self, f"{split}_{part}") for part in ("file", "source", "target"))
-            matches = [_ONE_LANGUAGE.search(Path(side).name) for side in sides if side]
+            matches = [_ONE_LANGUAGE.search(Path(side).name.removesuffix(".gz")) for side in sides if side]
             if file:
                 matches = [_TWO_LANGUAGES.search(Path(file).name)]
             languages = [language for match in matches if match for language in match.groups()]
@@ -131,10 +131,13 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
         overrides: fields of VanillaConfig that replace the preset's.
 
     Raises:
-        ValueError: as VanillaConfig.preset does, for a model folder that does not exist, or one with overrides.
+        ValueError: as VanillaConfig.preset does, for a model folder that does not exist, or one with overrides or
+            another tokenizer.
     """
     if options.model is None:
         VanillaConfig.preset(options.preset, **overrides)
+    elif options.tokenizer is not None:
+        raise ValueError(f"tokenizer {options.tokenizer}: model {options.model} has its own")
     elif overrides:
         raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
     elif not (Path(options.model) / "config.json").is_file():
@@ -257,9 +260,10 @@ class TrainingOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {value}")
-        for name in ("seed", "data_workers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.data_workers < 0:
+            raise ValueError(f"data_workers must be at least 0, not {self.data_workers}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be from 0 to 4294967295, not {self.seed}")
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"

@@ -39,6 +39,7 @@ from .options import TrainingOptions
 from .validation import validate
 
 logger = logging.getLogger(__name__)
+_NAMED_ROWS = 5
 
 
 @dataclass
@@ -142,7 +143,12 @@ def train(
     compiled = torch.compile(model, dynamic=True) if options.compile else model
     updates = _updates(training_data, tokenizer, options, progress, accelerator)
     save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
-    stop, received = partial(_stop, progress, options), list[int]()
+    stop, received = partial(_stop, progress, options), [0]
+
+    def signalled() -> int:
+        """The number of the signal that a process has received, or 0."""
+        return _agree(accelerator, received[-1])
+
     accelerator.init_trackers("tensorboard")
     saved_step, saved_time = progress.step, time.monotonic()
     with (
@@ -157,16 +163,18 @@ def train(
     ):
         while True:
             finished = _finished(accelerator, progress, options)
-            interrupted = _agree(accelerator, received[0] if received else 0)
             validation_due = validation_pairs is not None and _validation_due(progress, options, finished)
-            if progress.step > saved_step and save(finished or validation_due or interrupted > 0, saved_time):
+            needed = finished or validation_due or signalled() > 0
+            if progress.step > saved_step and save(needed, saved_time):
                 saved_step, saved_time = progress.step, time.monotonic()
-            if interrupted:
+            if progress.step == saved_step and signalled():
                 break
             if validation_due:
                 with on_signal(stop):  # at once, as all is saved
                     _validate(accelerator, model, tokenizer, validation_pairs, progress, options)
                 finished = _finished(accelerator, progress, options)  # early stopping
+                if finished:
+                    save(True, saved_time)  # once more: a longer run has to know what the best model scored
             if finished:
                 break
             start = time.monotonic()
@@ -177,8 +185,8 @@ def train(
             _report(accelerator, bar, progress, options, {"loss": loss, "gradient_norm": norm, "learning_rate": rate})
     for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
         tracker.finish()
-    if interrupted:
-        stop(interrupted)
+    if signum := signalled():
+        stop(signum)
     return _average(accelerator, model, progress, options), progress
 
 
@@ -312,13 +320,10 @@ def _divergence(step: int, loss: float, norm: float, losses: list, update: Updat
     named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
     what = f"gradient norm of step {step} is {norm}" if math.isfinite(loss) else f"loss of step {step} is {loss}"
     return (
-        f"the {what}, in {len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named}). Post-LN is "
-        f"sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower learning_rate_scale "
+        f"the {what}, in {len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named} of those kept). "
+        f"Post-LN is sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower learning_rate_scale "
         f"({options.learning_rate_scale}) or set max_grad_norm ({options.max_grad_norm})"
     )
-
-
-_NAMED_ROWS = 5
 
 
 def _report(accelerator: Accelerator, bar, progress: Progress, options: TrainingOptions, figures: dict) -> None:

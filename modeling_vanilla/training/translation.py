@@ -3,7 +3,6 @@
 import json
 import logging
 import platform
-import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from importlib.metadata import version
@@ -112,11 +111,9 @@ def _train_translation(
     state.wait_for_everyone()
 
     progress = None if checkpoint is None else Progress(**load_progress(checkpoint))
-    start = time.monotonic()
     model, progress = train(model, tokenizer, training_data, pairs.get("validation"), training, progress)
     facts = {
         **_training_results(model, training_data, training, progress),
-        "total_seconds": round(time.monotonic() - start, 1),
         "vocabulary": len(tokenizer),
         "removed": removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
@@ -126,7 +123,9 @@ def _train_translation(
     if state.is_main_process:
         _write_model(run, model, tokenizer, results)
     if "test" in pairs:  # the model is safe by now, whatever happens in the test
-        results = {**_test_scores(model, tokenizer, pairs["test"], training), **facts}
+        tokens_per_batch = progress.tokens_per_batch or training.tokens_per_batch
+        scores = _test_scores(model, tokenizer, pairs["test"], tokens_per_batch, training.bleu_tokenize)
+        results = {**scores, **facts}
         if state.is_main_process:
             write_model_card(run / "model", model.config, results)
     if state.is_main_process:
@@ -201,10 +200,10 @@ def _tokenizer(
     start_folder: str | None, options: TranslationOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
     """The saved tokenizer, or one that the main process trains and gives to the others."""
-    if options.tokenizer is not None:
-        return load_vocabulary(Path(options.tokenizer))
     if start_folder is not None:
         return load_tokenizer(Path(start_folder))
+    if options.tokenizer is not None:
+        return load_vocabulary(Path(options.tokenizer))
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
         size = _vocabulary_size(options, overrides)
@@ -270,12 +269,12 @@ def summary(results: dict, run: str | Path) -> str:
     return json.dumps({**shown, **paths}, indent=1, ensure_ascii=False)
 
 
-def _test_scores(model: PreTrainedModel, tokenizer, test: Dataset, training: TrainingOptions) -> dict:
+def _test_scores(model: PreTrainedModel, tokenizer, test: Dataset, tokens_per_batch: int, bleu_tokenize: str) -> dict:
     """Scores on the test data, which nothing else reads."""
     precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
     with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
-        translations = translate_together(model, tokenizer, test["source"][:], show_progress=True)
-    scores = translation_scores(translations, test["target"][:], tokenize=training.bleu_tokenize)
+        translations = translate_together(model, tokenizer, test["source"][:], tokens_per_batch, show_progress=True)
+    scores = translation_scores(translations, test["target"][:], bleu_tokenize)
     return {**scores, "test_sentences": len(test)}
 
 
@@ -323,6 +322,6 @@ def _write_results(run: Path, model, results: dict, progress: Progress, training
     write_json(run / "results.json", results)
     rates = [
         learning_rate(step, model.config.d_model, training.warmup_steps, training.learning_rate_scale)
-        for step in np.arange(1, progress.step + 1).tolist()
+        for step in range(1, progress.step + 1)
     ]
     plot_run(progress.losses, rates, progress.validations, run / "loss.png")
