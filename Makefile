@@ -59,5 +59,5 @@ $(VENV)/torch: $(CONSTRAINTS)
 
 $(VENV)/train $(VENV)/test: $(VENV)/%: setup.py $(VENV)/torch
 	$(PIP) --editable ".[$*]"
-	du --summarize --human-readable $(VENV)
+	du -sh $(VENV)
 	touch $@

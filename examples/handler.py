@@ -1,4 +1,4 @@
-"""handler.py of a model on Hugging Face Inference Endpoints: put it beside the weights of the model's repository.
+"""handler.py of a model on Hugging Face Inference Endpoints: put it into the model's repository, beside the weights.
 
 A request is {"inputs": TEXT or [TEXT, ...], "parameters": {...}}, the parameters those of pipeline("translation"); the
 answer is [{"translation_text": TEXT}, ...].

@@ -196,7 +196,7 @@ def write_json(path: Path, value: dict) -> None:
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write files of these names to a folder, which is made if need be: all of them or, after an error, none."""
+    """Write files of these names to a folder, which is made if need be. None gets its name before all are written."""
     with new_parents(folder / "file"), ExitStack() as stack:
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
