@@ -1,6 +1,6 @@
 """A training that is killed at any moment, or runs into a full disk: what it leaves is whole and goes on the same.
 
-Every run here is examples/train_translation.py in a process of its own. They are forked from one that has done nothing
+Every run here is `vanilla train` in a process of its own. They are forked from one that has done nothing
 but import, so that a start costs next to nothing.
 """
 
@@ -26,6 +26,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
 from modeling_vanilla.io import locked, whole_folder
+from modeling_vanilla.training import trainer
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,
     list_checkpoints,
@@ -58,7 +59,7 @@ def train(arguments, cache, log, faults):
     datasets.config.HF_DATASETS_CACHE = str(cache)
     for fault in faults:
         sys.addaudithook(fault)
-    sys.argv = ["train_translation.py", *map(str, arguments)]
+    sys.argv = ["vanilla train", *map(str, arguments)]
     script.main()
 
 
@@ -322,6 +323,17 @@ def send(signals):
         os.kill(os.getpid(), number)
 
 
+def send_in_update(number):
+    """Send the signal at the beginning of the next update."""
+    take_step = trainer._take_step
+
+    def signalled(*arguments):
+        send([number])
+        return take_step(*arguments)
+
+    trainer._take_step = signalled
+
+
 SIGNALS = [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
 
 
@@ -329,7 +341,7 @@ SIGNALS = [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one i
 def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole, number):
     """Slurm, Kubernetes, a closed terminal, Ctrl-C."""
     run = runs.folder / f"signal-{number}"
-    code, lines = runs.finish(run, faults=(At("os.mkdir", "checkpoint-2.part", partial(send, [number])),))
+    code, lines = runs.finish(run, faults=(At("os.mkdir", "checkpoint-2.part", partial(send_in_update, number)),))
     assert code == 128 + number, lines
     name = signal.Signals(number).name
     assert (
@@ -341,9 +353,10 @@ def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole, number):
     assert_resumes(runs, run, whole)
 
 
-def test_a_signal_in_validation_ends_the_run_at_once(runs, whole):
-    run = runs.folder / "signal-validation"
-    code, lines = runs.finish(run, faults=(At("os.mkdir", "best.part", partial(send, [signal.SIGTERM])),))
+@pytest.mark.parametrize("written", ["checkpoint-6", "best"])
+def test_a_signal_at_the_last_checkpoint_or_in_validation_ends_the_run_at_once(runs, whole, written):
+    run = runs.folder / f"signal-{written}"
+    code, lines = runs.finish(run, faults=(At("os.mkdir", f"{written}.part", partial(send, [signal.SIGTERM])),))
     assert code == 143 and "stopped after update 6" in lines[-1], lines
     assert steps_of(run) == [4, 6] and not (run / "best").exists() and not list(run.rglob("*.part"))
     assert_resumes(runs, run, whole)
