@@ -40,7 +40,7 @@ def eager_attention(
     Returns:
         The output (B, T, H, V) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
-    # In 32 bits the softmax is more exact, and faster on a CPU.
+    # The softmax in 32 bits is more exact than in 16, and faster on a CPU.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
         weights = short_softmax(scores)

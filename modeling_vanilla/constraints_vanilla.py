@@ -38,6 +38,8 @@ def phrases_of(force_words_ids: list, sentences: int, eos: Sequence[int], vocab_
     if depth == 4 and len(force_words_ids) != sentences:
         raise ValueError(f"force_words_ids are of {len(force_words_ids)} sentences, the batch has {sentences}")
     alike = [[one if _depth(one) == 2 else [one] for one in force_words_ids]] if depth < 4 else force_words_ids
+    if not all(alternatives for of_sentence in alike for alternatives in of_sentence):
+        raise ValueError(f"force_words_ids has a phrase without alternatives: {force_words_ids!r:.60}")
     for phrase in (phrase for of_sentence in alike for alternatives in of_sentence for phrase in alternatives):
         if not isinstance(phrase, list) or not phrase:
             raise ValueError(f"force_words_ids has a phrase without tokens: {phrase!r:.60}")

@@ -60,7 +60,7 @@ def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str =
     penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in
     transformers.
     """
-    return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** alpha
+    return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** float(alpha)
 
 
 # Each beam holds a score for every token of the vocabulary: 150 MB for a sentence, at 1000 beams and 37000 tokens.
@@ -137,13 +137,16 @@ def check_generation_inputs(
     Raises:
         ValueError: for a tensor that has no meaning; it names the tensor and the value.
     """
-    if input_ids is not None:
-        _check_input_ids(config, input_ids)
+    for name, ids in {"input_ids": input_ids, "decoder_input_ids": decoder_input_ids}.items():
+        if ids is not None:
+            _check_ids(config, name, ids)
     sources = [input_ids, inputs_embeds, None if encoder_outputs is None else encoder_outputs[0]]
     shape = next((source.shape[:2] for source in sources if source is not None), None)
     if shape is None:
         return
     target = (shape[0], 1) if decoder_input_ids is None else decoder_input_ids.shape
+    if target[0] != shape[0]:
+        raise ValueError(f"decoder_input_ids are of {target[0]} sentences, the source of {shape[0]}")
     masks = {"attention_mask": (attention_mask, shape), "decoder_attention_mask": (decoder_attention_mask, target)}
     for name, (mask, shape) in masks.items():
         if mask is not None and mask.shape != shape:
@@ -153,13 +156,13 @@ def check_generation_inputs(
             )
 
 
-def _check_input_ids(config: VanillaConfig, input_ids: torch.Tensor) -> None:
-    if input_ids.dim() != 2 or not input_ids.numel():
-        raise ValueError(f"input_ids must be (sentences, tokens) and not empty, not of shape {tuple(input_ids.shape)}")
-    least, most = (int(bound) for bound in input_ids.aminmax())
+def _check_ids(config: VanillaConfig, name: str, ids: torch.Tensor) -> None:
+    if ids.dim() != 2 or not ids.numel():
+        raise ValueError(f"{name} must be (sentences, tokens) and not empty, not of shape {tuple(ids.shape)}")
+    least, most = (int(bound) for bound in ids.aminmax())
     if least < 0 or most >= config.vocab_size:
         raise ValueError(
-            f"input_ids must be from 0 to {config.vocab_size - 1}, as vocab_size is {config.vocab_size}; "
+            f"{name} must be from 0 to {config.vocab_size - 1}, as vocab_size is {config.vocab_size}; "
             f"{least if least < 0 else most} is not"
         )
 
@@ -236,6 +239,8 @@ class GnmtGenerationMixin(GenerationMixin):
             kwargs["compile_config"] = CompileConfig(dynamic=True, mode="default")
         check_search_settings(self.config, generation_config or self.generation_config, **kwargs)
         check_generation_inputs(self.config, **(kwargs if inputs is None else {**kwargs, "input_ids": inputs}))
+        if isinstance(kwargs.get("encoder_outputs"), tuple):  # transformers would take it for no source
+            kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         # Autocast caches the weights that it has converted, but not in inference mode: there it would convert them
         # again in every step. (GenerationMixin switches gradients off.)
         with torch.inference_mode(False):
@@ -259,6 +264,10 @@ class GnmtGenerationMixin(GenerationMixin):
             if name is not None and cached_file(name, GENERATION_CONFIG_NAME, **where, **_ONLY_IF_HERE):
                 raise ValueError(bad + "it cannot be read as JSON")
             self.generation_config = default_generation_config(self.config)
+
+    def create_masks_for_generate(self, *, attention_mask=None, **kwargs):
+        """The decoder makes its own mask, with the window; transformers' for a static cache would take its place."""
+        return attention_mask
 
     def _valid_auto_compile_criteria(self, model_kwargs, generation_config) -> bool:
         # transformers compiles with a static cache alone, where each step attends to all positions there may ever be.
@@ -365,8 +374,7 @@ class GnmtGenerationMixin(GenerationMixin):
         row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
         drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
         rows = torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device)
-        decoder = Decoder(self, config, logits_processor, model_kwargs)
-        decoder.repeated = len(decoder.inputs["encoder_outputs"][0]) == len(input_ids)
+        decoder = Decoder(self, config, logits_processor, model_kwargs, len(input_ids))
         decoder.reorder(rows)
         prompts = input_ids[rows].unflatten(0, (len(input_ids) // config.num_beams, -1))
         phrases = config.phrases
@@ -409,11 +417,8 @@ def generate(
     if not model.config.is_encoder_decoder:
         raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
     if max_extra_tokens is not None and kwargs.get("max_new_tokens", kwargs.get("max_length")) is None:
-        sources = [
-            inputs,
-            *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
-            *kwargs.get("encoder_outputs", ()),
-        ]
+        encoded = kwargs.get("encoder_outputs")
+        sources = [inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), encoded and encoded[0]]
         kwargs["max_new_tokens"] = next(one for one in sources if one is not None).shape[1] + max_extra_tokens
 
     def search(model, input_ids, generation_config, **others):
@@ -432,7 +437,7 @@ def length_limits(generation_config: GenerationConfig, input_ids: torch.Tensor, 
     mask = model_kwargs.get("attention_mask")
     if extra is None or mask is None:
         return longest
-    own = mask.sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
+    own = (mask != 0).sum(dim=-1).repeat_interleave(input_ids.shape[0] // mask.shape[0]) + extra + input_ids.shape[1]
     return torch.minimum(longest, own)
 
 
@@ -450,7 +455,7 @@ def _max_length_is_set(config: GenerationConfig) -> bool:
 def _expand_cross_attention_cache(output) -> None:
     """Repeat the keys and values that beams or samples of a sentence have shared: transformers returns one row each."""
     cache = getattr(output, "past_key_values", None)
-    if cache is None:
+    if cache is None or not cache.cross_attention_cache.layers:  # as of a model in ONNX, which has no use for one
         return
     rows, shared = (part.layers[0].keys.shape[0] for part in (cache.self_attention_cache, cache.cross_attention_cache))
     if rows != shared:
@@ -728,13 +733,15 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 class Decoder:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate. `repeated` says whether the model has its encoding once for
-    each row, as models of transformers do, rather than once for each sentence.
+    It also records each step for return_dict_in_generate.
+
+    Args:
+        rows: of the first step. A model of transformers has its encoding once for each of them, ours once a sentence.
     """
 
-    repeated = False
-
-    def __init__(self, model, config: GenerationConfig, logits_processor: LogitsProcessorList, model_kwargs: dict):
+    def __init__(
+        self, model, config: GenerationConfig, logits_processor: LogitsProcessorList, model_kwargs: dict, rows: int
+    ):
         self.model, self.config, self.logits_processor = model, config, logits_processor
         model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
         self.inputs = {
@@ -743,6 +750,7 @@ class Decoder:
             "output_attentions": config.output_attentions,
             "output_hidden_states": config.output_hidden_states,
         }
+        self.repeated = len(self.inputs["encoder_outputs"][0]) == rows
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,

@@ -128,7 +128,13 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: st
     """The token ids of each text, as tokenizer(text=texts) gives them, or tokenizer(text_target=texts).
 
     A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line (`make robust`).
+
+    Raises:
+        ValueError: for a text that is no string.
     """
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")
     for start in range(0, len(texts), 1000):
         yield from tokenizer(**{name: list(texts[start : start + 1000])}, verbose=False).input_ids
 

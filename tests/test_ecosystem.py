@@ -125,6 +125,20 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
     assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "merged"), merged, batch)
 
 
+@pytest.mark.parametrize("beams", (1, 3))
+def test_prompt_tuning_translates(model, batch, beams):
+    """What it generates is the best by its own logits: of one token, without beams that could differ."""
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(
+        copy.deepcopy(model), peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+    ).eval()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    start = torch.full((len(batch["input_ids"]), 1), model.config.decoder_start_token_id)
+    with torch.no_grad():
+        expected = adapted(**source, decoder_input_ids=start).logits[:, -1].argmax(dim=-1)
+    assert adapted.generate(**source, num_beams=beams, max_new_tokens=1)[:, -1].tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("training", (True, False))
 def test_an_adapted_output_projection_is_not_bypassed(model, batch, training):
     """The fused loss takes the weight of a plain projection; with an adapter it must call the module instead."""

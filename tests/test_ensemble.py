@@ -69,6 +69,16 @@ def test_logits_are_the_log_of_the_mean_probability(members):
     torch.testing.assert_close(logits.exp().sum(dim=-1), torch.ones(1, 3))
 
 
+def test_members_may_be_of_any_precision(members):
+    mixed = Ensemble([members[0], copy.deepcopy(members[1]).bfloat16()])
+    with torch.no_grad():
+        found, expected = (
+            ensemble(input_ids=torch.tensor(SOURCES[:1]), decoder_input_ids=torch.tensor([[BOS]])).logits
+            for ensemble in (mixed, Ensemble(members[:2]))
+        )
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0)
+
+
 def test_greedy_search_equals_averaging_step_by_step(members):
     for chosen in itertools.combinations(members, 2):
         output = Ensemble(chosen).generate(**batch_of(SOURCES), num_beams=1)

@@ -5,7 +5,7 @@ import torch
 from helpers import call, make_tokenizer, save_folder
 
 from modeling_vanilla.cli import export
-from modeling_vanilla.inference import translate
+from modeling_vanilla.inference import translate, translate_nbest
 
 np = pytest.importorskip("numpy")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -105,6 +105,10 @@ def test_the_exported_folder_translates_as_the_model_does(make_model, tmp_path):
         )
         assert len(set(expected)) > 5
         assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 99
+    for pair in ((exported, own_tokenizer), (model, tokenizer)):
+        assert (
+            translate_nbest(*pair, texts[:1], 2, num_beams=2)[0][0].text == translate(*pair, texts[:1], num_beams=2)[0]
+        )
     with pytest.raises(ValueError, match="compile: a OnnxModel cannot be compiled"):
         translate(exported, own_tokenizer, texts[:1], compile=True)
     (destination / DECODER).write_bytes(b"not a graph")

@@ -316,6 +316,8 @@ def test_padding_may_stand_on_the_left_and_the_mask_be_left_out(beams):
         model, inputs = random_model(seed), batch_of(random_sources(seed, (3, 6, 1)))
         expected = model.generate(**inputs, num_beams=beams).tolist()
         assert model.generate(inputs["input_ids"], num_beams=beams).tolist() == expected
+        floats = inputs["attention_mask"].float()  # as of PEFT's prompt tuning
+        assert model.generate(inputs["input_ids"], attention_mask=floats, num_beams=beams).tolist() == expected
         order = inputs["attention_mask"].argsort(dim=1, stable=True)
         left = {name: value.gather(1, order) for name, value in inputs.items()}
         assert left["attention_mask"][2, 0] == 0
@@ -327,7 +329,7 @@ def test_encoder_outputs_or_embeddings_in_place_of_the_source(beams):
     model, inputs = random_model(1), batch_of(random_sources(1))
     expected = model.generate(**inputs, num_beams=beams).tolist()
     encoded, embeddings = model.get_encoder()(**inputs), model.get_input_embeddings()(inputs.pop("input_ids"))
-    for source in ({"encoder_outputs": encoded}, {"inputs_embeds": embeddings}):
+    for source in ({"encoder_outputs": encoded}, {"encoder_outputs": (encoded[0],)}, {"inputs_embeds": embeddings}):
         assert model.generate(**source, **inputs, num_beams=beams).tolist() == expected
 
 
@@ -341,8 +343,7 @@ def test_the_cache_changes_nothing(beams, config):
         model, inputs = random_model(seed, decoder_layers=2, **config), batch_of(random_sources(seed, (1, 9, 4, 6)))
         expected = model.generate(**inputs, num_beams=beams, use_cache=False).tolist()
         assert model.generate(**inputs, num_beams=beams).tolist() == expected
-        if "attention_window" not in config:
-            assert model.generate(**inputs, num_beams=beams, cache_implementation="static").tolist() == expected
+        assert model.generate(**inputs, num_beams=beams, cache_implementation="static").tolist() == expected
 
 
 def test_sampling_follows_the_seed_and_the_distribution():
@@ -651,6 +652,9 @@ ODD_TENSORS = [
     ),
     ({"attention_mask": torch.full((1, 2), math.nan)}, "attention_mask must hold 1 for a token and 0 .*, not nan"),
     ({"attention_mask": torch.zeros(1, 2)}, "attention_mask has no token in row 0"),
+    ({"decoder_input_ids": torch.ones(3).long()}, "decoder_input_ids must be .* not of shape \\(3,\\)"),
+    ({"decoder_input_ids": torch.tensor([[1, 7]])}, "decoder_input_ids must be from 0 to 6, .*; 7 is not"),
+    ({"decoder_input_ids": torch.ones(3, 1).long()}, "decoder_input_ids are of 3 sentences, the source of 1"),
     (
         {"decoder_attention_mask": torch.ones(1, 2)},
         "decoder_attention_mask must be of shape \\(1, 1\\), .* not \\(1, 2\\)",

@@ -72,12 +72,23 @@ def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
         ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
         ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
         ({"nbest": 5}, "nbest must be from 1 to the number of beams, 4, not 5"),
+        ({"nbest": "3"}, "nbest must be from 1 to the number of beams, 4, not '3'"),
+        ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
+        ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
+        ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
     ],
 )
 def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, message):
     function = translate_nbest if "nbest" in translate_with else translate
     with pytest.raises(ValueError, match=f"^{message}$"):
         function(model, tokenizer, **{"sentences": ["a dog"], **translate_with})
+
+
+def test_no_translation_is_made_of_nothing(model, tokenizer):
+    """More beams than there are first tokens."""
+    beams = model.config.vocab_size + 20
+    (found,) = translate_nbest(model, tokenizer, ["a dog"], beams, num_beams=beams, max_new_tokens=1)
+    assert 1 < len(found) <= model.config.vocab_size and found[-1].score > -math.inf
 
 
 @pytest.mark.parametrize("function", [score_pairs, word_alignments])

@@ -77,7 +77,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
-                encoder_outputs=BaseModelOutput(encoding),
+                encoder_outputs=BaseModelOutput(encoding.to(member.dtype)),
                 past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
                 use_cache=past_key_values is not None,
             )

@@ -42,6 +42,8 @@ def load_translator(
             there or, like "meta", holds no values.
         PermissionError: for a file that may not be read.
     """
+    if isinstance(folders, str | Path):
+        raise ValueError(f"folders: a list of folders is needed, not one: {folders}")
     if device is None:
         device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     if str(device).startswith("meta"):

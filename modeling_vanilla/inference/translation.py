@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from .batching import TOKENS_PER_BATCH, batches_by_length, regroup
 
 class Hypothesis(NamedTuple):
     """A translation and its score, log P / ((5 + |Y|) / 6)^alpha (6.1), natural logarithm, |Y| counting EOS.
+
+    With length_penalty_type="length", as models of transformers have it, the score is log P / |Y|^alpha.
 
     tokens: EOS included. log_probs: of each token, given those before.
     """
@@ -127,6 +130,8 @@ def translate_pieces(
     **generate_kwargs,
 ) -> list[list[str]]:
     """The translation of each piece of each text; pieces as `split_long` gives them, else as `translate`."""
+    if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
+        raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
     sources = list(itertools.chain.from_iterable(pieces))
     translations = [""] * len(sources)
     for rows, output in _generate(
@@ -150,8 +155,8 @@ def translate_pieces_nbest(
 ) -> list[list[list[Hypothesis]]]:
     """The `nbest` best translations of each piece of each text, in all else as `translate_nbest`."""
     beams = _beams(model, generate_kwargs)
-    if not 1 <= nbest <= beams:
-        raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest}")
+    if nbest not in range(1, beams + 1):
+        raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest!r}")
     # The search of 6.1 keeps the scores of its tokens; another one has them in those of all tokens.
     scores = beams == 1 or not isinstance(model, GnmtGenerationMixin)
     generate_kwargs |= {"num_return_sequences": nbest, "return_dict_in_generate": True, "output_scores": scores}
@@ -162,7 +167,9 @@ def translate_pieces_nbest(
     ):
         found = list(_hypotheses(model, tokenizer, output, generate_kwargs))
         for number, row in enumerate(batch):
-            hypotheses[row] = found[number * nbest : (number + 1) * nbest]
+            of_row = found[number * nbest : (number + 1) * nbest]
+            # There may be fewer continuations than beams.
+            hypotheses[row] = [one for one in of_row if one.score > -math.inf] or of_row[:1]
     return regroup(hypotheses, pieces)
 
 
@@ -184,7 +191,8 @@ def _hypotheses(model: PreTrainedModel, tokenizer, output, generate_kwargs: dict
 def _penalty(model: PreTrainedModel, length: int, generate_kwargs: dict) -> float:
     settings = model.generation_config
     alpha = generate_kwargs.get("length_penalty", settings.length_penalty)
-    formula = generate_kwargs.get("length_penalty_type", getattr(settings, "length_penalty_type", None)) or "gnmt"
+    formula = generate_kwargs.get("length_penalty_type", getattr(settings, "length_penalty_type", None))
+    formula = formula or ("gnmt" if isinstance(model, GnmtGenerationMixin) else "length")
     return float(length_penalty(length, 1.0 if alpha is None else alpha, formula))
 
 
@@ -219,6 +227,8 @@ def _generate(
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     ids = list(token_ids(tokenizer, [sentences[row] for row in filled]))
     beams = _beams(model, generate_kwargs)
+    if terms and terms.targets and beams == 1:
+        raise ValueError("terms need num_beams of at least 2")
     with progress_bar(total=len(filled), unit=" sentences", disable=not show_progress) as bar:
         for batch in batches_by_length([len(row) * beams for row in ids], tokens_per_batch):
             inputs = tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt").to(model.device)

@@ -101,6 +101,8 @@ def translate(
     Returns:
         One translation for each sentence, in their order.
     """
+    if isinstance(sentences, str):
+        raise ValueError(f"a list of sentences is needed, not one: {sentences!r:.60}")
     translations = [""] * len(sentences)
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     by_length = defaultdict(list)

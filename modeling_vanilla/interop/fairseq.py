@@ -260,9 +260,7 @@ def _plain(group) -> dict:
 def _dictionary(file: Path, embedding: torch.Tensor | None) -> dict[str, int]:
     """Tokens and their numbers from a dictionary of fairseq's, one for each row of the embedding, if there is one.
 
-    They are spelled as FSMTTokenizer does.
-
-    subword-nmt marks where a word goes on ("@@"), FSMTTokenizer where it ends ("</w>").
+    They are spelled as FSMTTokenizer does, which marks where a word ends ("</w>"), subword-nmt where it goes on ("@@").
     """
     tokens = list(SPECIAL_TOKENS)
     for number, line in enumerate(read_lines(file), start=1):
