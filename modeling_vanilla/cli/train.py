@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = parser.given(arguments)
         if {"preset", "model"} <= given.keys():
             raise ValueError(f"preset {options.preset}: model {options.model} has its own")
-        options.preset = options.preset or TranslationOptions.preset
+        if options.preset is None:
+            options.preset = TranslationOptions.preset
         data, training, translation, model = parser.parse_dict(vars(options), allow_extra_keys=True)
         if not given.keys() & {"preset", "model"}:
             parser.set_defaults(**_recipe(data, training.output_dir, given))
