@@ -100,6 +100,9 @@ def translate(
 
     Returns:
         One translation for each sentence, in their order.
+
+    Raises:
+        ValueError: if sentences is a single string.
     """
     if isinstance(sentences, str):
         raise ValueError(f"a list of sentences is needed, not one: {sentences!r:.60}")
