@@ -98,6 +98,7 @@ TEXT = {"train_source": "a", "train_target": "b"}
         ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
         ({"train_source": "x.en/a", "train_target": "y.de/b"}, (None, None)),
         ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
+        ({"train_source": "train.gz.en", "train_target": "train.gz.de"}, ("en", "de")),
         ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
         ({"train_file": "a"}, ("en", "de")),
         ({"train_file": "a.tsv.gz"}, (None, None)),

@@ -175,6 +175,7 @@ POSITIONS, LIMITS = {"position_embedding_type": "learned"}, ("max_source_tokens"
         ({"resume": True}, "holds no run, as it has no run.json"),
         ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
         ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
+        ({"early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
         ({"colour": "red"}, "--colour"),
     ],
 )

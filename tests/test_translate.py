@@ -259,6 +259,7 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
         (["--output", "out", "--num_beams", "100000"], "num_beams must be at most 1000, not 100000"),
         (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
         (["--output", "out", "--device", "meta"], "device: meta holds no values to compute with"),
+        (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
         (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
         (["--json", "--interactive"], "--json cannot be combined with --interactive"),
         (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),

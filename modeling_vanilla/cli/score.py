@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def score(options: Namespace) -> None:
+    if options.alignment_layer and not options.alignments:
+        raise ValueError("--alignment_layer needs --alignments")
     sources = list(input_lines(options))
     targets = parallel_lines(options.target, sources)
     with closed_pipe(), output_streams(options) as (output, alignments):

@@ -83,7 +83,7 @@ def add_shared_options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
-    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of --alignments")
+    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     add("--bf16", action="store_true", help="compute in bfloat16")
     add_device(parser)
 
@@ -94,6 +94,8 @@ def run(options: Namespace) -> None:
             raise ValueError(f"--{name} cannot be combined with --interactive")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
+    if options.alignment_layer and not (options.alignments or options.json):
+        raise ValueError("--alignment_layer needs --alignments or --json")
     with closed_pipe():
         if options.interactive:
             translate_interactively(options)

@@ -88,6 +88,8 @@ def _train_translation(
     start_folder = options.model if checkpoint is None else str(checkpoint)
     with state.main_process_first():
         pairs = load_pairs(data)
+    if training.early_stopping is not None and "validation" not in pairs:
+        raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
     set_seed(training.seed)
     tokenizer = _tokenizer(start_folder, options, overrides, pairs["train"])
     model = _model(start_folder, options, overrides, tokenizer)

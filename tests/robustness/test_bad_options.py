@@ -135,6 +135,7 @@ USAGE = {
         "translate": "MODEL",
         "score": "MODEL",
         "score model": "--target",
+        "score model --input source.txt --target target.txt --alignment_layer 1": "--alignments",
         "average": "SRC",
         "average model": "DST",
         "convert": "--from",
