@@ -301,6 +301,11 @@ def with_a_command(folder: Path) -> None:
     (folder / "model.pt").write_bytes(pickle.dumps(Command()))
 
 
+def with_other_order(folder: Path) -> None:
+    file = folder / "dict.de.txt"
+    file.write_text("".join(f"{line}\n" for line in reversed(file.read_text().splitlines())))
+
+
 def with_more_tokens(folder: Path) -> None:
     for file in folder.glob("dict.*.txt"):
         file.write_text(file.read_text() + "more 1\n")
@@ -320,6 +325,7 @@ def with_more_tokens(folder: Path) -> None:
         (lambda folder: (folder / "dict.en.txt").write_text("a 1\na 2\n"), "/dict.en.txt", "a token is there twice"),
         (lambda folder: (folder / "bpecodes").unlink(), "", "no merges"),
         (lambda folder: (folder / "bpecodes").write_text("abc\n"), "/bpecodes", "not the merges of subword-nmt"),
+        (with_other_order, "", "dict.en.txt and dict.de.txt differ; a model of this package has one vocabulary"),
         (with_more_tokens, "/dict.en.txt", "has 22 tokens, the model 21"),
     ],
 )

@@ -104,11 +104,17 @@ def test_the_script_converts_a_folder_with_its_tokenizer(folder, tmp_path):
     assert tokenizer.eos_token_id == EOS
 
 
+def with_other_order(folder: Path) -> None:
+    vocabulary = {piece: number for number, piece in enumerate(reversed(PIECES))}
+    (folder / "vocab-tgt.json").write_text(json.dumps(vocabulary))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda folder: MarianConfig().save_pretrained(folder), ": model_type in config.json is 'marian', not 'fsmt'"),
         (lambda folder: (folder / "vocab-tgt.json").unlink(), "/vocab-tgt.json: cannot be read"),
+        (with_other_order, ": vocab-src.json and vocab-tgt.json differ; a model of this package has one vocabulary"),
     ],
 )
 def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, message):

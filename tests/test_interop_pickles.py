@@ -54,6 +54,7 @@ HOSTILE = {
     "cut off": with_settings()[:3000],
     "a long list": zipped(b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e."),
     "a compressed list of 4 * 10^7": zipped(b"\x80\x02](" + b"N" * 4 * 10**7 + b"e.", zipfile.ZIP_DEFLATED),
+    "a long list before an empty archive": b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e." + b"PK\5\6" + bytes(18),
     "a legacy storage of 8 GB": LEGACY.replace(SIZE, b"J" + (2**31 - 1).to_bytes(4, "little")),
     "a legacy storage of 4 TB": LEGACY.replace(SIZE, b"\x8a\x08" + (10**12).to_bytes(8, "little")),
     "a string longer than the file": zipped(b"\x80\x02X\xff\xff\xff\x7fabc."),

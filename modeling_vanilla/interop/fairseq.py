@@ -19,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import FSMTTokenizer
 
-from ..io import read_lines
+from ..io import one_line, read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .pickles import check_weights, load_pickle
 from .weights import build
@@ -67,7 +67,7 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
         _check_shared(settings, weights)
         model = build(fields, with_positions(fields, weights))
     except (ValueError, TypeError, ArithmeticError, StrictDataclassError) as error:
-        raise ValueError(f"{file}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{file}: {one_line(error)}") from error
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
     return model
 
@@ -80,7 +80,8 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
             says which language is the source.
 
     Raises:
-        ValueError: if a file is missing or not what it should be, or sacremoses is not installed.
+        ValueError: if a file is missing or not what it should be, the languages have different dictionaries, or
+            sacremoses is not installed.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     file = folder / "model.pt" if Path(path).is_dir() else Path(path)
@@ -93,6 +94,9 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         _dictionary(folder / f"dict.{language}.txt", checkpoint["model"].get(f"{stack}.embed_tokens.weight"))
         for language, stack in zip(languages, ("encoder", "decoder"), strict=True)
     ]
+    if dictionaries[0] != dictionaries[1]:
+        names = " and ".join(f"dict.{language}.txt" for language in languages)
+        raise ValueError(f"{folder}: {names} differ; a model of this package has one vocabulary (5.1)")
     with TemporaryDirectory() as part:
         files = [Path(part, name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
         for written, dictionary in zip(files, dictionaries, strict=False):

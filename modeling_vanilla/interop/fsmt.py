@@ -46,7 +46,7 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     """The tokenizer of an FSMT model, AutoTokenizer's, which here knows EOS by that name, too.
 
     Raises:
-        ValueError: if there is none, or sacremoses is not installed.
+        ValueError: if there is none, its languages have different vocabularies, or sacremoses is not installed.
     """
     if Path(path).is_dir():  # FSMTTokenizer does not say which of its files is bad
         for name in ("vocab-src.json", "vocab-tgt.json"):
@@ -58,5 +58,9 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         raise ValueError(f"{path}: no tokenizer could be loaded: {error}") from error
     if not isinstance(tokenizer, FSMTTokenizer):
         raise ValueError(f"{path}: its tokenizer is a {type(tokenizer).__name__}, not an FSMTTokenizer")
+    if tokenizer.decoder != {number: token for token, number in tokenizer.encoder.items()}:
+        raise ValueError(
+            f"{path}: vocab-src.json and vocab-tgt.json differ; a model of this package has one vocabulary (5.1)"
+        )
     tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     return tokenizer

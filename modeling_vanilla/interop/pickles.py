@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from ..io import one_line
+
 # A checkpoint of fairseq's largest models, optimizer included, takes some 10^5 operations.
 MAX_OPERATIONS = 400_000
 # Before 2020 torch.save wrote a row of pickles: magic number, protocol, system, the object, its storages.
@@ -39,15 +41,16 @@ def load_pickle(file: Path) -> object:
             "trust it, load it with fairseq and save its 'args' or 'cfg', as plain values, and its 'model' alone"
         ) from error
     except Exception as error:  # a damaged pickle makes torch raise almost anything
-        raise ValueError(f"{file}: cannot be read: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise ValueError(f"{file}: cannot be read: {one_line(error)}") from error
 
 
 def _check_size(file: Path) -> None:
     """Raise ValueError if reading the file would take more than its own size in memory, or too many operations."""
-    if not zipfile.is_zipfile(file):
-        with file.open("rb") as stream:
+    with file.open("rb") as stream:
+        if stream.read(4) != b"PK\x03\x04":  # by which torch.load goes, too
+            stream.seek(0)
             _count_operations(stream, _LEGACY_PICKLES)
-        return
+            return
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
