@@ -109,9 +109,9 @@ def test_gnmts_rule_chooses_among_the_hypotheses(tokenizer):
 
 
 def test_the_table_ends_where_it_was_said_to(make_model, tokenizer, tmp_path):
-    translator = exported(make_model(vocab_size=len(tokenizer)), tokenizer, tmp_path, positions=4)
+    translator = exported(make_model(vocab_size=len(tokenizer)), tokenizer, tmp_path, positions=1030)
     with pytest.raises(RuntimeError, match="position"):
-        translator.translate_batch([["a"] * 9])
+        translate(translator, tokenizer, ["house " * 1040], max_extra_tokens=-1040)
 
 
 # What cannot be exported
@@ -139,6 +139,12 @@ def test_what_ctranslate2_cannot_express_is_refused(make_model, tokenizer, tmp_p
 def test_bad_options_are_refused(make_model, tokenizer, tmp_path, option, value):
     with pytest.raises(ValueError, match=f"^{option} must be .*{value}"):
         to_ctranslate2(make_model(vocab_size=len(tokenizer)), tokenizer, tmp_path, **{option: value})
+
+
+def test_learned_positions_are_as_many_as_they_are(make_model, tokenizer, tmp_path):
+    learned = {"position_embedding_type": "learned", "max_position_embeddings": 24}
+    with pytest.raises(ValueError, match=r"^positions 1024: this model has learned 24$"):
+        to_ctranslate2(make_model(vocab_size=len(tokenizer), **learned), tokenizer, tmp_path, positions=1024)
 
 
 # The script

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("source", metavar="SRC", type=Path, help="a model folder")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
     parser.add_argument("--quantization", help="for ctranslate2: float32 (the default) or int8")
-    parser.add_argument("--positions", type=int, help="for ctranslate2: longest sequence in tokens (default: 1024)")
+    parser.add_argument("--positions", type=int, help="for ctranslate2: longest sequence, in tokens (default: 1024)")
     run_command(parser, export_folder, arguments)
 
 

@@ -21,7 +21,7 @@ from ..generation_vanilla import length_penalty as divisor
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 QUANTIZATIONS = ("float32", "int8")
-POSITIONS = 1024  # CTranslate2 cuts a source there, unless told otherwise
+POSITIONS = 1024
 MOST_POSITIONS = 2**20  # the table has d_model floats for each
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -41,7 +41,7 @@ def to_ctranslate2(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     quantization: str = "float32",
-    positions: int = POSITIONS,
+    positions: int | None = None,
 ) -> None:
     """Write a model and its tokenizer to an existing folder, for ctranslate2.Translator.
 
@@ -52,13 +52,17 @@ def to_ctranslate2(
     Args:
         folder: which the files are added to.
         quantization: how the matrices are stored and multiplied, "float32" or "int8".
-        positions: rows of the table of sinusoids, as it has an end there: the longest sequence that can be translated.
+        positions: rows of the table of sinusoids, as it has an end there: the longest sequence that can be translated,
+            by default 1024 tokens. Learned positions have a table of their own.
 
     Raises:
         ValueError: if CTranslate2 cannot express the model, the tokenizer does not fit it, or an option is none.
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
+    if positions is not None and model.config.position_embedding_type == "learned":
+        raise ValueError(f"positions {positions}: this model has learned {model.config.max_position_embeddings}")
+    positions = POSITIONS if positions is None else positions
     if not 1 <= positions <= MOST_POSITIONS:
         raise ValueError(f"positions must be from 1 to {MOST_POSITIONS}, not {positions}")
     _check(model.config)
@@ -103,9 +107,11 @@ def translate(
 
     Raises:
         ValueError: if sentences is a single string.
+        RuntimeError: for a sentence or a translation of more tokens than the exported table has positions.
     """
     if isinstance(sentences, str):
         raise ValueError(f"a list of sentences is needed, not one: {sentences!r:.60}")
+    options = {"max_input_length": 0, **options}  # or CTranslate2 would cut sentences after 1024 tokens, silently
     translations = [""] * len(sentences)
     filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     by_length = defaultdict(list)
