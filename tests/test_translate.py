@@ -103,6 +103,17 @@ def test_a_missing_package_is_found_before_the_translation(folder, tmp_path, mon
         call(command.main, folder, "--reference", tmp_path / "reference", stdin=INPUT)
 
 
+@pytest.mark.parametrize("main", [command.main, score.main], ids=["translate", "score"])
+def test_what_cannot_be_aligned_is_found_before_the_translation(folder, tmp_path, monkeypatch, main):
+    (tmp_path / "targets").write_bytes(INPUT)
+    for module, name in ((command, "search"), (score, "score_pairs")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("has begun to translate"))
+    options = ["--alignments", tmp_path / "links", "--alignment_layer", "3"]
+    options += ["--target", tmp_path / "targets"] if main is score.main else []
+    assert call(main, folder, *options, stdin=INPUT).error == "layer must be from 0 to 2, not 3"
+    assert not (tmp_path / "links").exists()
+
+
 def test_line_ends_of_a_model_become_blanks():
     assert command.one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
 
@@ -255,11 +266,11 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     [
         (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
         (["--output", "none/out"], "none/out: cannot be written: .*No such file or directory.*"),
-        (["--output", "out", "--alignments", "links", "--alignment_layer", "3"], "layer must be from 0 to 2, not 3"),
         (["--output", "out", "--num_beams", "100000"], "num_beams must be at most 1000, not 100000"),
         (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
         (["--output", "out", "--device", "meta"], "device: meta holds no values to compute with"),
         (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
+        (["--output", "out", "--bleu_tokenize", "none"], "--bleu_tokenize needs --reference"),
         (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
         (["--json", "--interactive"], "--json cannot be combined with --interactive"),
         (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),

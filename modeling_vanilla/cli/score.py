@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..inference import score_pairs, word_alignments
+from ..inference.alignment import check_alignable
 from ..inference.batching import TOKENS_PER_BATCH
 from ..inference.scoring import PairScore
 from ..progress import inform
@@ -51,6 +52,8 @@ def score(options: Namespace) -> None:
     targets = parallel_lines(options.target, sources)
     with closed_pipe(), output_streams(options) as (output, alignments):
         model, tokenizer = load(options)
+        if options.alignments:
+            check_alignable(model, tokenizer, options.alignment_layer)
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if options.alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)

@@ -47,7 +47,7 @@ import torch
 from transformers.utils import logging
 
 from ..inference import load_translator, split_long
-from ..inference.alignment import Links, align_pieces, pharaoh
+from ..inference.alignment import Links, align_pieces, check_alignable, pharaoh
 from ..inference.batching import TOKENS_PER_BATCH
 from ..inference.translation import Hypothesis, join_nbest, read_terms, translate_pieces, translate_pieces_nbest
 from ..io import decode_lines, disk_errors, read_lines, whole_file
@@ -96,6 +96,8 @@ def run(options: Namespace) -> None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
         raise ValueError("--alignment_layer needs --alignments or --json")
+    if options.bleu_tokenize != "13a" and not options.reference:
+        raise ValueError("--bleu_tokenize needs --reference")
     with closed_pipe():
         if options.interactive:
             translate_interactively(options)
@@ -111,6 +113,8 @@ def translate_file(options: Namespace) -> None:
         # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
         from ..training.metrics import translation_scores
     model, tokenizer = load(options)
+    if options.alignments or options.json:
+        check_alignable(model, tokenizer, options.alignment_layer)
     with output_streams(options) as (output, alignments):
         pieces = split(model, tokenizer, sources, options)
         terms = Terminology(read_terms(options.terms) if options.terms else [], tokenizer)

@@ -42,15 +42,13 @@ def word_alignments(
             token stands (a slow one).
     """
     check_pairs(sources, targets)
-    members = list(getattr(model, "members", [model]))
-    for member in members:
-        _check_layer(member, layer)
+    check_alignable(model, tokenizer, layer)
     source_ids, source_words = _encode(tokenizer, text=sources)
     target_ids, target_words = _encode(tokenizer, text_target=targets)
     batches = pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
     links: list[Links] = [[] for _ in sources]
     for rows, inputs, _ in batches:
-        attention = sum(_attention(member, inputs, layer) for member in members)
+        attention = sum(_attention(member, inputs, layer) for member in _members(model))
         first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
         for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
             # Step t reads target token t - 1; the padding on either side is cut off.
@@ -123,9 +121,17 @@ def pharaoh(links: Links) -> str:
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
-def _check_layer(model: PreTrainedModel, layer: int) -> None:
-    if not 0 <= layer < model.config.decoder_layers:
-        raise ValueError(f"layer must be from 0 to {model.config.decoder_layers - 1}, not {layer}")
+def check_alignable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int) -> None:
+    """Raise ValueError unless `word_alignments` can do with this layer of the model, and with the tokenizer."""
+    for member in _members(model):
+        if not 0 <= layer < member.config.decoder_layers:
+            raise ValueError(f"layer must be from 0 to {member.config.decoder_layers - 1}, not {layer}")
+    if not tokenizer.is_fast:
+        raise ValueError("alignments need a fast tokenizer, one that tells where in the text each token stands")
+
+
+def _members(model: PreTrainedModel) -> list[PreTrainedModel]:
+    return list(getattr(model, "members", [model]))
 
 
 def _attention(model: PreTrainedModel, inputs: dict, layer: int) -> torch.Tensor:
@@ -142,8 +148,6 @@ def _encode(
 
     side: the texts, as text or as text_target.
     """
-    if not tokenizer.is_fast:
-        raise ValueError("alignments need a fast tokenizer, one that tells where in the text each token stands")
     ((name, texts),) = side.items()
     if not texts:
         return [], []
