@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, logging
 
+from ..configuration_vanilla import VanillaConfig
 from ..io import one_line
 from .ensemble import Ensemble
 
@@ -77,8 +78,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_config(folder: Path) -> PreTrainedConfig:
-    """The configuration of a model folder; ValueError if it is missing, damaged, or too large for the weights."""
+def load_config(folder: Path) -> VanillaConfig:
+    """The configuration of a model folder.
+
+    Raises:
+        ValueError: if it is missing, damaged, of another architecture, or too large for the weights.
+        PermissionError: for a file that may not be read.
+    """
     check_readable(folder)
     if not (folder / "config.json").is_file():
         raise ValueError(f"model: {folder} is no model folder, as it has no config.json")
@@ -86,6 +92,8 @@ def load_config(folder: Path) -> PreTrainedConfig:
         config = AutoConfig.from_pretrained(folder, **_LOCAL)
     except (AttributeError, TypeError, ValueError, OSError, RecursionError, StrictDataclassError) as error:
         raise ValueError(f"model: {folder / 'config.json'} is bad: {one_line(error)}") from error
+    if not isinstance(config, VanillaConfig):
+        raise ValueError(f"model: {folder} is a {config.model_type}; vanilla convert may convert it")
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model: {folder} has a quantization_config; weights of whole precision are needed")
     _check_size(folder, config)

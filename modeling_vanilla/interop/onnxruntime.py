@@ -20,9 +20,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import GnmtGenerationMixin
-from ..inference.loading import load_tokenizer
+from ..inference.loading import load_config, load_tokenizer
 from ..io import one_line
 from ..modeling_vanilla import VanillaPreTrainedModel
 
@@ -41,8 +40,11 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
     _can_compile_fullgraph = False
 
     def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
-        super().__init__(VanillaConfig.from_pretrained(folder, local_files_only=True))
-        self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        super().__init__(load_config(Path(folder)))
+        try:
+            self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        except OSError as error:
+            raise ValueError(f"model: {folder} has no good generation_config.json: {one_line(error)}") from error
         self.encoder = OnnxEncoder(_session(Path(folder) / "encoder.onnx", providers))
         self.step = _session(Path(folder) / "decoder.onnx", providers)
         # (heads, width) of each layer's keys and values, which the encoder's output has side by side

@@ -224,10 +224,7 @@ def _model(
     """The saved model, or a new one of the preset and the overrides, with the tokenizer's special tokens."""
     size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if start_folder is not None:
-        config = load_config(Path(start_folder))
-        if not isinstance(config, VanillaConfig):
-            raise ValueError(f"model: {start_folder} is a {config.model_type}; vanilla convert may convert it")
-        size = config.vocab_size
+        size = load_config(Path(start_folder)).vocab_size
     if not len(tokenizer) == size > max(tokenizer.get_vocab().values()):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or start_folder} has {len(tokenizer)} tokens, "
