@@ -16,6 +16,7 @@ from modeling_vanilla.visualization.attention import (
     MIN_WEIGHT,
     AttentionMap,
     AttentionMaps,
+    as_png,
     attention_maps,
     draw_heat_map,
     draw_lines,
@@ -133,6 +134,14 @@ def test_words_with_dollar_signs_are_no_formulas(tmp_path):
     words = AttentionMap("Test", torch.eye(2)[None, None], ["$x$", r"$\nonsense$"], [r"$\nonsense$", "b"])
     save_figure(draw_heat_map(words, 0), tmp_path / "a.png")
     assert [content.startswith(PNG) for content in tree(tmp_path).values()] == [True]
+
+
+@pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
+def test_another_font_writes_what_the_usual_one_lacks(draw, recwarn):
+    """The sign is in STIXGeneral, which comes with matplotlib; it warns of what it cannot write."""
+    words = AttentionMap("Test", torch.eye(2)[None, None], ["\N{CIRCLED WHITE BULLET}", "x"], ["a", "b"])
+    assert as_png(draw(words, 0)).startswith(PNG)
+    assert not [warning for warning in recwarn if "missing from font" in str(warning.message)]
 
 
 @pytest.mark.parametrize("count", [1, 8, 16])

@@ -20,6 +20,8 @@ from matplotlib import colormaps
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager
+from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -153,7 +155,7 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
     """
     weights, chosen = attention.at(layer, heads)
     rows, columns = attention.rows, attention.columns
-    figure = Figure(figsize=(2 + 0.35 * max(len(rows), len(columns)), 4.5), layout="constrained")
+    figure = Figure(figsize=(2 + 0.35 * max(8, len(rows), len(columns)), 4.5), layout="constrained")
     axes = figure.subplots()
     colours = head_colours(attention.weights.shape[1])
     for head, of_head in zip(chosen, weights, strict=True):
@@ -167,9 +169,10 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
                 capstyle="round",
             )
         )
+    fonts = _fonts([*rows, *columns])
     for words, height, side in ((rows, 1.03, "bottom"), (columns, -0.03, "top")):
         for place, word in enumerate(words):
-            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False)
+            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False, family=fonts)
     axes.set(xlim=(-1, max(len(rows), len(columns))), ylim=(0, 1))
     axes.axis("off")
     of_heads = [Line2D([], [], color=colours[head], linewidth=3, label=f"head {head}") for head in chosen]
@@ -203,10 +206,27 @@ def _heat_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str]
     axes = figure.subplots()
     axes.imshow(weights, cmap="Blues", vmin=0)
     # Words are no formulas, whatever dollar signs are in them.
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
-    axes.set_yticks(range(len(rows)), rows, parse_math=False)
+    fonts = {"parse_math": False, "family": _fonts([*rows, *columns])}
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **fonts)
+    axes.set_yticks(range(len(rows)), rows, **fonts)
     axes.set_title(title)
     return figure
+
+
+def _fonts(words: Sequence[str]) -> list[str]:
+    """matplotlib's sans-serif, and installed fonts for characters that it lacks, as those of Korean."""
+    lacking = {ord(character) for word in words for character in word}
+    lacking -= FT2Font(findfont(FontProperties())).get_charmap().keys()
+    families = ["sans-serif"]
+    regular = [font for font in fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
+    fonts = [font for font in regular if not font.name.startswith("Last Resort")]  # which has a box for everything
+    for font in sorted(fonts, key=lambda font: ("Sans" not in font.name, font.name, font.fname)):
+        if not lacking:
+            break
+        if found := lacking & FT2Font(font.fname).get_charmap().keys():
+            families.append(font.name)
+            lacking -= found
+    return families
 
 
 def _name_heads(chosen: list[int], attention: AttentionMap) -> str:
