@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -19,6 +20,8 @@ PART = ".part"  # the ending of what is not whole yet
 _OLD = f".old{PART}"  # of a folder that another one is about to replace
 _LOCK = "run.lock"
 _BYTE_ORDER_MARK = "\ufeff"
+# torch's own error for it is a RuntimeError. An illegal access of memory and its like are something else.
+_NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes of)? memory|bad_alloc", re.IGNORECASE)
 
 
 # Reading
@@ -339,7 +342,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         message = str(error) or type(error).__name__
         if isinstance(error, MemoryError | RuntimeError):
-            if "memory" not in message.lower():  # torch's own error for it is a RuntimeError
+            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
                 raise
             message = f"not enough memory: {message.splitlines()[0]}"
         if debug:

@@ -293,6 +293,8 @@ def fail(error: BaseException, debug: bool = False) -> None:
         (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
         (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: [Errno 28] No space left: 'file'\n"),
         (ValueError(), 2, "error: ValueError\n"),
+        (MemoryError(), 2, "error: not enough memory: MemoryError\n"),
+        (RuntimeError("CUDA out of memory.\nTried"), 2, "error: not enough memory: CUDA out of memory.\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
@@ -300,9 +302,10 @@ def test_errors_in_one_line(error, code, line):
     assert call(lambda: fail(error)) == (code, "", line)
 
 
-def test_an_error_of_the_program_keeps_its_traceback():
-    with pytest.raises(KeyError):
-        fail(KeyError("name"))
+@pytest.mark.parametrize("error", [KeyError("name"), RuntimeError("CUDA error: an illegal memory access")])
+def test_an_error_of_the_program_keeps_its_traceback(error):
+    with pytest.raises(type(error)):
+        fail(error)
 
 
 @pytest.fixture

@@ -331,6 +331,7 @@ def test_a_second_time_makes_a_second_commit_or_none(hub, run):
         (REPO, "{1}", "cannot be read"),
         (REPO, '{"parameters": 7}', "of a model of 7 parameters"),
         (REPO, '{"parameters": PARAMETERS}', "lacks 'settings'"),
+        (REPO, '{"parameters": PARAMETERS, "settings": null}', "not as `vanilla train` writes it"),
     ],
 )
 def test_bad_input_reaches_no_server(hub, run, model, tmp_path, repo, results, message):

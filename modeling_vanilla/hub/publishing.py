@@ -133,6 +133,8 @@ def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: s
         write_model_card(folder, loaded.config, facts, model_id=repo, licence=licence)
     except KeyError as error:
         raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
+    except TypeError as error:
+        raise ValueError(f"{results}: not as `vanilla train` writes it: {error}") from error
 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
