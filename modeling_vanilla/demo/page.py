@@ -1,6 +1,7 @@
 """The page: text in, its n best translations out, and what the model attended to."""
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 
@@ -41,9 +42,7 @@ def build_page(
 
     async def translate(text: str, beams: int, length_penalty: float) -> tuple[str, pd.DataFrame]:
         """The best translation, and the best of each beam with their scores, log P / length penalty."""
-        text = _filled(text)
-        if len(text) > max_characters:
-            raise _message(f"The text has {len(text)} characters, and at most {max_characters} are translated at once.")
+        text = _filled(text, max_characters)
         beams, length_penalty = int(_within(beams, beams_slider)), _within(length_penalty, penalty_slider)
         try:
             found = await batcher.translate(text, beams, length_penalty, max_seconds)
@@ -58,11 +57,12 @@ def build_page(
 
     def attention(text: str, translation: str) -> str:
         """A page in a frame: what every head of every layer attends to as the model reads and produces these."""
-        text, translation = _filled(text), str(translation or "").strip()
+        text, translation = _filled(text, max_characters), str(translation or "")
+        translation = _stripped(translation, 10 * max_characters)  # none of ours is so long
         try:
-            check_length("text", tokenizer(text).input_ids)
-            check_length("translation", tokenizer(text_target=translation).input_ids)
-            with lock:
+            with lock:  # of the tokenizer, too: MarianTokenizer switches itself from one language to the other
+                check_length("text", tokenizer(text).input_ids)
+                check_length("translation", tokenizer(text_target=translation).input_ids)
                 return attention_maps(model, tokenizer, text, translation)._repr_html_()
         except ValueError as error:
             raise _message(str(error)) from error
@@ -130,17 +130,29 @@ def launch(page: gr.Blocks, host: str, port: int) -> str:
         share=False,
         ssr_mode=False,
         max_file_size=1,  # byte: there is nothing to upload
+        max_threads=QUEUE,  # or others than the first 40 would wait in Gradio, where no time is counted
         footer_links=["api", "gradio", "settings"],
         css=CSS,
     )
     return address
 
 
-def _filled(text) -> str:
-    """A text without the white space around it; an error if there is none."""
-    if not isinstance(text, str) or not text.strip():
+def _filled(text, most: int) -> str:
+    """As `_stripped`; an error if nothing is left."""
+    text = _stripped(text, most) if isinstance(text, str) else ""
+    if not text:
         raise _message("Type a text first.")
-    return text.strip()
+    return text
+
+
+def _stripped(text: str, most: int) -> str:
+    """A text without the white space around it; an error if it has more characters, or some that are none."""
+    text = text.strip()
+    if len(text) > most:
+        raise _message(f"The text has {len(text)} characters, and at most {most} are translated at once.")
+    if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and a tokenizer may not
+        raise _message("The text has half of a surrogate pair, which is no character.")
+    return text
 
 
 def _within(value, slider: gr.Slider) -> float:
