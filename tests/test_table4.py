@@ -228,6 +228,8 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"vocab_size": 40}, "vocab_size must be at least"),
         ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
+        ({"substitution": 0.5, "copies": 1}, "substitution 0.5: the first copy stays as it is, and copies is 1"),
+        ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
         ({"resume": True}, "holds no parsing run"),
         ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
     ],

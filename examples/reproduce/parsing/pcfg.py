@@ -17,6 +17,7 @@ from trees import is_preterminal
 from words import Lexicon
 
 ORDER = 2
+NEW = " "  # begins what is added to a label where a rule is cut: no label of a treebank holds it
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Grammar:
         if total[best] == -np.inf:
             return None
         tree = Tree("", [self._tree(found, sentence, 0, n, best)])
-        tree.un_chomsky_normal_form(unaryChar="+")
+        tree.un_chomsky_normal_form(childChar=NEW, unaryChar="+")
         return tree[0]
 
     def _fill(self, chart: np.ndarray, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +123,7 @@ def _binarised(tree: Tree) -> Tree:
     """A copy with rules of two symbols or a word alone."""
     tree = tree.copy(deep=True)
     tree.collapse_unary(collapsePOS=True, collapseRoot=True, joinChar="+")
-    tree.chomsky_normal_form(horzMarkov=ORDER)
+    tree.chomsky_normal_form(horzMarkov=ORDER, childChar=NEW)
     return tree
 
 

@@ -31,7 +31,7 @@ ensemble.
 import hashlib
 import json
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -52,7 +52,7 @@ from words import Lexicon
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.inference import load_translator
-from modeling_vanilla.io import check_unused, whole_folder, write_json, write_text
+from modeling_vanilla.io import check_unused, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
 SCALES = Path(__file__).resolve().parent / "scales"  # for each scale, its defaults of options and model
@@ -105,7 +105,8 @@ class ParsingOptions:
         default=0.0, metadata={"help": "The probability that a constituent of a copy is trained on as a sentence, too."}
     )
     substitution: float = field(
-        default=0.0, metadata={"help": "The probability that a constituent is another of its label in such a copy."}
+        default=0.0,
+        metadata={"help": "The probability that a constituent is another of its label in later copies."},
     )
     num_beams: int = field(default=21, metadata={"help": "Beam size (6.3)."})
     length_penalty: float = field(default=0.3, metadata={"help": "Alpha (6.3)."})
@@ -121,12 +122,14 @@ class ParsingOptions:
             )
         if self.ensemble and self.resume:
             raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
-        for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 0)):
+        for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 3)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("constituents", "substitution"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if self.substitution and self.copies == 1:
+            raise ValueError(f"substitution {self.substitution}: the first copy stays as it is, and copies is 1")
 
 
 def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dict | None = None) -> dict:
@@ -147,6 +150,9 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
         check_unused("output_dir", run)
     vocab_size = VanillaConfig.preset("parsing", **(overrides or {})).vocab_size
     splits = read_splits(options)
+    longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
+    if longest + 2 > options.max_extra_tokens:
+        raise ValueError(f"max_extra_tokens {options.max_extra_tokens}: {longest} words need {longest + 2}")
     lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
     trained = None
     if options.ensemble:
@@ -240,7 +246,7 @@ def prepare(
     if options.resume:
         if not known.is_file():
             raise ValueError(f"resume: {run} holds no parsing run, as it has no data/settings.json")
-        before = json.loads(known.read_text(encoding="utf-8"))
+        before = read_json(known)
         for name, now in settings.items():
             if before.get(name) != now:
                 raise ValueError(f"resume: {run} was started with {name} {before.get(name)}, not {now}")
@@ -331,8 +337,11 @@ def table(results: dict) -> str:
 
 def main() -> None:
     parser = CommandParser(__doc__, (ParsingOptions, TrainingOptions, ModelOptions))
-    scale = parser.parse_known_args()[0].scale
-    parser.set_defaults(**json.loads((SCALES / f"{scale}.json").read_text(encoding="utf-8")))
+    first = ArgumentParser(add_help=False, allow_abbrev=False)  # so that --help shows the scale's defaults
+    first.add_argument("--scale", default=ParsingOptions.scale)
+    defaults = SCALES / f"{first.parse_known_args()[0].scale}.json"
+    if defaults.is_file():  # or the parser below says which scales there are
+        parser.set_defaults(**read_json(defaults))
 
     def run(given: Namespace) -> None:
         options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
