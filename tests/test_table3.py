@@ -115,6 +115,8 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
     line = (output / "table3.md").read_text().splitlines()[4].replace("|", ",")
     assert re.fullmatch(r", base , 3 , 32 , 128 , 8 , 4 , 4 , 0.1 , 0.1 , 2 ,.+, 4.92 , 25.8 , 65 ,", line)
     assert (output / "table3.png").read_bytes()[:4] == PNG
+    (verdict,) = found["orderings"]
+    assert verdict[3:] == ["", "holds, -0.10"]  # in the paper: 25.7 and 25.8
     write_toy_corpus(tmp_path, train=300, validation=10, test=10, seed=1)
     error = call(table3.main, *arguments, "--rows", "base").error
     assert re.fullmatch(r"output_dir: .+ holds rows of data \w+, not \w+", error)
