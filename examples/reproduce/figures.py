@@ -35,7 +35,7 @@ from modeling_vanilla.visualization.attention import save_figure
 
 @dataclass
 class Options:
-    output_dir: str = field(default="runs/reproduce/figures", metadata={"help": "folder to write to"})
+    output_dir: str = field(default="runs/figures", metadata={"help": "folder to write to"})
     d_k: list[int] = field(
         default_factory=lambda: [4, 16, 64, 256], metadata={"help": "widths of a head, for scaling and training"}
     )

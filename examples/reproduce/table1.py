@@ -37,7 +37,7 @@ from modeling_vanilla.visualization.attention import save_figure
 
 @dataclass
 class Options:
-    output_dir: str = field(default="runs/reproduce/table1", metadata={"help": "folder to write to"})
+    output_dir: str = field(default="runs/table1", metadata={"help": "folder to write to"})
     lengths: list[int] = field(default_factory=lambda: [128, 256, 512, 1024, 2048], metadata={"help": "n"})
     widths: list[int] = field(default_factory=lambda: [128, 256, 512], metadata={"help": "d, multiples of d_k"})
     kernels: list[int] = field(default_factory=lambda: [3, 7, 15], metadata={"help": "k"})
