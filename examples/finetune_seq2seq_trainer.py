@@ -4,8 +4,8 @@
         --validation_file validation.jsonl --test_file test.jsonl --output_dir runs/tuned --max_steps 500
 
 The files and the other options for data are those of `vanilla train`. Every option of Seq2SeqTrainingArguments is one
-here. Batches hold --tokens_per_batch tokens a side, of similar length; --gradient_accumulation_steps of them make an
-update.
+here, but for those of batches by sentences. Batches hold --tokens_per_batch tokens a side, of similar length;
+--gradient_accumulation_steps of them make an update.
 
 The loss is the model's own, smoothed by the label_smoothing of its configuration (--label_smoothing replaces it).
 Writes to --output_dir: model/ (the checkpoint of the best validation BLEU), results.json (BLEU of the test data before
@@ -18,7 +18,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -45,6 +45,13 @@ from modeling_vanilla.training.metrics import translation_scores
 from modeling_vanilla.training.reading import load_pairs
 
 TRAINER_STATE = "trainer_state.json"
+# Options of Seq2SeqTrainingArguments that would do nothing here, and what is there instead.
+REPLACED = {
+    **dict.fromkeys(("per_device_train_batch_size", "auto_find_batch_size"), "tokens_per_batch"),
+    **dict.fromkeys(("train_sampling_strategy", "dataloader_drop_last"), "tokens_per_batch, of pairs of like length"),
+    "label_smoothing_factor": "label_smoothing, as the model's own loss is smoothed already",
+    "resume_from_checkpoint": "resume",
+}
 
 
 @dataclass
@@ -98,6 +105,9 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
                 value = getattr(self, name)
                 if value is not None and not is_right(value):
                     raise ValueError(f"{name} must be {what}, not {value}")
+        for option in fields(self):
+            if option.name in REPLACED and getattr(self, option.name) != option.default:
+                raise ValueError(f"{option.name} does nothing here; there is {REPLACED[option.name]}")
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         super().__post_init__()
@@ -132,7 +142,12 @@ class TokenBatchTrainer(Seq2SeqTrainer):
         len(self.token_batches)  # raises ValueError, before the first step, if a pair does not fit in a batch
 
     def get_train_dataloader(self) -> DataLoader:
-        return DataLoader(self.train_dataset, batch_sampler=self.token_batches, collate_fn=self.data_collator)
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=self.token_batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+        )
 
 
 def bleu(prediction, tokenizer, references: list[str]) -> dict[str, float]:
@@ -184,8 +199,6 @@ def finetune(data: DataOptions, options: FinetuningOptions, arguments: Finetunin
     checkpoint = last_checkpoint(run) if options.resume else None
     if not options.resume:
         check_unused("output_dir", run)
-    if arguments.label_smoothing_factor:
-        raise ValueError("label_smoothing_factor: the model's own loss is smoothed already; set label_smoothing")
     model, tokenizer = load_translator([options.model], "cpu")  # Trainer moves it
     if options.label_smoothing is not None:
         model.config.label_smoothing = options.label_smoothing
