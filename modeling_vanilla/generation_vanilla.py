@@ -285,15 +285,22 @@ class GnmtGenerationMixin(GenerationMixin):
         return inputs, name, model_kwargs
 
     def _prepare_generation_config(self, generation_config, *args, **kwargs):
-        given = {**(generation_config.to_dict() if generation_config is not None else {}), **kwargs}
-        replaced = given.get("max_length") is not None
-        replaced |= given.get("max_extra_tokens") is None and _max_length_is_set(self.generation_config)
+        # transformers takes only what the configuration has already, and a plain one has none of these.
+        own = {name: kwargs.pop(name) for name in ("max_extra_tokens", "length_penalty_type") if name in kwargs}
+        called = any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens"))
+        replaced = called or (generation_config is not None and _max_length_is_set(generation_config))
+        if getattr(generation_config, "max_extra_tokens", None) is None:
+            replaced |= _max_length_is_set(self.generation_config)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, *args, **kwargs)
+        for name, value in own.items():
+            setattr(generation_config, name, value)
         # By its name transformers would look for the search that it has taken out.
         generation_config.phrases, generation_config.force_words_ids = generation_config.force_words_ids, None
         if generation_config.phrases is not None and (generation_config.num_beams == 1 or generation_config.do_sample):
             raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
-        if replaced or generation_config.max_new_tokens is not None:
+        if own.get("max_extra_tokens") is not None and not called:
+            generation_config.max_new_tokens = None
+        elif replaced or generation_config.max_new_tokens is not None:
             generation_config.max_extra_tokens = None
         return generation_config, model_kwargs
 
@@ -347,6 +354,17 @@ class GnmtGenerationMixin(GenerationMixin):
         output = super()._sample(input_ids, logits_processor, criteria, generation_config, **kwargs)
         _expand_cross_attention_cache(output)
         return output
+
+    def _assisted_decoding(
+        self, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, **kwargs
+    ):
+        # transformers gives inputs_tensor only to a function that names it. There is one sentence.
+        limits = length_limits(generation_config, input_ids, kwargs)
+        generation_config.max_length = int(limits)  # or the tokens drafted would go beyond it
+        criteria = StoppingCriteriaList([*stopping_criteria, SourceLengthCriteria(limits)])
+        return super()._assisted_decoding(
+            input_ids, logits_processor, criteria, generation_config, inputs_tensor=inputs_tensor, **kwargs
+        )
 
     def _beam_search(
         self,

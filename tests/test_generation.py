@@ -1,5 +1,6 @@
 """Section 6.1: the search equals brute force and a plain list-based reference, and all else generate() offers works."""
 
+import copy
 import functools
 import itertools
 import math
@@ -411,6 +412,8 @@ def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
         ({"of the model": {"max_new_tokens": 2}}, 3),
         ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
         ({"of the model": {"max_length": 4}, "max_extra_tokens": 1}, 7),
+        ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, 7),
+        ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 7),
     ],
 )
 def test_another_limit_may_be_given(beams, given, length):
@@ -418,6 +421,27 @@ def test_another_limit_may_be_given(beams, given, length):
     model.generation_config.update(num_beams=beams, length_penalty=1.0, **given.pop("of the model", {}))
     output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[forbid_eos], **given)
     assert output.shape == (2, length)
+
+
+def test_a_plain_configuration_in_place_of_the_models_takes_its_settings_too():
+    model, source = random_model(0), batch_of([[4, 5, 6, 5, EOS]])
+    settings = {"num_beams": 2, "length_penalty": 1.0, "length_penalty_type": "length", "max_extra_tokens": 1}
+    expected = model.generate(**source, **settings, **SCORED)
+    of_tokens = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
+    model.generation_config = GenerationConfig(**of_tokens)
+    output = model.generate(**source, **settings, **SCORED)
+    assert output.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(output.sequences_scores, expected.sequences_scores)
+
+
+@pytest.mark.parametrize("how", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_decoding_ends_at_the_limit_of_a_padded_source(how):
+    model, helper = random_model(0), {"assistant_model": random_model(1), "prompt_lookup_num_tokens": 3}[how]
+    padded = {"input_ids": torch.tensor([[4, 5, EOS, PAD, PAD]])}
+    settings = {"num_beams": 1, "max_extra_tokens": 4, "logits_processor": [forbid_eos]}
+    output = model.generate(**padded, **settings, **{how: helper})
+    assert output.tolist() == model.generate(**padded, **settings).tolist()
+    assert output.shape == (1, 1 + 3 + 4)
 
 
 def test_learned_positions_bound_the_length():
@@ -612,6 +636,8 @@ def test_seq2seq_trainer_generates_alike(beams, tmp_path):
     assert trainer.predict([row, row], **kwargs).predictions.tolist() == expected * 2
     assert model.generate(torch.tensor([source]), **kwargs).tolist() == expected
     assert model.generation_config.max_length == 20
+    passed = {"generation_config": copy.deepcopy(model.generation_config), **kwargs}
+    assert model.generate(torch.tensor([source]), **passed).tolist() == expected
     model.generation_config.max_length = 10
     assert model.generate(torch.tensor([source]), **kwargs).shape == (1, 10)
 
