@@ -203,10 +203,11 @@ class ForcedPrefix(LogitsProcessor):
 
     def check(self, sequences: torch.Tensor) -> None:
         """Raise ValueError unless the outputs, start token included, are long enough for the prefixes."""
-        outputs = sequences[:, 1:].cpu().unflatten(0, (len(self.prefixes), -1))
-        for prefix, output in zip(self.prefixes, outputs, strict=True):
+        # The best of each sentence: of others there may be none.
+        outputs = sequences[:, 1:].cpu().unflatten(0, (len(self.prefixes), -1))[:, 0]
+        for prefix, output in zip(self.prefixes, outputs.tolist(), strict=True):
             tokens = prefix[prefix >= 0].tolist()
-            if any(found[: len(tokens)] != tokens for found in output.tolist()):
+            if output[: len(tokens)] != tokens:
                 raise ValueError(f"a prefix of {len(tokens)} tokens is longer than the limit of its output")
 
 

@@ -121,8 +121,9 @@ class TranslationPipeline(ChunkPipeline):
             prefixes = [[generate_kwargs["forced_bos_token_id"], *prefix] if prefix else () for prefix in prefixes]
         forced = ForcedPrefix(prefixes) if any(prefixes) else None
         if forced is not None:
-            generate_kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), forced]
-        sequences = self.model.generate(**model_inputs, **generate_kwargs)
+            generate_kwargs["logits_processor"] = [*(generate_kwargs.get("logits_processor") or ()), forced]
+        output = self.model.generate(**model_inputs, **generate_kwargs)
+        sequences = getattr(output, "sequences", output)
         if forced is not None:
             forced.check(sequences)
         # (batch x returned, length) -> (batch, returned, length), so that the base class can take the batch apart.

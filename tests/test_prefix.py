@@ -103,6 +103,13 @@ def test_every_translation_begins_with_its_prefix(model, tokenizer):
     assert both.startswith("der Mann") and "Hund" in both
 
 
+def test_a_prefix_may_fill_the_limit(model, tokenizer):
+    """Then there is one hypothesis, however many are asked for."""
+    ids = tokenizer(text_target="der Mann").input_ids[:-1]
+    (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
+    assert [one.text for one in found] == ["der Mann"]
+
+
 @pytest.mark.parametrize("batch_size", (1, 4))
 def test_the_pipeline_begins_with_it(model, tokenizer, batch_size):
     translator = pipeline("translation", model=model, tokenizer=tokenizer, batch_size=batch_size, max_source_tokens=8)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import make_tokenizer
+from transformers import GenerationConfig, pipeline
 
 from modeling_vanilla.inference import score_pairs, split_long, word_alignments
 from modeling_vanilla.inference.translation import Hypothesis, join_nbest, translate, translate_nbest
@@ -137,6 +138,25 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
             assert output.sequences[row, 1 : len(ids) + 1].tolist() == ids
             assert log_probs[row] == pytest.approx(by_hand(model, tokenizer, sentence, ids), abs=1e-4)
             assert sum(log_probs[row]) / ((5 + len(ids)) / 6) ** alpha == pytest.approx(scores[row], abs=1e-4)
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_a_configuration_of_the_call_says_how_to_search(model, tokenizer, beams):
+    search = {"num_beams": beams, "length_penalty": 0.9}
+    given = {"generation_config": GenerationConfig(**{**search, "length_penalty": 0.9 if beams > 1 else None})}
+    if beams > 1:
+        assert translate_nbest(model, tokenizer, SENTENCES, 3, **given) == translate_nbest(
+            model, tokenizer, SENTENCES, 3, **search
+        )
+    assert translate(model, tokenizer, SENTENCES, **given) == translate(model, tokenizer, SENTENCES, **search)
+
+
+def test_what_generate_returns_is_not_the_models_to_choose(model, tokenizer):
+    expected = translate(model, tokenizer, SENTENCES)
+    model.generation_config.update(num_return_sequences=2, return_dict_in_generate=True)
+    assert translate(model, tokenizer, SENTENCES) == expected
+    translator = pipeline("translation", model=model, tokenizer=tokenizer)
+    assert [best["translation_text"] for best, _ in translator(SENTENCES)] == expected
 
 
 def test_the_best_of_n_is_the_translation(model, tokenizer):

@@ -132,6 +132,7 @@ def translate_pieces(
     """The translation of each piece of each text; pieces as `split_long` gives them, else as `translate`."""
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
+    generate_kwargs |= {"num_return_sequences": 1, "return_dict_in_generate": False}  # whatever the model's own are
     sources = list(itertools.chain.from_iterable(pieces))
     translations = [""] * len(sources)
     for rows, output in _generate(
@@ -189,9 +190,8 @@ def _hypotheses(model: PreTrainedModel, tokenizer, output, generate_kwargs: dict
 
 
 def _penalty(model: PreTrainedModel, length: int, generate_kwargs: dict) -> float:
-    settings = model.generation_config
-    alpha = generate_kwargs.get("length_penalty", settings.length_penalty)
-    formula = generate_kwargs.get("length_penalty_type", getattr(settings, "length_penalty_type", None))
+    alpha = _setting(model, generate_kwargs, "length_penalty")
+    formula = _setting(model, generate_kwargs, "length_penalty_type")
     formula = formula or ("gnmt" if isinstance(model, GnmtGenerationMixin) else "length")
     return float(length_penalty(length, 1.0 if alpha is None else alpha, formula))
 
@@ -237,7 +237,7 @@ def _generate(
             begun = [prefixes[filled[row]] for row in batch]
             forced = ForcedPrefix([target_ids(tokenizer, one, "prefix") for one in begun]) if any(begun) else None
             if forced is not None:
-                settings["logits_processor"] = [*settings.get("logits_processor", ()), forced]
+                settings["logits_processor"] = [*(settings.get("logits_processor") or ()), forced]
             with torch.inference_mode():
                 output = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, **settings)
             if forced is not None:
@@ -264,8 +264,16 @@ def _of_pieces(prefixes: Sequence[str] | None, pieces: Sequence[Sequence[str]]) 
 
 def _beams(model: PreTrainedModel, generate_kwargs: dict) -> int:
     """The beams of the search; ValueError if one of its settings has no meaning, as `check_search_settings` says."""
-    check_search_settings(model.config, model.generation_config, **generate_kwargs)
-    return generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
+    given = {**generate_kwargs}
+    check_search_settings(model.config, given.pop("generation_config", None) or model.generation_config, **given)
+    return _setting(model, generate_kwargs, "num_beams") or 1
+
+
+def _setting(model: PreTrainedModel, generate_kwargs: dict, name: str) -> Any:
+    """A setting of the search: that of the call, of the configuration given, or of the model's; None if of none."""
+    configurations = generate_kwargs.get("generation_config"), model.generation_config
+    values = generate_kwargs.get(name), *(getattr(one, name, None) for one in configurations)
+    return next((value for value in values if value is not None), None)
 
 
 def _without_padding(sequence: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
