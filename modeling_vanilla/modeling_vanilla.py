@@ -434,8 +434,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):
         """The output projection (3.4) and the loss (5.4). x (B, T, D) -> loss or None, logits (B, T, V) or None"""
         epsilon = self.config.label_smoothing
-        # The fused loss takes the weight matrix. An output layer that is not plain (adapted, quantised) is called.
-        plain = type(self.lm_head) is nn.Linear and self.lm_head.bias is None
+        # The fused loss takes the weight matrix. An output layer that is not plain (adapted, quantised, of a
+        # device_map, whose hooks move what they are given) is called.
+        plain = type(self.lm_head) is nn.Linear and self.lm_head.bias is None and not hasattr(self.lm_head, "_hf_hook")
         if labels is not None and self.training and plain:
             return fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items), None
         logits = self.lm_head(x)

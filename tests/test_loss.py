@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -235,6 +236,21 @@ def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon,
         assert (output.logits is None) == (training and not bias)
         assert output.past_key_values is None
     close(*results, 1e-5)
+
+
+def test_an_output_layer_with_accelerates_hook_is_called(make_model, batch):
+    """As of a device_map over several devices: the hook moves the layer's input to its weights, in training, too."""
+    model, calls = make_model().train(), []
+    expected = model(**batch).loss
+
+    class Hook(ModelHook):
+        def pre_forward(self, module, *args, **kwargs):
+            calls.append(module)
+            return args, kwargs
+
+    add_hook_to_module(model.lm_head, Hook())
+    close(model(**batch).loss, expected, 1e-5)
+    assert calls == [model.lm_head]
 
 
 @pytest.mark.parametrize("bias", [False, True])
