@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
@@ -210,6 +211,19 @@ def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, run_loop,
         log_p = logits.log_softmax(-1).gather(-1, batch.labels[..., None])
         total, count = total - float(log_p.sum()), count + log_p.numel()
     assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypatch):
+    """Those of validation and test data, both with a word too many."""
+    answers = {source: f"{target} x" for split in ("validation", "test") for source, target in corpus[split]}
+    monkeypatch.setattr(validation, "translate", lambda *given, **_: [answers[source] for source in given[2]])
+    data = DataOptions(**write_toy_corpus(tmp_path, train=120, validation=6, test=6))
+    results = run_to(tmp_path / "run", data, 1)
+    for split, found in (("validation", results["validation"]), ("test", results)):
+        sources, targets = zip(*corpus[split], strict=True)
+        expected = sacrebleu.corpus_bleu([answers[source] for source in sources], [targets]).score
+        assert 1 < expected < 99
+        assert found["bleu"] == pytest.approx(expected)
 
 
 def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, run_loop):
