@@ -7,7 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from helpers import make_tiny
+from helpers import make_tiny, memory
 from trial import run_apart
 
 from modeling_vanilla.inference import split_long
@@ -70,12 +70,6 @@ def measure(step: str, folder: Path) -> None:
     lines = STEPS[step](folder)
     figures = {"lines": lines, "seconds": time.monotonic() - start, "bytes": memory("VmHWM") - before}
     (folder / f"{step}.json").write_text(json.dumps(figures), encoding="utf-8")
-
-
-def memory(name: str) -> int:
-    """This process's resident bytes: VmRSS, now; VmHWM, at the peak."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(status[name].split()[0])
 
 
 @pytest.fixture(scope="module")
