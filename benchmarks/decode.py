@@ -7,7 +7,7 @@
 Beam 4 (or --beams), a length penalty of 0.6 by the formula of transformers for all, sentences sorted by length, two
 threads. Each engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same
 process; they take turns, the first round is not counted, and the figure is the median of the others. Memory is the
-process's peak.
+process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own.
 A compiled engine's first round is printed apart: it compiles there. With --output_dir table and plot are written there.
 """
 
@@ -147,7 +147,14 @@ def serve(engine: str, options, pipe) -> None:
     while pipe.recv():
         start = time.perf_counter()
         found = run()
-        pipe.send((time.perf_counter() - start, found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+        pipe.send((time.perf_counter() - start, found, peak_gib(name, options.device)))
+
+
+def peak_gib(name: str, device: str) -> float | None:
+    """The most memory that this process has held on the device; None where its library does not tell."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return None if name == "CTranslate2" else torch.cuda.max_memory_allocated() / 2**30
 
 
 def bleu(found: list[list[int]], options) -> float:
@@ -182,6 +189,7 @@ def main() -> None:
     for engine in options.engines:
         pipes[engine], end = context.Pipe()
         context.Process(target=serve, args=(engine, options, end), daemon=True).start()
+        end.close()  # or nobody would hear of it if the process died
     seconds, memory, results = {engine: [] for engine in pipes}, {}, {}
     for turn in range(options.rounds + 1):
         for engine, pipe in pipes.items():
@@ -197,7 +205,7 @@ def main() -> None:
     report(options, seconds, results, memory)
 
 
-def report(options, seconds: dict[str, list[float]], results: dict, memory: dict[str, float]) -> None:
+def report(options, seconds: dict[str, list[float]], results: dict, memory: dict[str, float | None]) -> None:
     """Print the figures, and write them to --output_dir."""
     first = next(iter(seconds))
     columns = ("sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", f"{first} is faster by")
@@ -209,7 +217,8 @@ def report(options, seconds: dict[str, list[float]], results: dict, memory: dict
         score = f"{bleu(found, options):.2f}" if options.reference else "-"
         ratio = statistics.median(theirs / own for theirs, own in zip(times, seconds[first], strict=True))
         speeds = with_range([len(found) / taken for taken in times], 1), f"{1000 * median / len(found):.1f}"
-        rows.append((engine, *speeds, f"{tokens / median:.0f}", f"{memory[engine]:.2f}", score, f"{ratio:.2f}"))
+        peak = "-" if memory[engine] is None else f"{memory[engine]:.2f}"
+        rows.append((engine, *speeds, f"{tokens / median:.0f}", peak, score, f"{ratio:.2f}"))
     for row in (("", *columns), *rows):
         print("".join(f"{cell:{width}}" for cell, width in zip(row, (22, 26, 15, 10, 10, 8, 0), strict=True)))
     if options.output_dir:

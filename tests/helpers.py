@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -85,6 +86,26 @@ def run_python(*arguments, cwd: Path, **variables: str) -> Done:
         timeout=300,
     )
     return Done(process.returncode, process.stdout, process.stderr)
+
+
+def call_in_fork(work: Callable[[], object], folder: Path) -> None:
+    """Call `work` in a fork of this process, which may set limits of its own; what it raises fails the test."""
+    process = os.fork()
+    if not process:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            (folder / "error").write_text(traceback.format_exc(), encoding="utf-8")
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert not status, (folder / "error").read_text(encoding="utf-8") if status == 1 else f"exit status {status}"
+
+
+def memory(name: str) -> int:
+    """This process's resident bytes: VmRSS, now; VmHWM, at the peak."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status[name].split()[0])
 
 
 def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:

@@ -1,14 +1,12 @@
 """Model folders damaged at random: load_translator gives a model or a ValueError, soon and in little memory."""
 
 import json
-import os
 import resource
 import signal
-import traceback
 from pathlib import Path
 
 import pytest
-from helpers import make_tiny, make_tokenizer, save_folder
+from helpers import call_in_fork, make_tiny, make_tokenizer, save_folder
 from transformers.utils import logging
 
 from modeling_vanilla.inference import load_translator
@@ -113,14 +111,8 @@ def load_damaged(folder, name: str) -> None:
 def test_a_damaged_folder_is_a_model_or_an_error(tmp_path, name):
     pytest.importorskip("hypothesis")
     folder = save_folder(tmp_path / "model", make_tiny(), make_tokenizer(["a dog", "a cat"]))
-    process = os.fork()  # with limits of its own
-    if not process:
-        try:
-            load_damaged(folder, name)
-            os._exit(0)
-        except BaseException:
-            (tmp_path / "error").write_text(traceback.format_exc(), encoding="utf-8")
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    said = (tmp_path / "error").read_text(encoding="utf-8") if status == 1 else f"exit status {status}"
-    assert not status, said + f"\n{(folder / name).read_bytes()[:500]!r}"
+    try:
+        call_in_fork(lambda: load_damaged(folder, name), tmp_path)
+    except AssertionError:
+        print((folder / name).read_bytes()[:500])
+        raise

@@ -5,6 +5,7 @@ import math
 import shlex
 
 import common
+import measure
 import pytest
 import table1
 import torch
@@ -65,10 +66,19 @@ def test_peak_is_what_is_held_at_once():
     assert peak_bytes(lambda: None) == 0
 
 
-def test_time_is_of_one_call_and_exponents_of_a_power():
-    calls = []
-    assert 0 <= best_seconds(lambda: calls.append(1), rounds=3) < 0.1
-    assert len(calls) == 4
+def test_time_is_of_the_fastest_call_after_the_first(monkeypatch):
+    now, durations = 100.0, iter([1.0, 9.0, 3.0, 5.0])
+
+    def compute() -> None:
+        nonlocal now
+        now += next(durations)
+
+    monkeypatch.setattr(measure.time, "process_time", lambda: now)
+    assert best_seconds(compute, rounds=3) == 3.0
+    assert not [*durations]
+
+
+def test_exponents_are_of_a_power():
     assert fitted_exponent([2, 4, 32], [5 * size**1.5 for size in (2, 4, 32)]) == pytest.approx(1.5)
 
 

@@ -61,7 +61,7 @@ def test_any_unicode_string_round_trips_without_unknowns(tokenizer):
     def draw():
         return rng.choice(fragments) if rng.random() < 0.5 else chr(rng.choice(unicode))
 
-    for text in [*SENTENCES, *("".join(draw() for _ in range(rng.randrange(30))) for _ in range(300))]:
+    for text in [*SENTENCES, *("".join(draw() for _ in range(rng.randrange(61))) for _ in range(300))]:
         assert_lossless(tokenizer, text)
 
 

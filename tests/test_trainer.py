@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
@@ -111,8 +113,11 @@ def plain_training(model, data, options):
         smoothing = model.config.label_smoothing
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=smoothing)
         loss.backward()
+        if options.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), options.max_grad_norm)
         for group in optimizer.param_groups:
-            group["lr"] = 16**-0.5 * min(step**-0.5, step * options.warmup_steps**-1.5)
+            rate = 16**-0.5 * min(step**-0.5, step * options.warmup_steps**-1.5)
+            group["lr"] = options.learning_rate_scale * rate
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -125,11 +130,15 @@ def first_epoch(data, options):
     return update_batches(batches, *lengths, options.tokens_per_update)
 
 
-def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_data, caplog):
-    """So the batches of an update, of whatever shape, add up to one big batch. A warning of the options is logged."""
+@pytest.mark.parametrize("given", [{}, {"seed": 1, "learning_rate_scale": 0.5, "max_grad_norm": 0.5}])
+def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_data, caplog, given):
+    """So the batches of an update, of whatever shape, add up to one big batch. A warning of the options is logged.
+
+    Of the clipped gradients, the norms of the first two are above the limit, that of the third is below.
+    """
     plain = new_model()
-    expected = plain_training(plain, training_data, options_for(tmp_path))
-    trained, progress = run_loop(tmp_path / "run", warmup_steps=2)
+    expected = plain_training(plain, training_data, options_for(tmp_path, **given))
+    trained, progress = run_loop(tmp_path / "run", **given)
     assert progress.losses == pytest.approx(expected, abs=1e-5)
     parameters, start = dict(trained.named_parameters()), new_model().state_dict()
     # Adam divides by the gradient's own size, so that where that is rounding, rounding is what differs.
@@ -138,13 +147,37 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
     assert [record.message for record in caplog.records if record.message.startswith("warmup_steps: ")]
 
 
+def test_dropout_is_drawn_by_seed_and_step(tmp_path, run_loop):
+    """Of 3 updates with either of 2 seeds, each draws its own, in all its batches."""
+    drawn = []
+    for seed in (0, 1):
+        model = new_model()
+        model.register_forward_pre_hook(lambda module, _: module.training and drawn.append(torch.initial_seed()))
+        run_loop(tmp_path / str(seed), model, seed=seed)
+    assert len(set(drawn)) == 6 < len(drawn)
+
+
+def test_batches_are_the_same_from_other_processes(tmp_path, run_loop):
+    losses, processes = [], []
+    for workers in (0, 2):
+        model, seen = new_model(), []
+        model.register_forward_pre_hook(lambda *_, seen=seen: seen.append(len(multiprocessing.active_children())))
+        losses.append(run_loop(tmp_path / str(workers), model, data_workers=workers)[1].losses)
+        processes.append(max(seen))
+    assert processes == [0, 2]
+    assert losses[0] == losses[1]
+
+
 def test_averaged_are_evenly_spaced_checkpoints(tmp_path, run_loop, datasets, monkeypatch):
-    """Counted back from the last, of step 7. Not the best one, of step 4, nor those of the clock."""
-    set_scores(monkeypatch, 1.0, 5.0, 2.0, 3.0)
+    """Counted back from the last, of step 7. Not the best one, of step 4, nor those of the clock, one at each step."""
+    set_scores(monkeypatch, 5.0, 2.0)
+    save, saved = trainer.save_checkpoint, []
+    monkeypatch.setattr(trainer, "save_checkpoint", lambda *given: saved.append(given[5]["step"]) or save(*given))
     run, schedule = tmp_path / "run", {"checkpoint_steps": 2, "keep_checkpoints": 2, "average_checkpoints": 2}
     trained, progress = run_loop(
-        run, validation=datasets["validation"], max_steps=7, validate_steps=2, checkpoint_minutes=1e-6, **schedule
+        run, validation=datasets["validation"], max_steps=7, validate_steps=4, checkpoint_minutes=1e-6, **schedule
     )
+    assert {*saved} == {*range(1, 8)}
     folders = {path.name for path in run.iterdir() if path.is_dir()} - {"tensorboard"}
     assert folders == {"checkpoint-5", "checkpoint-7", "best"}
     assert progress.averaged == [5, 7]
@@ -212,6 +245,19 @@ def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, run_loop,
     assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
+def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypatch):
+    """Those of validation and test data, both with a word too many."""
+    answers = {source: f"{target} x" for split in ("validation", "test") for source, target in corpus[split]}
+    monkeypatch.setattr(validation, "translate", lambda *given, **_: [answers[source] for source in given[2]])
+    data = DataOptions(**write_toy_corpus(tmp_path, train=120, validation=6, test=6))
+    results = run_to(tmp_path / "run", data, 1)
+    for split, found in (("validation", results["validation"]), ("test", results)):
+        sources, targets = zip(*corpus[split], strict=True)
+        expected = sacrebleu.corpus_bleu([answers[source] for source in sources], [targets]).score
+        assert 1 < expected < 99
+        assert found["bleu"] == pytest.approx(expected)
+
+
 def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, run_loop):
     _, progress = run_loop(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
     assert (progress.step, progress.averaged) == (1, [1])
@@ -272,12 +318,9 @@ def test_only_the_batch_that_went_wrong_is_named(tmp_path, fail_to_train, traini
     assert re.match(rf"the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]", message)
 
 
-def test_clipping_bounds_the_gradient_and_tensorboard_has_its_norm(tmp_path, run_loop):
-    """The first step of Adam is as long whatever the gradient's size; the second depends on it."""
+def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_path, run_loop):
     free = run_loop(tmp_path / "free")[1].losses
-    clipped = run_loop(tmp_path / "clipped", max_grad_norm=1e-9)[1].losses
-    assert free[0] == clipped[0]
-    assert free[2] != clipped[2]
+    run_loop(tmp_path / "clipped", max_grad_norm=1e-9)
     shown, other = scalars(tmp_path / "free"), scalars(tmp_path / "clipped")
     assert shown["gradient_norm"][1] == pytest.approx(other["gradient_norm"][1], rel=1e-4)
     assert shown["gradient_norm"][1] > 1e-3

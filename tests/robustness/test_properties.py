@@ -35,13 +35,6 @@ IDS = st.lists(st.integers(4, 279), min_size=1, max_size=12).map(lambda ids: [*i
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60).map(np.array)
 
 
-@given(TEXT)
-def test_tokens_give_the_text_back(text):
-    ids = TOKENIZER(text).input_ids
-    assert TOKENIZER.decode(ids, skip_special_tokens=True) == text
-    assert ids[-1] == TOKENIZER.eos_token_id and TOKENIZER.unk_token_id not in ids
-
-
 @given(st.lists(TEXT.filter(lambda text: "\n" not in text), max_size=5), st.sampled_from(["\n", "\r\n"]))
 def test_lines_are_read_as_they_were_written(lines, end):
     lines = [line.rstrip("\r").lstrip("\ufeff") for line in lines]
