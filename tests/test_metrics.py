@@ -98,6 +98,18 @@ def test_split_compounds_is_the_script_s_perl():
     assert done.stdout == as_lines(map(split_compounds, texts))
 
 
+@pytest.mark.parametrize("tokenize", ["zh", "char"])
+def test_a_language_without_spaces(tokenize):
+    """One wrong character of ten; by 13a each sentence is one wrong word."""
+    references = ["我们在花园里看见了狗。", "他昨天给我写了一封信。"]
+    predictions = ["我们在花园里看见了猫。", "她昨天给我写了一封信。"]
+    expected = sacrebleu.corpus_bleu(predictions, [references], tokenize=tokenize).score
+    scores = translation_scores(predictions, references, tokenize)
+    assert scores["bleu"] == pytest.approx(expected) and scores["bleu"] > 70
+    assert scores["bleu_compound_split"] == pytest.approx(expected)  # there is none
+    assert f"tok:{tokenize}" in scores["bleu_signature"]
+
+
 def test_a_perfect_translation_scores_100():
     scores = translation_scores(REFERENCES, REFERENCES)
     assert [scores[name] for name in ("bleu", "bleu_compound_split", "chrf")] == pytest.approx([100, 100, 100])
@@ -109,7 +121,7 @@ def test_a_perfect_translation_scores_100():
         (([], []), "there are no predictions to score"),
         ((["a", "b"], ["a"]), "there are 2 predictions but 1 references"),
         ((["a", "b"], [["a"], []]), "references: sentence 2 has none"),
-        ((["a"], ["a"], "moses"), 'tokenize: \'moses\' is neither "13a" nor "none"'),
+        ((["a"], ["a"], "moses"), "tokenize: must be one of 13a, none, zh, char, not 'moses'"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):

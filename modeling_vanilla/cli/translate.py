@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
-    add("--bleu_tokenize", choices=("13a", "none"), default="13a", help="none for tokenised text")
+    add("--bleu_tokenize", choices=("13a", "none", "zh", "char"), default="13a", help="how BLEU splits words")
     add("--num_beams", type=int, help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")

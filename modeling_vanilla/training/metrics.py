@@ -7,6 +7,7 @@ from itertools import zip_longest
 import sacrebleu
 
 TOKENIZE = "13a"  # sacreBLEU's own default
+TOKENIZERS = (TOKENIZE, "none", "zh", "char")
 
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
@@ -29,14 +30,15 @@ def translation_scores(
     Args:
         predictions: the translations, detokenised text.
         references: one reference of each translation, or a list of several of each.
-        tokenize: how both BLEU scores split text into words: "13a", or "none" for text that is tokenised already.
+        tokenize: how the BLEU scores split text into words: "13a"; "none" for text that is tokenised already; "zh" for
+            Chinese and "char" for other languages without spaces, where 13a finds hardly a match.
 
     Returns:
         The scores, from 0 to 100, and for each its name with "_signature".
 
     Raises:
         ValueError: if there is nothing to score, the numbers differ, a translation has no reference, or tokenize is
-            neither of the two.
+            none of the four.
     """
     check_tokenize(tokenize)
     streams = _reference_streams(predictions, references)
@@ -104,8 +106,8 @@ def split_compounds(text: str) -> str:
 
 def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
     """Raise ValueError unless BLEU can be computed with this `tokenize`; `name` is its option."""
-    if tokenize not in (TOKENIZE, "none"):
-        raise ValueError(f'{name}: {tokenize!r} is neither "{TOKENIZE}" nor "none"')
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"{name}: must be one of {', '.join(TOKENIZERS)}, not {tokenize!r}")
 
 
 def _reference_streams(predictions, references) -> list[list]:
