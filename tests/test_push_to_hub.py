@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -339,4 +340,11 @@ def test_bad_input_reaches_no_server(hub, run, model, tmp_path, repo, results, m
     if results is not None:
         path.write_text(results.replace("PARAMETERS", str(model.num_parameters())))
     assert message in call(main, run / "model", repo, "--results", path).error
+    assert not hub.commits
+
+
+def test_a_folder_of_other_scores_is_not_published_with_the_models(hub, run, tmp_path):
+    best = shutil.copytree(run / "model", tmp_path / "best")
+    shutil.copy(run / "results.json", tmp_path)
+    assert "is no run's model/, of which its results.json is; give --results" in call(main, best, REPO).error
     assert not hub.commits

@@ -57,6 +57,8 @@ def push(options: Namespace) -> None:
         publish_space(options.model, options.repo, examples, options.licence, options.private)
         print(f"the Space {options.repo} is published")
         return
+    if options.results is None and options.model.resolve().name != "model":  # such as best/, which has other scores
+        raise ValueError(f"MODEL: {options.model} is no run's model/, of which its results.json is; give --results")
     results = options.results or options.model.resolve().parent / "results.json"
     commit = publish_model(options.model, options.repo, results, options.licence, options.private)
     print(f'{options.repo} is published; pin it with revision="{commit}"')
