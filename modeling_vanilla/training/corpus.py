@@ -40,11 +40,12 @@ _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever 
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
 _BROKEN_CHARACTERS = "\ufffd\ufeff"
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
-_MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3\u0178|\u00e2\u20ac")
+_MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
 _MISREAD_LEADS = set("\u00c2\u00c3\u00e2")
 _SCRIPTS: dict[str, int] = {}  # the number of each, in the order in which they were met
-# Scripts that one language mixes.
+# Scripts that one language mixes, and letters named otherwise than by theirs.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
+_TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
 
 class Finding(NamedTuple):
@@ -179,8 +180,8 @@ def _typical_ratio(train: _Scan) -> float:
 
 
 def _script(text: str) -> int:
-    """The number of the script that most different letters of a text are of; 0 if it has no letter."""
-    counts = Counter(map(_script_of, set(text)))
+    """The number of the script that most different letters of a text are of, the first of equals; 0 without letters."""
+    counts = Counter(map(_script_of, dict.fromkeys(text)))
     del counts[0]
     return max(counts, key=counts.__getitem__, default=0)
 
