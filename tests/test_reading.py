@@ -64,10 +64,11 @@ def test_languages_choose_the_direction(write):
     [
         ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
         ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
+        ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
         ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
         ("a.csv", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
     ],
-    ids=["flat JSON", "TSV", "TSV with a header", "CSV"],
+    ids=["flat JSON", "TSV", "TSV with its sides named", "TSV with a header", "CSV"],
 )
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_columns_and_keys(write, name, content, suffix):
@@ -100,6 +101,7 @@ TEXT = {"train_source": "a", "train_target": "b"}
         ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
         ({"train_source": "train.gz.en", "train_target": "train.gz.de"}, ("en", "de")),
         ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
+        ({**TEXT, "source_lang": "en", "target_lang": "en"}, ("en", "en")),
         ({"train_file": "a"}, ("en", "de")),
         ({"train_file": "a.tsv.gz"}, (None, None)),
         ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
@@ -113,6 +115,19 @@ TEXT = {"train_source": "a", "train_target": "b"}
 def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, languages):
     options = DataOptions(**files)
     assert (options.source_lang, options.target_lang) == languages
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"train_file": "a", "source_lang": "de"}, "source_lang and target_lang are both de, one column: give both"),
+        ({"dataset_name": "a", "target_lang": "en"}, "source_lang and target_lang are both en, one column: give both"),
+        ({"train_file": "a", "dataset_config": "de-en"}, "dataset_config de-en: there is no dataset_name"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        DataOptions(**given)
 
 
 @pytest.mark.parametrize("limit", [None, 2])

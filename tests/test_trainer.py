@@ -318,6 +318,33 @@ def test_only_the_batch_that_went_wrong_is_named(tmp_path, fail_to_train, traini
     assert re.match(rf"the loss .* in 1 of \d+ batches, of {len(second)} training pairs \({second[0] + 1}[,)]", message)
 
 
+def test_a_batch_of_another_process_is_not_looked_for_here(monkeypatch, fail_to_train):
+    monkeypatch.setattr(Accelerator, "reduce", lambda self, value, reduction: value * math.nan)
+    assert fail_to_train().startswith("the loss of step 1 is nan, in none of this process's batches. Post-LN")
+
+
+def test_a_second_training_has_its_own_precision(tmp_path, run_loop, monkeypatch):
+    seen, prepare = [], Accelerator.prepare
+
+    def watched(self, *parts):
+        seen.append(self.mixed_precision)
+        return prepare(self, *parts)
+
+    monkeypatch.setattr(Accelerator, "prepare", watched)
+    for name, given in (("a", "bf16"), ("b", "no"), ("c", None)):
+        run_loop(tmp_path / name, max_steps=1, mixed_precision=given)
+    assert seen == ["bf16", "no", "no"]
+
+
+def test_of_equal_bleus_that_of_the_least_loss_is_best():
+    """As where BLEU is 0 for long: the run goes on while the loss falls."""
+    progress = trainer.Progress()
+    for step, (bleu, loss) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 3.0), (0.0, 3.5)]):
+        progress.validations.append({"step": step, "bleu": bleu, "loss": loss})
+    assert progress.best()["step"] == 2
+    assert progress.stalled(1) and not progress.stalled(2)
+
+
 def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_path, run_loop):
     free = run_loop(tmp_path / "free")[1].losses
     run_loop(tmp_path / "clipped", max_grad_norm=1e-9)

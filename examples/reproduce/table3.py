@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env
 from common import markdown_table
 from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
@@ -30,6 +29,7 @@ from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationO
 from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.reading import load_pairs
 from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.training.translation import process_group
 from modeling_vanilla.visualization.attention import save_figure
 
 # The paper's figures of each row: updates, perplexity per word piece and BLEU on newstest2013, million parameters.
@@ -78,7 +78,7 @@ class Table3Options:
     output_dir: str = field(metadata={"help": "Folder of the table and of a run for each row."})
     scale: str = field(default=str(SCALES / "two_cores.json"), metadata={"help": "File of a scale."})
     rows: list[str] | None = field(default=None, metadata={"help": f"Rows to train, of {', '.join(PAPER)}; or all."})
-    bleu_tokenize: str = field(default=TOKENIZE, metadata={"help": "sacreBLEU's tokeniser: 13a, or none."})
+    bleu_tokenize: str = field(default=TOKENIZE, metadata={"help": "sacreBLEU's tokeniser: 13a, none, zh or char."})
     seed: int = field(default=0, metadata={"help": "Seed of every row."})
     dry_run: bool = field(default=False, metadata={"help": "Print sizes and updates of each row, and train nothing."})
 
@@ -278,8 +278,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> None:
         OSError: if a file cannot be written.
     """
     scale, rows, output = read_scale(options.scale), check_rows(options.rows), Path(options.output_dir)
-    # Without this, accelerate would take several processes on CPUs for separate runs.
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    state = process_group()
     with state.main_process_first():
         pairs = load_pairs(data)
         if "validation" not in pairs:

@@ -39,7 +39,7 @@ class CorpusOptions:
 
     - .csv: columns, the first line naming them; those of the two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
-      columns, source and target.
+      columns, source and target, which that line may say.
     - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
 
     The languages are those of the options; else those in the names of the files, as in train.en-de.tsv or in train.en
@@ -77,11 +77,15 @@ class CorpusOptions:
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
             raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
+        if self.dataset_config is not None and self.dataset_name is None:
+            raise ValueError(f"dataset_config {self.dataset_config}: there is no dataset_name")
         named = self._languages_in_names() if None in (self.source_lang, self.target_lang) else (None, None)
         files = [file for split in SPLITS if (file := getattr(self, f"{split}_file"))]
         if named == (None, None) and (self.dataset_name or not all(is_table(file, ".tsv") for file in files)):
             named = ("en", "de")
         self.source_lang, self.target_lang = self.source_lang or named[0], self.target_lang or named[1]
+        if (files or self.dataset_name) and self.source_lang is not None and self.source_lang == self.target_lang:
+            raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")
 
     def _languages_in_names(self) -> tuple[str | None, str | None]:
         """The source and the target language that file names tell; ValueError if those of two splits differ."""
@@ -132,8 +136,11 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
 
     Raises:
         ValueError: as VanillaConfig.preset does, for a model folder that does not exist, or one with overrides or
-            another tokenizer.
+            another tokenizer, and for a tokenizer_algorithm where none is trained.
     """
+    saved = options.model or options.tokenizer
+    if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
+        raise ValueError(f"tokenizer_algorithm {options.tokenizer_algorithm}: {saved} has a tokenizer")
     if options.model is None:
         VanillaConfig.preset(options.preset, **overrides)
     elif options.tokenizer is not None:
@@ -228,7 +235,10 @@ class TrainingOptions:
     )
     keep_checkpoints: int = _option(5, "Keep the last so many checkpoints. The best model by validation BLEU is apart.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
-    bleu_tokenize: str = _option(TOKENIZE, "sacreBLEU's tokeniser: 13a, or none for text that is tokenised already.")
+    bleu_tokenize: str = _option(
+        TOKENIZE,
+        "sacreBLEU's tokeniser: 13a, none for text that is tokenised already, zh or char for text without spaces.",
+    )
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
     sustained_tflops: float | None = _option(

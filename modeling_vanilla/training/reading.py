@@ -112,7 +112,10 @@ def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]
 
 
 def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """The pairs of a .csv or .tsv file: its columns of the languages or, in a .tsv without them, its two columns."""
+    """The pairs of a .csv or .tsv file: its columns of the languages or, in a .tsv without them, its two columns.
+
+    "source" and "target" in the first line of these are their names.
+    """
     wanted, columns = None, 2
     for where, row in _rows(path):
         if wanted is None:
@@ -123,6 +126,8 @@ def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, s
             if is_table(path, ".csv") or len(row) != columns:
                 raise ValueError(f'{where}: no column "{missing[0]}" in {_short(row)}')
             wanted = [0, 1]
+            if row == ["source", "target"]:
+                continue
         if len(row) != columns:
             raise ValueError(f"{where}: {len(row)} columns, not {columns}: {_short(row)}")
         yield {"source": row[wanted[0]], "target": row[wanted[1]]}

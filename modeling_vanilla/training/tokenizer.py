@@ -86,11 +86,7 @@ def train_tokenizer(
     Raises:
         ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
     """
-    if not MIN_VOCAB_SIZE <= vocab_size <= MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE}, {len(SPECIAL_TOKENS)} special tokens and the 256 "
-            f"bytes, to {MAX_VOCAB_SIZE}"
-        )
+    check_vocabulary(vocab_size, algorithm)
     model, trainer = _model_and_trainer(
         algorithm,
         vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE,
@@ -137,12 +133,21 @@ def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFas
 def _model_and_trainer(algorithm: str, **options) -> tuple[models.Model, trainers.Trainer]:
     if algorithm == "bpe":
         return models.BPE(unk_token=UNK), trainers.BpeTrainer(**options)
-    if algorithm == "wordpiece":
-        return (
-            models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES),
-            trainers.WordPieceTrainer(continuing_subword_prefix="", **options),
+    return (
+        models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES),
+        trainers.WordPieceTrainer(continuing_subword_prefix="", **options),
+    )
+
+
+def check_vocabulary(vocab_size: int, algorithm: str) -> None:
+    """Raise ValueError unless a tokenizer can be trained with these."""
+    if not MIN_VOCAB_SIZE <= vocab_size <= MAX_VOCAB_SIZE:
+        raise ValueError(
+            f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE}, {len(SPECIAL_TOKENS)} special tokens and the 256 "
+            f"bytes, to {MAX_VOCAB_SIZE}"
         )
-    raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
+    if algorithm not in ("bpe", "wordpiece"):
+        raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:

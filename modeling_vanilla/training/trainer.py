@@ -14,6 +14,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
@@ -79,8 +80,8 @@ class Progress:
         self.positions += update.positions
 
     def best(self) -> dict | None:
-        """The validation with the highest BLEU, the first of equal ones."""
-        return max(self.validations, key=lambda entry: entry["bleu"], default=None)
+        """The validation with the highest BLEU, of equal ones that with the least loss, or else the first."""
+        return max(self.validations, key=lambda entry: (entry["bleu"], -entry["loss"]), default=None)
 
     def validated(self) -> bool:
         """Whether the model was validated as it is now."""
@@ -131,6 +132,7 @@ def train(
         OSError: a checkpoint cannot be written.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
+    AcceleratorState._reset_state()  # or a second training in a process would have the precision of the first
     accelerator = Accelerator(
         mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
     )
@@ -315,12 +317,17 @@ def _gradient_norm(accelerator: Accelerator, model, limit: float | None) -> floa
 
 def _divergence(step: int, loss: float, norm: float, losses: list, update: Update, options: TrainingOptions) -> str:
     """What went wrong, in which batch, and what to do about it."""
-    bad = [index for index, value in enumerate(losses) if not math.isfinite(value)] or range(len(losses))
-    rows = np.concatenate([update.rows[index] for index in bad])
-    named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
     what = f"gradient norm of step {step} is {norm}" if math.isfinite(loss) else f"loss of step {step} is {loss}"
+    bad = [index for index, value in enumerate(losses) if not math.isfinite(value)]
+    if not bad and math.isfinite(loss):
+        bad = list(range(len(losses)))
+    where = "none of this process's batches"
+    if bad:
+        rows = np.concatenate([update.rows[index] for index in bad])
+        named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
+        where = f"{len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named} of those kept)"
     return (
-        f"the {what}, in {len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named} of those kept). "
+        f"the {what}, in {where}. "
         f"Post-LN is sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower learning_rate_scale "
         f"({options.learning_rate_scale}) or set max_grad_norm ({options.max_grad_norm})"
     )

@@ -5,6 +5,7 @@ import logging
 import platform
 from contextlib import nullcontext
 from dataclasses import asdict
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -33,7 +34,7 @@ from .optimization import learning_rate
 from .options import DataOptions, TrainingOptions, TranslationOptions, check_model_options
 from .reading import load_pairs
 from .resume import check_same_data, check_same_settings, data_digest, write_run
-from .tokenizer import train_tokenizer, vocabulary_texts
+from .tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 from .trainer import Progress, train
 from .validation import translate_together
 
@@ -72,8 +73,9 @@ def train_translation(
 
 def process_group() -> PartialState:
     """The processes that train together, and the device of this one."""
-    # Without the argument accelerate would take processes on CPUs for as many separate runs.
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    # Without the first argument accelerate would take processes on CPUs for as many separate runs. The others wait
+    # while the main one reads and tokenises a large corpus, for which NCCL's own 10 minutes are not enough.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=3))
 
 
 def _train_translation(
@@ -85,6 +87,8 @@ def _train_translation(
     with state.main_process_first():
         checkpoint = _open_run(run, settings, options, state)
     check_model_options(options, overrides)
+    if not (options.model or options.tokenizer):
+        check_vocabulary(_vocabulary_size(options, overrides), options.tokenizer_algorithm)
     start_folder = options.model if checkpoint is None else str(checkpoint)
     with state.main_process_first():
         pairs = load_pairs(data)
