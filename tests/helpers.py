@@ -102,12 +102,6 @@ def call_in_fork(work: Callable[[], object], folder: Path) -> None:
     assert not status, (folder / "error").read_text(encoding="utf-8") if status == 1 else f"exit status {status}"
 
 
-def memory(name: str) -> int:
-    """This process's resident bytes: VmRSS, now; VmHWM, at the peak."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(status[name].split()[0])
-
-
 def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:
     """Run a script in a process where this package cannot be imported: the JSON object that is its last line."""
     hidden = "import sys; sys.modules['modeling_vanilla'] = None\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from helpers import make_tiny, memory
+from helpers import make_tiny
 from trial import run_apart
 
 from modeling_vanilla.inference import split_long
@@ -60,6 +60,12 @@ def translate(folder):
 
 STEPS = {"read": read, "pairs": lambda folder: len(pairs(folder)), "tokenise": tokenise}
 STEPS |= {"vocabulary": train_vocabulary, "translate": translate}
+
+
+def memory(name: str) -> int:
+    """This process's resident bytes: VmRSS, now; VmHWM, at the peak."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status[name].split()[0])
 
 
 def measure(step: str, folder: Path) -> None:
