@@ -17,6 +17,7 @@ import pytest
 import sacrebleu
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from helpers import ROOT, TINY, assert_same_weights, environment, make_tokenizer, run_python, write_toy_corpus
 from safetensors.torch import load_file, save_file
@@ -323,7 +324,8 @@ def test_a_batch_of_another_process_is_not_looked_for_here(monkeypatch, fail_to_
     assert fail_to_train().startswith("the loss of step 1 is nan, in none of this process's batches. Post-LN")
 
 
-def test_a_second_training_has_its_own_precision(tmp_path, run_loop, monkeypatch):
+def test_a_second_training_has_its_own_precision(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {})  # other tests have left theirs
     seen, prepare = [], Accelerator.prepare
 
     def watched(self, *parts):
@@ -332,7 +334,7 @@ def test_a_second_training_has_its_own_precision(tmp_path, run_loop, monkeypatch
 
     monkeypatch.setattr(Accelerator, "prepare", watched)
     for name, given in (("a", "bf16"), ("b", "no"), ("c", None)):
-        run_loop(tmp_path / name, max_steps=1, mixed_precision=given)
+        run_to(tmp_path / name, data, 1, mixed_precision=given)
     assert seen == ["bf16", "no", "no"]
 
 

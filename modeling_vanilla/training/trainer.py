@@ -14,7 +14,6 @@ from typing import NoReturn
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
@@ -132,7 +131,6 @@ def train(
         OSError: a checkpoint cannot be written.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
-    AcceleratorState._reset_state()  # or a second training in a process would have the precision of the first
     accelerator = Accelerator(
         mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
     )

@@ -67,8 +67,13 @@ def train_translation(
     """
     options, overrides = options or TranslationOptions(), overrides or {}
     state = process_group()
-    with locked("output_dir", Path(training.output_dir)) if state.is_main_process else nullcontext():
-        return _train_translation(data, training, options, overrides, state)
+    is_callers = bool(AcceleratorState._shared_state)
+    try:
+        with locked("output_dir", Path(training.output_dir)) if state.is_main_process else nullcontext():
+            return _train_translation(data, training, options, overrides, state)
+    finally:
+        if not is_callers:  # or the next training of this process would have the precision of this one
+            AcceleratorState._reset_state()
 
 
 def process_group() -> PartialState:
