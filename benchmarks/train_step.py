@@ -7,11 +7,12 @@
 
 All have the same dimensions and shared embeddings, drop out only embeddings and sublayers' outputs, and read the same
 made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, taken in turn in
-one process, the median of the rounds. Memory: two steps in a process of its own for each, and what its peak is above
-what it held before the first. One thread is measured in processor time, several and a GPU by the clock. With
---output_dir speeds are written there too, as a table and a plot, with the share of what large products reach. Shapes:
-this model on batches of new shapes, as in training, with and without what modeling_vanilla.training.memory does on a
-CPU; each in a process of its own, which take turns of 20 batches; tokens a second of processor time.
+one process, the median of the rounds; on a CPU the others do without torch's fused attention, with which they are up to
+40% slower in bf16. Memory: two steps in a process of its own for each, and what its peak is above what it held before
+the first. One thread is measured in processor time, several and a GPU by the clock. With --output_dir speeds are
+written there too, as a table and a plot, with the share of what large products reach. Shapes: this model on batches of
+new shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU; each in a process of
+its own, which take turns of 20 batches; tokens a second of processor time.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from pathlib import Path
 import torch
 from report import draw_bars, machine, with_range, write_table
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -164,6 +166,8 @@ def measure_speed(
     batches = [tuple(side.to(device) for side in batch) for batch in batches]
     real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
     steps = {system: stepper(system, dims, bf16, device, compiled) for system in SYSTEMS}
+    if device == "cpu":
+        steps |= {system: sdpa_kernel(SDPBackend.MATH)(steps[system]) for system in SYSTEMS if system != "ours"}
     rates = {system: [] for system in SYSTEMS}
     for number in range(rounds + 1):
         for system, step in steps.items():
