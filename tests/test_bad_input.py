@@ -145,6 +145,16 @@ def test_code_of_a_folder_is_never_run(folder, file, own, main, arguments, monke
     assert not list(folder.parent.rglob("executed")) and not Path("new").exists()
 
 
+@pytest.mark.parametrize(("name", "arguments"), [("stdin", []), ("stdout", ["--input", "source.txt"])])
+def test_a_closed_stream_is_named(folder, name, arguments, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    Path("source.txt").write_text("a dog\n")
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit, match="2"):
+        translate.main([str(folder), *arguments])
+    assert capsys.readouterr().err == f"error: {name} is closed\n"
+
+
 def cut_off(file):
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:30])
 

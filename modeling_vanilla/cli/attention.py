@@ -11,7 +11,6 @@ KIND-lines.png (a colour for each head, thickness by weight).
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from transformers.utils import logging
 from ..inference import load_translator, translate
 from ..io import decode_lines, write_files
 from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
-from .parser import CommandParser, add_device, run_command
+from .parser import CommandParser, add_device, run_command, standard_stream
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def visualize(options: Namespace) -> None:
     logging.disable_progress_bar()
-    lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
+    lines = decode_lines(standard_stream("stdin"), "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)
     model, tokenizer = load_translator([options.model], options.device)

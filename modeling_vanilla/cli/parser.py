@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from transformers import HfArgumentParser
 
@@ -65,6 +65,14 @@ def read_examples(path: Path | None) -> list[str]:
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add --device, as all commands have it that run a model; load_translator has the default."""
     parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
+
+
+def standard_stream(name: str) -> BinaryIO:
+    """The bytes of `stdin` or `stdout`; ValueError if the process was started with it closed."""
+    stream = getattr(sys, name)
+    if stream is None:
+        raise ValueError(f"{name} is closed")
+    return stream.buffer
 
 
 def warn(line: str) -> None:

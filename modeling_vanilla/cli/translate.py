@@ -53,7 +53,7 @@ from ..inference.translation import Hypothesis, join_nbest, read_terms, translat
 from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
 from ..terminology_vanilla import Terminology
-from .parser import CommandParser, add_device, run_command, warn
+from .parser import CommandParser, add_device, run_command, standard_stream, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,7 +142,7 @@ def translate_interactively(options: Namespace) -> None:
         pieces = split(model, tokenizer, [source], options, first_line=number + 1)
         (found,) = search(model, tokenizer, pieces, options, terms, None, show_progress=False)
         warn_of_missing(terms, pieces, [[piece[0].text for piece in found]], options, first_line=number + 1)
-        write([format_line(number, found, options.nbest)], sys.stdout.buffer, None)
+        write([format_line(number, found, options.nbest)], standard_stream("stdout"), None)
 
 
 def load(options: Namespace):
@@ -219,7 +219,7 @@ def one_line(text: str) -> str:
 
 
 def input_lines(options: Namespace) -> Iterator[str]:
-    return read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "stdin")
+    return read_lines(options.input) if options.input else decode_lines(standard_stream("stdin"), "stdin")
 
 
 def parallel_lines(path: Path, sources: list[str]) -> list[str]:
@@ -247,7 +247,7 @@ def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 def output_stream(path: Path | None) -> Iterator[BinaryIO]:
     """A stream to a file that appears under its name when all is written; stdout for None."""
     if path is None:
-        yield sys.stdout.buffer
+        yield standard_stream("stdout")
     elif path.exists() and not path.is_file():  # such as /dev/null or a named pipe
         with path.open("wb") as stream:
             yield stream
