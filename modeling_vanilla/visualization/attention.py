@@ -206,9 +206,9 @@ def _heat_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str]
     axes = figure.subplots()
     axes.imshow(weights, cmap="Blues", vmin=0)
     # Words are no formulas, whatever dollar signs are in them.
-    fonts = {"parse_math": False, "family": _fonts([*rows, *columns])}
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **fonts)
-    axes.set_yticks(range(len(rows)), rows, **fonts)
+    family = _fonts([*rows, *columns])
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False, family=family)
+    axes.set_yticks(range(len(rows)), rows, parse_math=False, family=family)
     axes.set_title(title)
     return figure
 
