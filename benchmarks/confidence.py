@@ -15,7 +15,7 @@ from pathlib import Path
 import matplotlib
 import sacrebleu
 
-from modeling_vanilla.io import read_lines
+from modeling_vanilla.files import read_lines
 
 matplotlib.use("agg")
 from matplotlib import pyplot

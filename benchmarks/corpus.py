@@ -21,8 +21,9 @@ import numpy as np
 import psutil
 
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.batches import epoch_batches, update_batches
+from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training.resume import data_digest
 from modeling_vanilla.training.tokenizer import train_tokenizer, vocabulary_texts
 

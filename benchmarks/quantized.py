@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from modeling_vanilla.errors import one_line_errors
+from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.interop import from_marian, marian_tokenizer
-from modeling_vanilla.io import one_line_errors, read_lines
 from modeling_vanilla.training.metrics import translation_scores
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 
 from gradio_client import Client
 
-from modeling_vanilla.io import read_lines
+from modeling_vanilla.files import read_lines
 
 
 def ask(client: Client, text: str) -> float:

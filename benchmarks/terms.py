@@ -24,9 +24,9 @@ from pathlib import Path
 import sacrebleu
 import torch
 
+from modeling_vanilla.files import read_json, read_lines
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_marian, marian_tokenizer
-from modeling_vanilla.io import read_json, read_lines
 from modeling_vanilla.terminology_vanilla import Terminology
 
 SEARCH = {"length_penalty_type": "gnmt", "length_penalty": 0.6}

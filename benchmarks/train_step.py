@@ -10,9 +10,9 @@ made-up batches; a step is forward, label-smoothed loss, backward and fused Adam
 one process, the median of the rounds; on a CPU the others do without torch's fused attention, with which they are up to
 40% slower in bf16. Memory: two steps in a process of its own for each, and what its peak is above what it held before
 the first. One thread is measured in processor time, several and a GPU by the clock. With --output_dir speeds are
-written there too, as a table and a plot, with the share of what large products reach. Shapes: this model on batches of
-new shapes, as in training, with and without what modeling_vanilla.training.memory does on a CPU; each in a process of
-its own, which take turns of 20 batches; tokens a second of processor time.
+written there too, as a table and a plot, with the share of what large products reach. Shapes: this model on batches
+of new shapes, as in training, with and without what training.cpu_memory does on a CPU; each in a process of its own,
+which take turns of 20 batches; tokens a second of processor time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.training.memory import bound_kernel_caches, keep_freed_memory
+from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),

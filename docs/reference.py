@@ -24,13 +24,16 @@ PAGES = {
         "Training",
         [
             "training",
-            *(f"training.{name}" for name in ("reading", "corpus", "tokenizer", "batching", "optimization")),
+            *(
+                f"training.{name}"
+                for name in ("data", "checks", "tokenizer", "preprocessing", "batches", "optimization")
+            ),
             *(f"training.{name}" for name in ("averaging", "metrics", "cost")),
         ],
     ),
     "interop": (
         "Other libraries",
-        ["interop", *(f"interop.{name}" for name in ("ctranslate2", "onnx", "onnxruntime", "folders"))],
+        ["interop", *(f"interop.{name}" for name in ("to_ctranslate2", "to_onnx", "onnx_model", "folders"))],
     ),
     "visualization": ("Pictures", ["visualization"]),
     "demo": ("A page to try", ["demo.page", "demo.batcher"]),

@@ -29,20 +29,16 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from modeling_vanilla.cli.parser import CommandParser
+from modeling_vanilla.errors import one_line_errors
+from modeling_vanilla.files import check_unused, new_parents, whole_folder, write_json
 from modeling_vanilla.inference import load_translator, translate
-from modeling_vanilla.io import check_unused, new_parents, one_line_errors, whole_folder, write_json
 from modeling_vanilla.progress import set_quiet
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batching import (
-    collate,
-    epoch_batches,
-    pair_lengths,
-    tokenize_pairs,
-    tokenize_training_pairs,
-)
+from modeling_vanilla.training.batches import collate, epoch_batches
 from modeling_vanilla.training.checkpoints import save_model
+from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import translation_scores
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_pairs, tokenize_training_pairs
 
 TRAINER_STATE = "trainer_state.json"
 # Options of Seq2SeqTrainingArguments that would do nothing here, and what is there instead.

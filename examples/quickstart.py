@@ -11,7 +11,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import pipeline
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import check_unused
+from modeling_vanilla.files import check_unused
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 

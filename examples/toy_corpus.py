@@ -40,7 +40,7 @@ from string import Formatter
 from typing import NamedTuple
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import write_files
+from modeling_vanilla.files import write_files
 
 Pair = tuple[str, str]  # (English, German)
 Forms = tuple[str, ...]

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from .io import one_line_errors
+from .errors import one_line_errors
 
 COMMANDS = {
     "check": "look at sentence pairs before training",

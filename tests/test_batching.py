@@ -12,8 +12,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from modeling_vanilla.training import DataOptions, batching
-from modeling_vanilla.training.batching import collate, epoch_batches, pair_lengths, tokenize_pairs, update_batches
+from modeling_vanilla.training import DataOptions, preprocessing
+from modeling_vanilla.training.batches import collate, epoch_batches, update_batches
+from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_pairs
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -37,7 +38,7 @@ def dataset(*pairs):
 def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
     pairs, tokenizer = dataset(*[("a " * (i % 7), "b c " * (i % 5)) for i in range(50)]), word_tokenizer()
     alone = tokenize_pairs(pairs, tokenizer)
-    monkeypatch.setattr(batching, "_processes", lambda count: 3)
+    monkeypatch.setattr(preprocessing, "_processes", lambda count: 3)
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     pairs.save_to_disk(tmp_path / "pairs")
     shared = tokenize_pairs(Dataset.load_from_disk(tmp_path / "pairs"), tokenizer)
@@ -52,7 +53,7 @@ def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
 )
 def test_there_is_a_process_for_each_core_with_enough_to_do(monkeypatch, cores, pairs, processes):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
-    assert batching._processes(pairs) == processes
+    assert preprocessing._processes(pairs) == processes
 
 
 def test_tokenize_pairs_keeps_every_row():
@@ -83,7 +84,7 @@ def test_removed_training_pairs_are_counted_and_named():
         ("b", "c c c"),
     )
     options = DataOptions(max_source_tokens=4, max_target_tokens=3)
-    tokenized, removed = batching.tokenize_training_pairs(pairs, word_tokenizer(), options)
+    tokenized, removed = preprocessing.tokenize_training_pairs(pairs, word_tokenizer(), options)
     assert tokenized["input_ids"][:] == [[4, 5, 2], [4, 4, 4, 2]]
     examples = [
         "2: empty source",
@@ -97,11 +98,11 @@ def test_removed_training_pairs_are_counted_and_named():
 
 def test_no_training_pair_is_removed_or_all_are():
     pairs = dataset(("a b", "c"), ("a", "d"))
-    tokenized, removed = batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
+    tokenized, removed = preprocessing.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions())
     assert (len(tokenized), removed) == (2, {"empty": 0, "too_long": 0, "examples": []})
     message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train pair 1:"
     with pytest.raises(ValueError, match=message):
-        batching.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
+        preprocessing.tokenize_training_pairs(pairs, word_tokenizer(), DataOptions(max_target_tokens=1))
 
 
 def corpus_lengths(pairs=20_000):

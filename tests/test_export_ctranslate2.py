@@ -13,7 +13,7 @@ from modeling_vanilla.inference import translate as our_translate
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
-from modeling_vanilla.interop.ctranslate2 import to_ctranslate2, translate  # noqa: E402
+from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2, translate  # noqa: E402
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "the small dog runs"]
 TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green green"]

@@ -12,8 +12,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 
-from modeling_vanilla.interop.onnx import DECODER, ENCODER, to_onnx  # noqa: E402
-from modeling_vanilla.interop.onnxruntime import load_onnx  # noqa: E402
+from modeling_vanilla.interop.onnx_model import load_onnx  # noqa: E402
+from modeling_vanilla.interop.to_onnx import DECODER, ENCODER, to_onnx  # noqa: E402
 
 SIZES = [(1, 1, 1), (1, 7, 2), (3, 4, 5), (5, 16, 1), (2, 30, 20)]  # sentences, source and target length
 

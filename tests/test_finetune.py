@@ -16,8 +16,9 @@ from transformers import GenerationConfig
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, TrainingOptions, train
-from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.batches import epoch_batches
+from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -25,7 +25,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.io import locked, whole_folder
+from modeling_vanilla.files import locked, whole_folder
 from modeling_vanilla.training import trainer
 from modeling_vanilla.training.checkpoints import (
     checkpoint_step,

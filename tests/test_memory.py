@@ -9,11 +9,11 @@ import torch
 from accelerate.utils import DistributedType
 from helpers import run_python
 
-from modeling_vanilla.training.memory import fit_batch
+from modeling_vanilla.training.batch_size import fit_batch
 
 RESIDENT = """
 import sys, torch
-from modeling_vanilla.training.memory import bound_kernel_caches, keep_freed_memory
+from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

@@ -32,7 +32,6 @@ from modeling_vanilla.training import (
     TrainingOptions,
     TranslationOptions,
     train_translation,
-    translation,
 )
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
@@ -273,7 +272,7 @@ def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch)
         raise ValueError("a test sentence that is too long")
 
     with monkeypatch.context() as patch:
-        patch.setattr(translation, "translate_together", fail)
+        patch.setattr("modeling_vanilla.training.run.translate_together", fail)
         assert call(main, *as_options(options)).error == "a test sentence that is too long"
     assert "Not tested." in (run / "model" / "README.md").read_text(encoding="utf-8")
     assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")

@@ -35,8 +35,9 @@ from modeling_vanilla.training import (
     trainer,
     validation,
 )
-from modeling_vanilla.training.batching import epoch_batches, pair_lengths, tokenize_training_pairs, update_batches
+from modeling_vanilla.training.batches import epoch_batches, update_batches
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress, newest_checkpoint
+from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 
 # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
 SETTINGS = {**TINY, "init_std": None}

@@ -9,8 +9,8 @@ import torch
 from matplotlib.axes import Axes
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import write_json
-from modeling_vanilla.training.memory import keep_freed_memory
+from modeling_vanilla.files import write_json
+from modeling_vanilla.training.cpu_memory import keep_freed_memory
 
 
 def run_script(name: str, options_class: type, description: str, measure: Callable[..., dict]) -> None:

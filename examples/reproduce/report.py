@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import check_unused, write_text
+from modeling_vanilla.files import check_unused, write_text
 from modeling_vanilla.progress import progress_bar
 
 HERE = Path(__file__).resolve().parent

@@ -30,7 +30,7 @@ from restricted_attention import restricted_attention
 from torch import nn
 
 from modeling_vanilla.attention_vanilla import eager_attention
-from modeling_vanilla.io import write_text
+from modeling_vanilla.files import write_text
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.visualization.attention import save_figure
 

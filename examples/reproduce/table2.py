@@ -13,7 +13,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import read_json, write_json, write_text
+from modeling_vanilla.files import read_json, write_json, write_text
 from modeling_vanilla.visualization.attention import save_figure
 
 # BLEU on newstest2014 and training FLOPs as printed: en-de, en-fr; None where the paper has none.

@@ -23,13 +23,13 @@ from matplotlib.figure import Figure
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.io import read_json, whole_folder, write_json, write_text
+from modeling_vanilla.files import read_json, whole_folder, write_json, write_text
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.training.translation import process_group
 from modeling_vanilla.visualization.attention import save_figure
 
 # The paper's figures of each row: updates, perplexity per word piece and BLEU on newstest2013, million parameters.

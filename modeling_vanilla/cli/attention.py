@@ -17,8 +17,8 @@ from pathlib import Path
 
 from transformers.utils import logging
 
+from ..files import decode_lines, write_files
 from ..inference import load_translator, translate
-from ..io import decode_lines, write_files
 from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
 from .parser import CommandParser, add_device, run_command, standard_stream
 

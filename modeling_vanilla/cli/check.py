@@ -17,11 +17,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import check_unused
 from ..inference.loading import load_vocabulary
-from ..io import check_unused
-from ..training.corpus import FAULTS, find_faults, findings, write_clean
+from ..training.checks import FAULTS, find_faults, findings, write_clean
+from ..training.data import load_pairs
 from ..training.options import CorpusOptions
-from ..training.reading import load_pairs
 from .parser import CommandParser, run_command
 
 _WIDTH = 80  # characters of a sentence that are shown

@@ -10,18 +10,18 @@ CTranslate2 writes weights of 32-bit floats or of 8-bit integers. To translate w
 
     import ctranslate2
     from transformers import AutoTokenizer
-    from modeling_vanilla.interop.ctranslate2 import translate
+    from modeling_vanilla.interop.to_ctranslate2 import translate
 
     tokenizer, translator = AutoTokenizer.from_pretrained("runs/mine/ct2"), ctranslate2.Translator("runs/mine/ct2")
     translate(translator, tokenizer, ["A sentence."])  # beam 4, GNMT's alpha 0.6, input + 50 tokens
 
 CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
 
-ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.onnx
+ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.to_onnx
 gives their inputs and outputs. To translate with its export (pip install onnxruntime):
 
     from modeling_vanilla.inference import translate
-    from modeling_vanilla.interop.onnxruntime import load_onnx
+    from modeling_vanilla.interop.onnx_model import load_onnx
 
     model, tokenizer = load_onnx("runs/mine/onnx")
     translate(model, tokenizer, ["A sentence."])  # the model's own search, as generate() has it

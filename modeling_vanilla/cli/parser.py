@@ -9,7 +9,8 @@ from typing import BinaryIO, NoReturn
 
 from transformers import HfArgumentParser
 
-from ..io import one_line_errors, read_lines
+from ..errors import one_line_errors
+from ..files import read_lines
 from ..progress import set_quiet
 
 EXAMPLES = 5

@@ -23,13 +23,13 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from ..io import check_unused
+from ..files import check_unused
 from ..progress import inform
 from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
-from ..training.reading import load_pairs
+from ..training.data import load_pairs
 from ..training.recipe import CHOSEN, choose_recipe
 from ..training.resume import started_with
-from ..training.translation import process_group
+from ..training.run import process_group
 from .parser import CommandParser, run_command
 
 

@@ -46,11 +46,11 @@ from typing import BinaryIO
 import torch
 from transformers.utils import logging
 
+from ..files import decode_lines, disk_errors, read_lines, whole_file
 from ..inference import load_translator, split_long
 from ..inference.alignment import Links, align_pieces, check_alignable, pharaoh
 from ..inference.batching import TOKENS_PER_BATCH
 from ..inference.translation import Hypothesis, join_nbest, read_terms, translate_pieces, translate_pieces_nbest
-from ..io import decode_lines, disk_errors, read_lines, whole_file
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces
 from ..terminology_vanilla import Terminology
 from .parser import CommandParser, add_device, run_command, standard_stream, warn

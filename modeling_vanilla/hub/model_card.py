@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..io import write_text
+from ..files import write_text
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 _SIZES = (

@@ -13,8 +13,8 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
 from transformers import PreTrainedModel
 
+from ..files import read_json, write_text
 from ..inference import load_translator
-from ..io import read_json, write_text
 from .model_card import write_model_card
 
 # What a Space runs, on the port that it has to.

@@ -14,7 +14,7 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
     """Batches of row numbers, sorted by length: the longest rows first.
 
     In this order a batch that does not fit in memory fails at once, and the time left is estimated too high rather
-    than too low. Training has random batches of both sides of a pair instead: `training.batching.epoch_batches`.
+    than too low. Training has random batches of both sides of a pair instead: `training.batches.epoch_batches`.
 
     Args:
         lengths: tokens of each row.

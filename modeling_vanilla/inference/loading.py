@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, logging
 
 from ..configuration_vanilla import VanillaConfig
-from ..io import one_line
+from ..errors import one_line
 from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.

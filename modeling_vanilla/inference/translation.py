@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..constraints_vanilla import ForcedPrefix
+from ..files import read_lines
 from ..generation_vanilla import GnmtGenerationMixin, check_search_settings, length_penalty
-from ..io import read_lines
 from ..progress import progress_bar
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
 from ..terminology_vanilla import Terminology, target_ids

@@ -3,9 +3,9 @@
 What takes a model out, to_ctranslate2 and to_onnx, is in modules of those names, which need those libraries.
 """
 
-from .fairseq import fairseq_tokenizer, from_fairseq
-from .fsmt import from_fsmt, fsmt_tokenizer
-from .marian import from_marian, marian_tokenizer
+from .from_fairseq import fairseq_tokenizer, from_fairseq
+from .from_fsmt import from_fsmt, fsmt_tokenizer
+from .from_marian import from_marian, marian_tokenizer
 
 __all__ = [
     "fairseq_tokenizer",

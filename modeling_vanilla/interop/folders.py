@@ -3,11 +3,11 @@
 from importlib import import_module
 from pathlib import Path
 
+from ..files import check_unused, whole_folder
 from ..inference import load_translator
-from ..io import check_unused, whole_folder
-from .fairseq import fairseq_tokenizer, from_fairseq
-from .fsmt import from_fsmt, fsmt_tokenizer
-from .marian import from_marian, marian_tokenizer
+from .from_fairseq import fairseq_tokenizer, from_fairseq
+from .from_fsmt import from_fsmt, fsmt_tokenizer
+from .from_marian import from_marian, marian_tokenizer
 
 LIBRARIES = {
     "marian": (from_marian, marian_tokenizer),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..io import one_line
+from ..errors import one_line
 
 # A checkpoint of fairseq's largest models, optimizer included, takes some 10^5 operations.
 MAX_OPERATIONS = 400_000

@@ -12,9 +12,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
+from ..files import read_json
 from ..generation_vanilla import default_generation_config
 from ..inference.loading import check_files, check_readable, load_weights
-from ..io import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.

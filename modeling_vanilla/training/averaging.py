@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import check_unused, whole_folder
 from ..inference.loading import load_tokenizer, load_translator
-from ..io import check_unused, whole_folder
 from .checkpoints import average_checkpoints, list_checkpoints, save_model
 
 

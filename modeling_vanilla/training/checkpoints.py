@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
+from ..files import PART, read_json, whole_folder, write_json, write_text
 from ..inference.loading import check_finite, check_readable
-from ..io import PART, read_json, whole_folder, write_json, write_text
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"

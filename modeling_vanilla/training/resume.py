@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from ..io import read_json, write_json
+from ..files import read_json, write_json
 from .options import MAY_CHANGE_ON_RESUME
 
 _FILE = "run.json"

@@ -19,9 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..io import Interrupted, on_signal
+from ..errors import Interrupted, on_signal
 from ..progress import inform, progress_bar
-from .batching import collate, epoch_batches, pair_lengths, update_batches
+from .batch_size import fit_batch
+from .batches import collate, epoch_batches, update_batches
 from .checkpoints import (
     average_checkpoints,
     checkpoint_step,
@@ -33,9 +34,10 @@ from .checkpoints import (
     save_checkpoint,
     whole_model,
 )
-from .memory import bound_kernel_caches, fit_batch, keep_freed_memory
+from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .optimization import adam, learning_rate
 from .options import TrainingOptions
+from .preprocessing import pair_lengths
 from .validation import validate
 
 logger = logging.getLogger(__name__)

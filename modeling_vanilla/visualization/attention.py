@@ -25,7 +25,7 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..io import whole_file
+from ..files import whole_file
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
 MIN_WEIGHT = 0.05

@@ -16,6 +16,6 @@ from torch.utils import tensorboard  # noqa: F401
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer, MarianTokenizer, pipeline  # noqa: F401
 
 from modeling_vanilla.cli import attention, average, check, convert, export, push, train, translate  # noqa: F401
-from modeling_vanilla.interop import ctranslate2, onnx  # noqa: F401
+from modeling_vanilla.interop import to_ctranslate2, to_onnx  # noqa: F401
 
 torch.set_num_threads(1)

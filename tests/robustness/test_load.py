@@ -10,11 +10,11 @@ import pytest
 from helpers import make_tiny
 from trial import run_apart
 
+from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import split_long
-from modeling_vanilla.io import read_lines
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batching import tokenize_training_pairs
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.training.preprocessing import tokenize_training_pairs
 from modeling_vanilla.training.tokenizer import train_tokenizer
 
 LINES = int(os.environ.get("ROBUST_LINES", 200_000))

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from modeling_vanilla.files import decode_lines, write_text
 from modeling_vanilla.inference import score_pairs, split_long, translate, word_alignments
-from modeling_vanilla.io import decode_lines, write_text
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batching import collate, epoch_batches, update_batches
+from modeling_vanilla.training.batches import collate, epoch_batches, update_batches
 from modeling_vanilla.training.checkpoints import average_checkpoints
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training.data import load_pairs
 
 settings.register_profile(
     "robust", deadline=None, database=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck)

@@ -51,8 +51,8 @@ from words import Lexicon
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.inference import load_translator
-from modeling_vanilla.io import check_unused, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
 SCALES = Path(__file__).resolve().parent / "scales"  # for each scale, its defaults of options and model

@@ -10,7 +10,7 @@ from os import PathLike
 
 from nltk import Tree
 
-from modeling_vanilla.io import read_lines
+from modeling_vanilla.files import read_lines
 
 NO_TAG = "XX"  # the tag of a word that nothing has tagged
 TRACE = "-NONE-"

@@ -19,7 +19,8 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import FSMTTokenizer
 
-from ..io import one_line, read_lines
+from ..errors import one_line
+from ..files import read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .pickles import check_weights, load_pickle
 from .weights import build

@@ -1,19 +1,16 @@
-"""From sentence pairs to the batches and updates of section 5.1: tokenised, filtered, batched by tokens, padded."""
+"""Sentence pairs as token ids: tokenised, filtered, measured."""
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from ..loss_vanilla import IGNORED
 from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
@@ -148,105 +145,3 @@ def _measure(dataset: Dataset, column: str, length: Callable[[pa.ChunkedArray], 
     tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
     parts = [length(table[column]).to_numpy() for table in tables]
     return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64)
-
-
-# Batches
-
-
-def epoch_batches(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, seed: int, epoch: int
-) -> list[np.ndarray]:
-    """The batches of an epoch: pairs of similar length together, in random order (section 5.1).
-
-    The pairs are sorted by source length and, within a source length, by target length, ascending and descending in
-    turn, so that neighbours are close in both; ties are broken at random. The sorted list is cut where the next pair
-    would make a batch too large, and the batches are shuffled. Seed and epoch determine everything random.
-
-    Args:
-        source_lengths, target_lengths: tokens of each pair's sides, (pairs,).
-        tokens_per_batch: the most tokens of a batch on either side, padding included: rows x longest row.
-        seed, epoch: not negative.
-
-    Returns:
-        Arrays of row numbers; every row is in one of them.
-
-    Raises:
-        ValueError: if one pair alone is too large.
-    """
-    sources, targets = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
-    longest = np.maximum(sources, targets)
-    if longest.max(initial=0) > tokens_per_batch:
-        row = int(longest.argmax())
-        raise ValueError(
-            f"tokens_per_batch: {tokens_per_batch} cannot hold pair {row + 1}, of those kept, of {sources[row]} source "
-            f"and {targets[row]} target tokens"
-        )
-    rng = np.random.default_rng([seed, epoch])
-    _, source_rank = np.unique(sources, return_inverse=True)
-    serpentine = np.where(source_rank % 2 == 0, targets, -targets)
-    order = np.lexsort((rng.random(len(sources)), serpentine, sources))
-    sources, targets = sources[order], targets[order]
-    batches, start = [], 0
-    while start < len(order):
-        # Sources ascend, so the first one bounds the number of rows from above.
-        stop = start + tokens_per_batch // max(sources[start], targets[start], 1)
-        rows = np.arange(1, len(order[start:stop]) + 1)
-        fits = (rows * sources[start:stop] <= tokens_per_batch) & (
-            rows * np.maximum.accumulate(targets[start:stop]) <= tokens_per_batch
-        )
-        count = int(np.count_nonzero(fits))  # rows x longest row increases: the rows that fit come first
-        batches.append(order[start : start + count])
-        start += count
-    return [batches[i] for i in rng.permutation(len(batches))]
-
-
-def update_batches(
-    batches: list[np.ndarray], source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_update: int
-) -> list[list[np.ndarray]]:
-    """Group consecutive batches into optimizer updates of about `tokens_per_update` tokens a side (5.1: 25000).
-
-    Tokens are counted without padding, as the mean of source and target. An update ends where its size is nearest to
-    tokens_per_update: before the batch that would take it further above than it now is below. The last batches are an
-    update of their own if they fill at least half of one; otherwise they join the previous update. The updates do not
-    depend on the number of processes or accumulation steps, so they are the same whatever the hardware.
-
-    Returns:
-        The batches of each update, in their order.
-
-    Raises:
-        ValueError: if all batches together have fewer tokens than one update.
-    """
-    tokens = [(int(source_lengths[batch].sum()) + int(target_lengths[batch].sum())) / 2 for batch in batches]
-    if sum(tokens) < tokens_per_update:
-        raise ValueError(
-            f"tokens_per_update: {tokens_per_update} is more than all training data has, {sum(tokens):.0f} a side"
-        )
-    updates: list[list[np.ndarray]] = [[]]
-    filled = 0.0
-    for batch, size in zip(batches, tokens, strict=True):
-        if updates[-1] and filled + size - tokens_per_update > tokens_per_update - filled:
-            updates.append([])
-            filled = 0.0
-        updates[-1].append(batch)
-        filled += size
-    if len(updates) > 1 and filled < tokens_per_update / 2:
-        remainder = updates.pop()
-        updates[-1] += remainder
-    return updates
-
-
-def collate(rows: Iterable[dict[str, list[int]]], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Pad rows of "input_ids" and "labels" on the right to the longest.
-
-    Returns:
-        int64 tensors: input_ids (B, S), attention_mask (B, S) with 1 for tokens and 0 for padding, and labels (B, T)
-        with -100 for padding.
-    """
-    sources = [torch.tensor(row["input_ids"], dtype=torch.long) for row in rows]
-    targets = [torch.tensor(row["labels"], dtype=torch.long) for row in rows]
-    return {
-        "input_ids": pad_sequence(sources, batch_first=True, padding_value=pad_token_id),
-        # Not computed from the ids: some tokenizers pad with a token that also occurs in sentences.
-        "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
-        "labels": pad_sequence(targets, batch_first=True, padding_value=IGNORED),
-    }

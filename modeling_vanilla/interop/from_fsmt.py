@@ -5,9 +5,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, FSMTForConditionalGeneration, FSMTTokenizer
 
-from ..io import read_json, read_lines
+from ..files import read_json, read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .fairseq import with_positions
+from .from_fairseq import with_positions
 from .weights import build, keep_search, load_source, same_fields
 
 

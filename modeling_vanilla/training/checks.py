@@ -18,7 +18,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from ..io import check_unused, whole_folder
+from ..files import check_unused, whole_folder
 from ..progress import progress_bar
 
 # What may be wrong with a pair, and what is said of such pairs.

@@ -19,20 +19,21 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
+from ..files import check_unused, locked, remove_litter, whole_folder, write_json
 from ..hub.model_card import write_model_card
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
-from ..io import check_unused, locked, remove_litter, whole_folder, write_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..progress import inform
 from ..visualization.curves import plot_run
-from .batching import epoch_batches, pair_lengths, tokenize_pairs, tokenize_training_pairs, update_batches
+from .batches import epoch_batches, update_batches
 from .checkpoints import load_progress, newest_checkpoint, put_aside_damaged, save_model
-from .corpus import FAULTS, find_faults, findings
+from .checks import FAULTS, find_faults, findings
 from .cost import measured_rate, training_cost
+from .data import load_pairs
 from .metrics import translation_scores
 from .optimization import learning_rate
 from .options import DataOptions, TrainingOptions, TranslationOptions, check_model_options
-from .reading import load_pairs
+from .preprocessing import pair_lengths, tokenize_pairs, tokenize_training_pairs
 from .resume import check_same_data, check_same_settings, data_digest, write_run
 from .tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 from .trainer import Progress, train

@@ -7,8 +7,8 @@ import os
 import pytest
 from datasets import load_dataset_builder
 
-from modeling_vanilla.training import DataOptions, reading
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training import DataOptions, data
+from modeling_vanilla.training.data import load_pairs
 
 PAIRS = [("a cat", "eine Katze"), ("the dog barks", "der Hund bellt"), ("yes", "ja")]
 
@@ -142,7 +142,7 @@ def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, monke
 
     # As another process, or a resumed run, would: nothing is read and nothing is stored again.
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "_pair", None)
+        patch.setattr(data, "_pair", None)
         again = load_pairs(options)
     assert {split: again[split].cache_files for split in again} == {split: pairs[split].cache_files for split in pairs}
     assert again["train"]._fingerprint == pairs["train"]._fingerprint  # by which what is made of it is found, too
@@ -155,7 +155,7 @@ def test_a_file_is_read_again_only_if_it_changed(write, monkeypatch):
     options = DataOptions(train_file=(path := write("train.json", json_lines(PAIRS))))
     first = load_pairs(options)["train"]
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "_pair", None)
+        patch.setattr(data, "_pair", None)
         assert load_pairs(options)["train"].cache_files == first.cache_files
     before = os.stat(path)
     write("train.json", json_lines([("a dog", "eine Katze"), *PAIRS[1:]]))

@@ -1,7 +1,7 @@
 """Translate with an ONNX export, by onnxruntime and this package's own search.
 
     from modeling_vanilla.inference import translate
-    from modeling_vanilla.interop.onnxruntime import load_onnx
+    from modeling_vanilla.interop.onnx_model import load_onnx
 
     model, tokenizer = load_onnx("runs/mine/onnx")
     translate(model, tokenizer, ["A sentence."])  # beam 4, alpha 0.6, input + 50 tokens, or the model's own search
@@ -20,9 +20,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..errors import one_line
 from ..generation_vanilla import GnmtGenerationMixin
 from ..inference.loading import load_config, load_tokenizer
-from ..io import one_line
 from ..modeling_vanilla import VanillaPreTrainedModel
 
 

@@ -8,9 +8,9 @@ from datasets import Dataset, DatasetDict
 from helpers import call, make_tokenizer, tree
 
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.training import DataOptions, corpus, translation
-from modeling_vanilla.training.corpus import FAULTS, find_faults, findings, write_clean
-from modeling_vanilla.training.reading import load_pairs
+from modeling_vanilla.training import DataOptions, checks, run
+from modeling_vanilla.training.checks import FAULTS, find_faults, findings, write_clean
+from modeling_vanilla.training.data import load_pairs
 
 GOOD = [
     (f"Number {one} is a good sentence.", f"Nummer {one} ist ein guter Satz über {one}.") for one in range(100, 150)
@@ -63,7 +63,7 @@ def misread(text, encoding):
     ],
 )
 def test_each_fault_is_found_where_it_is(pair, fault, row, monkeypatch):
-    monkeypatch.setattr(corpus, "_ROWS", 20)  # so that the pairs are in several batches
+    monkeypatch.setattr(checks, "_ROWS", 20)  # so that the pairs are in several batches
     at = max(row, 6) if fault == "duplicate" else row
     assert found([*GOOD[:at], pair, *GOOD[at:]]) == ({fault: [at]} if fault else {})
 
@@ -184,12 +184,12 @@ def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeyp
 def test_a_training_run_says_the_counts(capsys):
     tokenizer = make_tokenizer([text for pair in GOOD for text in pair], 400)
     splits = DatasetDict(train=as_rows([*GOOD, GOOD[0], GOOD[0], ("", "x")]), test=as_rows(GOOD[:1]))
-    translation.report_faults(splits, tokenizer)
+    run.report_faults(splits, tokenizer)
     lines = capsys.readouterr()
     empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
     assert (lines.out + lines.err).splitlines() == [
         f"train: 53 pairs, 1 {empty}; 2 {duplicate}; 3 {shared} (vanilla check shows them)",
         f"test: 1 pairs, 1 {shared} (vanilla check shows them)",
     ]
-    translation.report_faults(DatasetDict(train=as_rows(GOOD)), tokenizer)
+    run.report_faults(DatasetDict(train=as_rows(GOOD)), tokenizer)
     assert capsys.readouterr().out == ""

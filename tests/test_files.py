@@ -15,7 +15,7 @@ import torch
 from helpers import call, tree
 from safetensors.torch import save_file
 
-from modeling_vanilla import io as files
+from modeling_vanilla import errors, files
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -283,7 +283,7 @@ def test_a_place_in_use(tmp_path):
 
 
 def fail(error: BaseException, debug: bool = False) -> None:
-    with files.one_line_errors(debug):
+    with errors.one_line_errors(debug):
         raise error from RuntimeError("the cause")
 
 
@@ -322,7 +322,7 @@ def heeded():
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_removes_what_is_half_written(tmp_path, heeded, name, code):
     def wait():
-        with files.one_line_errors(), files.whole_file(tmp_path / "file") as part:
+        with errors.one_line_errors(), files.whole_file(tmp_path / "file") as part:
             part.touch()
             signal.raise_signal(getattr(signal, name))
 
@@ -336,7 +336,7 @@ def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing(heeded):
 
     def send():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with files.on_signal(received.append):
+        with errors.on_signal(received.append):
             for name in (signal.SIGHUP, signal.SIGTERM):
                 signal.raise_signal(name)
             if received == [signal.SIGTERM]:
@@ -347,7 +347,7 @@ def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing(heeded):
 
 def test_an_error_in_another_thread_is_one_line():
     def fail_in_thread():
-        with files.one_line_errors():
+        with errors.one_line_errors():
             thread = threading.Thread(target=Path("no/such").mkdir, name="writer")
             thread.start()
             thread.join()

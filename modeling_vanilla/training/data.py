@@ -11,7 +11,8 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
 
-from ..io import one_line, read_lines
+from ..errors import one_line
+from ..files import read_lines
 from .options import SPLITS, CorpusOptions, is_table
 
 _PAIR = Features({"source": Value("string"), "target": Value("string")})

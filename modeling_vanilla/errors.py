@@ -1,0 +1,101 @@
+"""Errors as one line on stderr, and the signals that ask a process to end."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# torch's own error for it is a RuntimeError. An illegal access of memory and its like are something else.
+_NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes of)? memory|bad_alloc", re.IGNORECASE)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked this process to end; `signum` is its number."""
+
+    def __init__(self, signum: int, message: str = "interrupted"):
+        super().__init__(message)
+        self.signum = signum
+
+
+@contextmanager
+def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call `handle` with the number of the first Ctrl-C, SIGTERM or SIGHUP; the second ends the process at once.
+
+    A signal that the process ignores stays ignored, as SIGHUP does under nohup. Only the main thread can handle
+    signals: in any other nothing changes.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {signum: handler for signum in _SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
+
+    def first(signum, frame):
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        handle(signum)
+
+    for signum in before:
+        signal.signal(signum, first)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+# How a terminal, Slurm and Kubernetes end a process; the last is the closing of a terminal, which Windows has not.
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+def _interrupt(signum: int) -> None:
+    raise Interrupted(signum)
+
+
+@contextmanager
+def one_line_errors(debug: bool = False) -> Iterator[None]:
+    """Turn a ValueError, an OSError or a lack of memory into a line on stderr and exit code 2.
+
+    Ctrl-C, SIGTERM and SIGHUP become a line and the exit codes 130, 143 and 129, after what is half-written is removed.
+    An error in a thread beside the main one becomes a line, too.
+
+    Args:
+        debug: print the traceback, with the causes, before the line. The environment variable VANILLA_DEBUG=1 does
+            the same.
+    """
+    debug = debug or os.environ.get("VANILLA_DEBUG") == "1"
+    thread_errors = threading.excepthook
+    if not debug:
+        threading.excepthook = lambda error: _print_line(f"warning: {error.thread.name}: {error.exc_value}")
+    try:
+        with on_signal(_interrupt):
+            yield
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        message = str(error) or type(error).__name__
+        if isinstance(error, MemoryError | RuntimeError):
+            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
+                raise
+            message = f"not enough memory: {message.splitlines()[0]}"
+        if debug:
+            traceback.print_exc()
+        sys.exit(_fail(message, 2))
+    except KeyboardInterrupt as error:
+        sys.exit(_fail(str(error) or "interrupted", 128 + getattr(error, "signum", signal.SIGINT)))
+    finally:
+        threading.excepthook = thread_errors
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line; its class if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str, code: int) -> int:
+    _print_line(f"error: {message}")
+    return code
+
+
+def _print_line(text: str) -> None:
+    print(" ".join(text.split()), file=sys.stderr)
