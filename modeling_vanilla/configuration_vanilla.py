@@ -75,6 +75,7 @@ PRESETS: dict[str, dict] = {
 # The fields that count something: at least 1, or None.
 _COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k"]
 _COUNTS += ["encoder_attention_heads", "decoder_attention_heads", "d_v", "max_position_embeddings", "attention_window"]
+_COUNTS += ["max_source_tokens", "max_source_sentences"]
 # No model has more, but a damaged configuration may: building it would take all memory, or for ever.
 _MOST, _MOST_LAYERS = 10**8, 1000
 
@@ -113,6 +114,8 @@ class VanillaConfig(PreTrainedConfig):
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
             target shifted right by one position, with decoder_start_token_id first.
         use_cache: whether the decoder caches the keys and values of earlier positions.
+        max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
+            a training source; a longer text is translated sentence by sentence. None: unknown.
 
     Raises:
         ValueError: if no model can have this configuration; the message names the field and the value.
@@ -154,6 +157,8 @@ class VanillaConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
     use_cache: bool = True
+    max_source_tokens: int | None = None
+    max_source_sentences: int | None = None
     is_encoder_decoder: bool = True
 
     def __new__(cls, *args, **kwargs):

@@ -1,7 +1,7 @@
 """Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and the model with its output projection.
 
-The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, the loss (5.4) in loss_vanilla.py. Axes: B
-batch, S source length, T target length, H heads, D d_model, V vocabulary.
+The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, its masks in masks_vanilla.py, the loss
+(5.4) in loss_vanilla.py. Axes: B batch, S source length, T target length, H heads, D d_model, V vocabulary.
 """
 
 import math
@@ -22,19 +22,12 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla import (
-    CrossAttention,
-    SelfAttention,
-    check_mask,
-    config_for,
-    cross_mask,
-    decoder_mask,
-    encoder_mask,
-)
+from .attention_vanilla import CrossAttention, SelfAttention
 from .configuration_vanilla import VanillaConfig
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
+from .masks_vanilla import check_mask, config_for, cross_mask, decoder_mask, encoder_mask
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
 
 

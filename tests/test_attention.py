@@ -11,13 +11,8 @@ from transformers.masking_utils import AttentionMaskInterface, flash_attention_m
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_vanilla import VanillaModel, cpu_vanilla
-from modeling_vanilla.attention_vanilla import (
-    CrossAttention,
-    SelfAttention,
-    decoder_mask,
-    eager_attention,
-    encoder_mask,
-)
+from modeling_vanilla.attention_vanilla import CrossAttention, SelfAttention, eager_attention
+from modeling_vanilla.masks_vanilla import decoder_mask, encoder_mask
 
 
 def attention_by_hand(q, k, v, seen=None):

@@ -67,7 +67,7 @@ def test_a_preset_takes_overrides_and_keeps_the_table():
 
 COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "d_k", "d_v"]
 COUNTS += ["decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"]
-COUNTS += ["attention_window"]
+COUNTS += ["attention_window", "max_source_tokens", "max_source_sentences"]
 RATES = ["dropout", "attention_dropout", "activation_dropout", "label_smoothing"]
 TOKENS = ["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"]
 
@@ -120,7 +120,7 @@ def test_save_and_load_keeps_every_field(tmp_path):
     fields |= {"activation_function": "gelu", "position_embedding_type": "learned", "max_position_embeddings": 77}
     fields |= {"attention_window": 9, "tie_word_embeddings": False, "attention_bias": True, "output_bias": True}
     fields |= {"init_std": None, "layer_norm_eps": 1e-5, "pad_token_id": 9, "bos_token_id": 8, "eos_token_id": [7, 6]}
-    fields |= {"decoder_start_token_id": 5, "use_cache": False}
+    fields |= {"decoder_start_token_id": 5, "use_cache": False, "max_source_tokens": 50, "max_source_sentences": 2}
     assert fields.keys() == VanillaConfig.__annotations__.keys() - {"is_encoder_decoder"}
     VanillaConfig(**fields).save_pretrained(tmp_path / "a")
     saved = json.loads((tmp_path / "a/config.json").read_text())

@@ -15,7 +15,8 @@ from restricted_attention import restricted_attention
 from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
 from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_vanilla.attention_vanilla import SelfAttention, decoder_mask, encoder_mask
+from modeling_vanilla.attention_vanilla import SelfAttention
+from modeling_vanilla.masks_vanilla import decoder_mask, encoder_mask
 
 SMALL = Size(n=12, d=8, k=3, r=4, d_k=4)
 

@@ -186,10 +186,10 @@ def _argument_type(annotation) -> Callable[[str], int | float | str | None]:
 
 
 def _model_fields() -> list[tuple]:
-    """The fields of VanillaConfig that shape a model; transformers and the vocabulary decide the others."""
+    """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
     texts, result = _field_texts(), []
     for name, annotation in VanillaConfig.__annotations__.items():
-        if not name.endswith("_token_id") and name not in ("is_encoder_decoder", "use_cache"):
+        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_")):
             none = " Write none for None." if NoneType in get_args(annotation) else ""
             result.append((name, _argument_type(annotation), _option(_PRESET_VALUE, texts[name] + none)))
     return result

@@ -1,0 +1,137 @@
+"""Who sees whom: no later position (3.2.3), no padding, and the restricted window of section 4."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.utils.import_utils import is_tracing
+
+from .configuration_vanilla import VanillaConfig
+
+
+def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
+    """Check the attention mask of the tokens x (B, T, D), which follow the `past` tokens in the cache.
+
+    Args:
+        name: of the mask, for the error message.
+        mask: None, or of two axes: (B, past + T), 1 for a token and 0 for padding, in any number format; each row has a
+            token. Or of four axes, (B, 1, T, past + T): 1 where a token is attended to, else 0; or floating-point
+            numbers to add to the scores, 0 or the least of their format. With a static cache, the last axis may be
+            longer. Masks of a compiled or exported model are not checked: its graph cannot depend on their values.
+
+    Raises:
+        ValueError: if the mask has another shape or another value.
+    """
+    if not isinstance(mask, torch.Tensor) or is_tracing(mask):  # flex attention has masks of a class of its own
+        return
+    rows, queries = x.shape[:2]
+    keys = queries if cache is None else queries + int(cache.get_seq_length())
+    whole = mask.dim() == 4
+    if whole and _is_static(cache):
+        keys = max(keys, mask.shape[-1])
+    shape = (rows, 1, queries, keys) if whole else (rows, keys)
+    if mask.shape != shape:
+        raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
+    added = whole and mask.is_floating_point()
+    right = (mask == 0) | (mask <= _hidden(mask)) if added else mask == mask.bool()
+    # One answer for all of it, because the host of a GPU waits for each.
+    if right.all() if whole else right.all() & mask.any(dim=-1).all():
+        return
+    if right.all():
+        raise ValueError(f"{name} has no token in row {int(mask.any(dim=-1).int().argmin())}: all of it is 0")
+    values = "0 and the least number of its format" if added else "1 for a token and 0 for padding"
+    raise ValueError(f"{name} must hold {values}, not {mask[~right][0].item()}")
+
+
+def _hidden(mask: torch.Tensor) -> float:
+    """The most that hides a token when added to its score: half the least number, as formats round it differently."""
+    return torch.finfo(mask.dtype).min / 2
+
+
+def config_for(config: VanillaConfig, output_attentions: bool | None) -> VanillaConfig:
+    """The configuration to make masks by: one of "eager", the only back end with weights, where these are asked for."""
+    if not output_attentions or config._attn_implementation == "eager":
+        return config
+    config = copy.copy(config)  # the model's own, which other threads may read, stays
+    config._attn_implementation = "eager"
+    return config
+
+
+def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
+    """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4).
+
+    An attention_mask (B, 1, S, S), which says what each source token sees, is the whole mask.
+    """
+    and_mask_function = window(config, causal=False)
+    return _as_booleans(create_bidirectional_mask(config, x, attention_mask, and_mask_function=and_mask_function))
+
+
+def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
+    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window.
+
+    An attention_mask (B, 1, T, past + T), which says what each target token sees, is the whole mask.
+    """
+    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not _is_static(cache):
+        return None  # one position behind all the others sees everything
+    and_mask_function = window(config, causal=True)
+    return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=and_mask_function))
+
+
+def _as_booleans(mask):
+    """A mask of four axes as booleans. Other forms, which some back ends take, are returned as they are.
+
+    For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        return mask
+    return mask > _hidden(mask) if mask.is_floating_point() else mask.bool()
+
+
+def _is_static(cache: Cache | None) -> bool:
+    return cache is not None and cache.is_compileable  # it holds places for tokens yet to come
+
+
+def cross_mask(
+    config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, encoder_hidden_states: torch.Tensor
+):
+    """Mask of the attention of the decoder's x (B * beams, T, D) over the encoder's output (B, S, D): padding.
+
+    An encoder's attention_mask (B, 1, S, S) says nothing of target tokens: they see each source token that any source
+    token sees.
+
+    Raises:
+        ValueError: if the decoder's batch is no multiple of the encoder's.
+    """
+    rows, sentences = x.shape[0], encoder_hidden_states.shape[0]
+    if rows % sentences:
+        raise ValueError(f"the decoder's batch of {rows} is no multiple of the encoder's batch of {sentences}")
+    if attention_mask is not None and attention_mask.dim() == 4:
+        return _as_booleans(attention_mask).any(dim=-2, keepdim=True)
+    # The beams of a sentence are further query positions, as in CrossAttention.
+    x = x.reshape(sentences, -1, x.shape[-1])
+    mask = create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=encoder_hidden_states)
+    return _as_booleans(mask)
+
+
+def window(config: VanillaConfig, causal: bool) -> Callable | None:
+    """The neighbourhood of r positions that a position sees, as a mask function over indices; None without a window.
+
+    Section 4 centres it on the position. The paper is silent on the decoder, where later positions are hidden: here
+    the last r positions are seen, and on an even r: the left side has the odd one.
+    """
+    if config.attention_window is None:
+        return None
+    if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):
+        raise ValueError(
+            f"attention_window {config.attention_window} needs eager, sdpa or flex_attention, "
+            f"not {config._attn_implementation!r}"
+        )
+    r = config.attention_window
+    before, after = (r - 1, 0) if causal else (r // 2, r - 1 - r // 2)
+
+    def seen(batch_index, head_index, query_index, key_index):
+        return (key_index >= query_index - before) & (key_index <= query_index + after)
+
+    return seen
