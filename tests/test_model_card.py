@@ -4,11 +4,12 @@ import copy
 import json
 
 import pytest
+from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from modeling_vanilla import VanillaConfig
-from modeling_vanilla.hub.model_card import write_model_card
+from modeling_vanilla.cli import convert
+from modeling_vanilla.hub.model_card import source_metadata, write_model_card
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 SCORES = {"bleu": 40.934, "bleu_compound_split": 40.91, "chrf": 61.2}
@@ -17,9 +18,10 @@ RESULTS = {
         "data": {"source_lang": None, "target_lang": None, "dataset_name": None, "train_file": "/secret/train.jsonl"},
         "training": {"tokens_per_update": 4096, "warmup_steps": 400, "learning_rate_scale": 1.0, "seed": 0,
                      "average_checkpoints": 5},
+        "model": {"model": None},
     },
     "training_pairs": 29000, "steps": 1300, "tokens": 3250000, "train_seconds": 240.0, "processes": 1, "device": "cpu",
-    "parameters": 123456, "vocabulary": 280, "test_sentences": 1000,
+    "test_sentences": 1000,
     **SCORES, **{f"{name}_signature": SIGNATURE for name in SCORES},
 }  # fmt: skip
 
@@ -31,7 +33,7 @@ def card(tmp_path):
     def write(data: dict | None = None, dataset: str | None = None, **options):
         results = {**copy.deepcopy(RESULTS), "dataset": dataset}
         results["settings"]["data"].update(data or {})
-        write_model_card(tmp_path, VanillaConfig(), results, **options)
+        write_model_card(tmp_path, make_tiny(), results, **options)
         parsed = ModelCard.load(tmp_path / "README.md")
         return parsed, MarkdownIt().enable("table").parse(parsed.text)
 
@@ -49,7 +51,13 @@ def test_the_card_says_what_the_run_was(card):
     parsed, _ = card({"source_lang": "en", "target_lang": "de"}, licence="cc-by-4.0", model_id="you/it")
     assert (parsed.data.language, parsed.data.license) == (["en", "de"], "cc-by-4.0")
     assert {one.metric_type: one.metric_value for one in parsed.data.eval_results} == {"bleu": 40.93, "chrf": 61.2}
-    for said in ("29000 sentence pairs,", "It translates en to de.", 'model="you/it"', "123456", "1000 test sentences"):
+    for said in (
+        "29000 sentence pairs,",
+        "It translates en to de.",
+        'model="you/it"',
+        "| vocabulary | 280 |",
+        "1000 test sentences",
+    ):
         assert said in parsed.text
 
 
@@ -83,3 +91,54 @@ def test_no_value_is_taken_for_markup(card):
     assert json.dumps("\n# y")[1:-1] in code  # a string of Python still
     compile(code, "snippet", "exec")
     assert parsed.data.license == evil  # escaped by YAML
+
+
+@pytest.mark.parametrize(
+    ("config", "search", "said", "not_said"),
+    [
+        ({}, {}, ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT"], ["departs"]),
+        (
+            {"attention_bias": True, "output_bias": True, "tie_word_embeddings": False, "attention_window": 7,
+             "position_embedding_type": "learned", "max_position_embeddings": 99, "activation_function": "silu"},
+            {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6, "max_extra_tokens": None,
+             "max_length": 77},
+            ["biases in the projections of attention", "a bias of the output projection", "a matrix each", "to 7 pos",
+             "a table of 99 positions", "silu", "6 beams by log P / length^1.3", "at most 77 tokens."],
+            ["as the paper has it", "GNMT"],
+        ),
+        ({}, {"num_beams": 1}, ["greedy search", "at most 3 tokens more"], ["GNMT"]),
+    ],
+)  # fmt: skip
+def test_the_card_says_what_the_configurations_say(tmp_path, config, search, said, not_said):
+    model = make_tiny(**config)
+    model.generation_config.update(**search)
+    write_model_card(tmp_path, model, RESULTS)
+    text = ModelCard.load(tmp_path / "README.md").text
+    assert [part for part in said if part not in text] == [part for part in not_said if part in text] == []
+
+
+FRONT_MATTER = "---\nlicense: cc-by-4.0\nlanguage: [en, de]\ndatasets: opus100\ntags: [x]\n---\n# A model\n"
+
+
+def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
+    """And so does a model that is fine-tuned from it."""
+    tokenizer = make_tokenizer(["a dog"])
+    source = save_folder(tmp_path / "theirs", make_marian(len(tokenizer), scale_embedding=True), tokenizer)
+    (source / "README.md").write_text(FRONT_MATTER)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "_name_or_path": "Helsinki-NLP/opus-mt-en-de"}))
+    assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
+    write_model_card(tmp_path, make_tiny(), RESULTS, source_metadata(tmp_path / "ours"))
+    for folder, verb in ((tmp_path / "ours", "Converted"), (tmp_path, "Fine-tuned")):
+        card = ModelCard.load(folder / "README.md")
+        facts = {"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0", "language": ["en", "de"]}
+        assert card.data.to_dict() == card.data.to_dict() | facts | {"datasets": "opus100"}
+        assert f"{verb} from [Helsinki-NLP/opus-mt-en-de](https://huggingface.co/Helsinki-NLP/opus-mt" in card.text
+        assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
+
+
+@pytest.mark.parametrize("readme", [None, "---\n[\n---\n", "---\nlicense: [1]\n---\n", "text", "\0", "[" * 10**5])
+def test_a_source_that_says_nothing_claims_nothing(tmp_path, readme):
+    if readme is not None:
+        (tmp_path / "README.md").write_text(readme)
+    assert source_metadata(tmp_path) == {}

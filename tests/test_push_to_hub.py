@@ -23,6 +23,7 @@ from test_model_card import RESULTS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli.push import main
+from modeling_vanilla.hub.model_card import write_model_card
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
@@ -341,6 +342,15 @@ def test_bad_input_reaches_no_server(hub, run, model, tmp_path, repo, results, m
         path.write_text(results.replace("PARAMETERS", str(model.num_parameters())))
     assert message in call(main, run / "model", repo, "--results", path).error
     assert not hub.commits
+
+
+def test_a_converted_model_is_published_without_results(hub, model, tmp_path):
+    folder = save_folder(tmp_path / "opus", model, make_tokenizer(SENTENCES))
+    write_model_card(folder, model, source={"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0"})
+    assert call(main, folder, REPO).code == 0
+    card = ModelCard(hub.commits[REPO][0][1]["README.md"].decode())
+    assert (card.data.base_model, card.data.license) == ("Helsinki-NLP/opus-mt-en-de", "cc-by-4.0")
+    assert f'model="{REPO}"' in card.text
 
 
 def test_a_folder_of_other_scores_is_not_published_with_the_models(hub, run, tmp_path):

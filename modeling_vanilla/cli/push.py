@@ -4,8 +4,8 @@
     vanilla push runs/mine/model you/your-model --licence cc-by-4.0
 
 MODEL is a model folder with its tokenizer, REPO its name on the Hub; the repository is created if there is none. The
-model card is filled from results.json, which `vanilla train` writes beside the folder. All files arrive in one commit
-or none.
+model card is filled from results.json, which `vanilla train` writes beside the folder; of what `vanilla convert` wrote
+it is the card there. All files arrive in one commit or none.
 
     vanilla push runs/mine/model you/your-page --space --examples test.en
 
@@ -57,8 +57,11 @@ def push(options: Namespace) -> None:
         publish_space(options.model, options.repo, examples, options.licence, options.private)
         print(f"the Space {options.repo} is published")
         return
-    if options.results is None and options.model.resolve().name != "model":  # such as best/, which has other scores
-        raise ValueError(f"MODEL: {options.model} is no run's model/, of which its results.json is; give --results")
-    results = options.results or options.model.resolve().parent / "results.json"
+    folder = options.model.resolve()
+    results = options.results or folder.parent / "results.json"
+    if options.results is None and folder.name != "model":
+        if not (folder / "README.md").is_file():  # such as best/, which has other scores
+            raise ValueError(f"MODEL: {options.model} is no run's model/, of which its results.json is; give --results")
+        results = None  # a converted model
     commit = publish_model(options.model, options.repo, results, options.licence, options.private)
     print(f'{options.repo} is published; pin it with revision="{commit}"')

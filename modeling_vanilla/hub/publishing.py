@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ..files import read_json, write_text
 from ..inference import load_translator
-from .model_card import write_model_card
+from .model_card import source_metadata, write_model_card
 
 # What a Space runs, on the port that it has to.
 _APP = '''"""The page of `vanilla demo` for the model beside this file."""
@@ -35,13 +35,15 @@ _REASONS = {
 }
 
 
-def publish_model(model: Path, repo: str, results: Path, licence: str | None = None, private: bool = False) -> str:
-    """Publish the folder `model` as `repo`, with a card filled from the file `results`.
+def publish_model(
+    model: Path, repo: str, results: Path | None = None, licence: str | None = None, private: bool = False
+) -> str:
+    """Publish the folder `model` as `repo`, with a card.
 
     Args:
         repo: OWNER/NAME; it is created if there is none, for its owner alone if it is to be private.
-        results: results.json of the run that trained the model.
-        licence: of the weights, by its name on the Hub.
+        results: results.json of the run that trained the model; None for one that was converted and not trained.
+        licence: of the weights, by its name on the Hub; by default that of the model that this one was made from.
 
     Returns:
         The commit, to which people can pin what they load.
@@ -106,6 +108,8 @@ def _check_repo(repo: str) -> None:
 def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], licence: str | None) -> None:
     """Write all that a Space needs to `folder`."""
     _copy_model(model, folder / "model")
+    inherited = source_metadata(model).get("license")
+    licence = licence or (inherited if isinstance(inherited, str) else None)
     here = Path(__file__).parent
     shutil.copytree(here.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__"))
     write_text(folder / "app.py", _APP)
@@ -121,16 +125,14 @@ def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], 
     write_text(folder / "README.md", (here / "space.md").read_text(encoding="utf-8").format(**facts))
 
 
-def _write_files(folder: Path, model: Path, repo: str, results: Path, licence: str | None) -> None:
+def _write_files(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None) -> None:
     """Write all that is to be published to `folder`."""
     loaded = _copy_model(model, folder)
-    facts = _read_results(results)
-    if facts.get("parameters") != loaded.num_parameters():
-        raise ValueError(
-            f"{results}: of a model of {facts.get('parameters')} parameters; {model} has {loaded.num_parameters()}"
-        )
+    facts = None if results is None else _read_results(results, loaded)
     try:
-        write_model_card(folder, loaded.config, facts, model_id=repo, licence=licence)
+        is_made = facts is None or facts["settings"]["model"]["model"] is not None
+        source = source_metadata(model) if is_made else None
+        write_model_card(folder, loaded, facts, source, model_id=repo, licence=licence)
     except KeyError as error:
         raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
     except TypeError as error:
@@ -145,10 +147,16 @@ def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     return loaded
 
 
-def _read_results(path: Path) -> dict:
+def _read_results(path: Path, model: PreTrainedModel) -> dict:
+    """results.json of the run that trained the model."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")
-    return read_json(path)
+    facts = read_json(path)
+    if facts.get("parameters") != model.num_parameters():
+        raise ValueError(
+            f"{path}: of a model of {facts.get('parameters')} parameters; this one has {model.num_parameters()}"
+        )
+    return facts
 
 
 def _commit(folder: Path, repo: str, repo_type: str = "model", **settings) -> str:

@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..files import check_unused, whole_folder
+from ..hub.model_card import source_metadata, write_model_card
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
@@ -19,7 +20,7 @@ FORMATS = {"ctranslate2": "ctranslate2", "onnx": "onnx onnxscript"}
 
 
 def convert(library: str, source: str, destination: Path) -> None:
-    """Write a model of one of LIBRARIES and its tokenizer as a folder that from_pretrained loads.
+    """Write a model of one of LIBRARIES, its tokenizer and a model card as a folder that from_pretrained loads.
 
     Args:
         source: a folder, or a name on the Hub.
@@ -33,9 +34,11 @@ def convert(library: str, source: str, destination: Path) -> None:
     model, tokenizer = load_model(source), load_tokenizer(source)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(f"{source}: the tokenizer has {len(tokenizer)} tokens, the model {model.config.vocab_size}")
+    folder = Path(source).parent if Path(source).is_file() else Path(source)
     with whole_folder(destination) as part:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
+        write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
 
 
 def export(to: str, source: Path, destination: Path, **settings) -> None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..files import check_unused, locked, remove_litter, whole_folder, write_json
-from ..hub.model_card import write_model_card
+from ..hub.model_card import source_metadata, write_model_card
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..progress import inform
@@ -132,14 +132,15 @@ def _train_translation(
         "settings": settings,
     }
     results = {"test_sentences": 0, **facts}
+    source = source_metadata(options.model) if options.model else None
     if state.is_main_process:
-        _write_model(run, model, tokenizer, results)
+        _write_model(run, model, tokenizer, results, source)
     if "test" in pairs:  # the model is safe by now, whatever happens in the test
         tokens_per_batch = progress.tokens_per_batch or training.tokens_per_batch
         scores = _test_scores(model, tokenizer, pairs["test"], tokens_per_batch, training.bleu_tokenize)
         results = {**scores, **facts}
         if state.is_main_process:
-            write_model_card(run / "model", model.config, results)
+            write_model_card(run / "model", model, results, source)
     if state.is_main_process:
         _write_results(run, model, results, progress, training)
     state.wait_for_everyone()
@@ -321,10 +322,10 @@ def _cost(model: PreTrainedModel, training_data: Dataset, training: TrainingOpti
     return training_cost(cast(VanillaConfig, model.config), *lengths, progress.tokens, progress.seconds, devices, rate)
 
 
-def _write_model(run: Path, model, tokenizer, results: dict) -> None:
+def _write_model(run: Path, model, tokenizer, results: dict, source: dict | None) -> None:
     with whole_folder(run / "model") as part:
         save_model(model, tokenizer, part)
-        write_model_card(part, model.config, results)
+        write_model_card(part, model, results, source)
 
 
 def _write_results(run: Path, model, results: dict, progress: Progress, training: TrainingOptions) -> None:
