@@ -1,19 +1,24 @@
 """Files: read line by line, written whole or not at all, and folders that one process holds."""
 
+import glob
 import gzip
 import json
 import os
+import re
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-PART = ".part"  # the ending of what is not whole yet
-_OLD = f".old{PART}"  # of a folder that another one is about to replace
-_LOCK = "run.lock"
+_LOCK = "run.lock"  # in the folder of a run, and in each temporary folder
+# In a temporary folder: what is not whole yet, or no more, and the folder that it is about to replace.
+_PART, _OLD = "part", "old"
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)  # the name that tempfile makes for a target
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -83,17 +88,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         OSError: what the disk refuses, with the file's name. After any error nothing half-written stays.
     """
     target = path.resolve()
-    part = _beside(target, PART)
-    try:
-        with disk_errors(path):
-            yield part
-            _sync(part)
-            os.replace(part, target)
-            _sync(target.parent)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+    with disk_errors(path), _temporary_folder(target) as temporary:
+        part = temporary / _PART
+        yield part
+        _sync(part)
+        os.replace(part, target)
+        _sync(target.parent)
 
 
 @contextmanager
@@ -106,24 +106,79 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         OSError: what the disk refuses, with the folder's name. After any error nothing half-written stays.
     """
     target = folder.resolve()
-    part, old = _beside(target, PART), _beside(target, _OLD)
-    with new_parents(target):
-        try:
-            with disk_errors(folder):
-                _put_back(old)
-                if part.exists():
-                    shutil.rmtree(part)
-                part.mkdir(parents=True)
-                yield part
-                for path in [*part.rglob("*"), part]:
-                    _apply_umask(path, part)
-                    _sync(path)
-                _replace_folder(part, target, old)
-                _sync(target.parent)
-            shutil.rmtree(old, ignore_errors=True)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+    with new_parents(target), disk_errors(folder):
+        if not target.parent.exists():
+            target.parent.mkdir(parents=True)
+        with _temporary_folder(target) as temporary:
+            part, old = temporary / _PART, temporary / _OLD
+            part.mkdir()
+            yield part
+            for path in [*part.rglob("*"), part]:
+                _apply_umask(path, part)
+                _sync(path)
+            # Moved away before it is deleted: a process that is killed while it deletes a folder leaves half of it.
+            if target.is_dir():
+                target.rename(old)
+            part.rename(target)
+            _sync(target.parent)
+            if old.is_dir():
+                old.rename(part)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder. A process that is killed meanwhile leaves all of it or nothing under its name."""
+    with _temporary_folder(folder) as temporary:
+        folder.rename(temporary / _PART)
+
+
+@contextmanager
+def _temporary_folder(target: Path) -> Iterator[Path]:
+    """A folder beside `target` of a name that nobody else has, deleted with what it holds when the block ends.
+
+    The process holds a lock in it: who can take that knows that the process is dead, and that it may delete the folder.
+    """
+    remove_litter(target.parent, glob.escape(target.name))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        with FileLock(temporary / _LOCK, blocking=False):
+            yield temporary
+    finally:
+        _delete_temporary(temporary)
+
+
+def remove_litter(folder: Path, target: str = "*") -> None:
+    """Remove what processes that were killed while they wrote `target`, a pattern, into a folder have left there."""
+    for path in folder.glob(f".{target}.????????.tmp"):
+        if _is_temporary(path):
+            with suppress(OSError):  # a process that lives holds it, or another user owns it
+                with FileLock(path / _LOCK, blocking=False):
+                    pass
+                _delete_temporary(path)
+
+
+def _is_temporary(path: Path) -> bool:
+    return (
+        _TEMPORARY.fullmatch(path.name) is not None
+        and path.is_dir()
+        and not path.is_symlink()
+        and {file.name for file in path.iterdir()} <= {_LOCK, _PART, _OLD}
+    )
+
+
+def _delete_temporary(temporary: Path) -> None:
+    """Delete a temporary folder. What was to be replaced goes back to its place, unless something is there."""
+    old, target = temporary / _OLD, _target_of(temporary)
+    if old.is_dir() and not target.exists():
+        old.rename(target)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _target_of(path: Path) -> Path:
+    """The file or folder to be written that a path in or below a temporary folder is for; any other path itself."""
+    for folder in (path, *path.parents):
+        if match := _TEMPORARY.fullmatch(folder.name):
+            return folder.with_name(match[1])
+    return path
 
 
 @contextmanager
@@ -143,41 +198,6 @@ def _apply_umask(path: Path, folder: Path) -> None:
     mode = folder.stat().st_mode & 0o666
     if path.is_file() and path.stat().st_mode & 0o777 != mode:
         path.chmod(mode)
-
-
-def _replace_folder(part: Path, folder: Path, old: Path) -> None:
-    """Rename `part` to `folder`; what was there becomes `old`, or stays if the disk refuses."""
-    if folder.is_dir():
-        # Moved away before it is deleted: a process that is killed while it deletes a folder leaves half of it.
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    try:
-        part.rename(folder)
-    except BaseException:
-        _put_back(old)
-        raise
-
-
-def _put_back(old: Path) -> None:
-    """Give a folder that was moved away its name again, if nothing has taken its place."""
-    folder = _beside(old, "", _OLD)
-    if old.is_dir() and not folder.exists():
-        old.rename(folder)
-
-
-def remove_litter(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote into a folder have left there."""
-    for path in folder.glob(f"*{_OLD}"):
-        _put_back(path)
-    for path in folder.glob(f"*{PART}"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _beside(path: Path, ending: str, instead_of: str = "") -> Path:
-    return path.with_name(path.name.removesuffix(instead_of) + ending)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -202,17 +222,31 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> None:
                 part.write_bytes(content)
 
 
+def check_outputs(outputs: dict[str, Path | None], inputs: dict[str, Path | None]) -> None:
+    """Raise ValueError if two outputs, or an output and an input, are one file; the keys are the names of options."""
+    paths = {
+        name: path for name, path in {**inputs, **outputs}.items() if path and (path.is_file() or not path.exists())
+    }
+    for name, other in combinations(paths, 2):
+        if other in outputs and paths[name].resolve() == paths[other].resolve():
+            raise ValueError(f"{name} and {other} are both {paths[other]}")
+
+
 def check_unused(name: str, folder: Path) -> None:
     """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option.
 
     What a killed process has left half-written does not count.
     """
-    if folder.exists() and (not folder.is_dir() or any(_counts(path) for path in folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and all(map(_is_no_content, folder.iterdir()))):
         raise ValueError(f"{name}: {folder} holds something already; choose another folder")
 
 
-def _counts(path: Path) -> bool:
-    return path.suffix != PART and path.name != _LOCK
+def _is_no_content(path: Path) -> bool:
+    return _is_temporary(path) or (path.name == _LOCK and _is_lock(path))
+
+
+def _is_lock(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_size
 
 
 @contextmanager
@@ -222,19 +256,22 @@ def locked(name: str, folder: Path) -> Iterator[None]:
     The lock of a process that has died is no obstacle: the system has released it. `name` is the folder's option.
 
     Raises:
-        ValueError: another process holds it, or it is a file.
+        ValueError: another process holds it, it is a file, or something else has the name of the lock.
         OSError: the folder cannot be written to.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{name}: {folder} is no folder")
-    with new_parents(folder / _LOCK):
+    lock = folder / _LOCK
+    with new_parents(lock):
         folder.mkdir(parents=True, exist_ok=True)
+        if lock.exists() and not _is_lock(lock):
+            raise ValueError(f"{name}: {lock} is not the lock of a run")
         try:
-            with FileLock(folder / _LOCK, blocking=False):
+            with FileLock(lock, blocking=False):
                 try:
                     yield
                 finally:
-                    (folder / _LOCK).unlink(missing_ok=True)
+                    lock.unlink(missing_ok=True)
         except Timeout as error:
             raise ValueError(f"{name}: {folder} is in use by another process") from error
 
@@ -249,16 +286,18 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         # safetensors and tokenizers, written in Rust, raise classes of their own and end the message in the errno.
         if _is_of(error, path) or "(os error " in str(error):
-            raise _NotWritten(f"{path}: cannot be written: {error}") from error
+            raise _NotWritten(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
         raise
 
 
 def _is_of(error: Exception, path: Path) -> bool:
-    """Whether an error is one of the disk, at this path or its temporary twin, or at no path that it names."""
+    """Whether an error is one of the disk, at this path, below it, on the way to it, or at no path that it names."""
     if not isinstance(error, OSError) or isinstance(error, ConnectionError) or error.errno is None:
         return False
-    named = [str(name) for name in (error.filename, error.filename2) if name is not None]
-    return not named or any(name.startswith((str(path), str(path.resolve()))) for name in named)
+    target = path.resolve()
+    names = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    places = [_target_of(Path(os.fsdecode(name)).resolve()) for name in names]
+    return not places or any(place.is_relative_to(target) or target.is_relative_to(place) for place in places)
 
 
 def _sync(path: Path) -> None:

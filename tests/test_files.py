@@ -1,4 +1,4 @@
-"""io.py: lines, files and folders that are whole or not there, and errors in one line."""
+"""files.py, errors.py: lines, files and folders that are whole or not there, and errors in one line."""
 
 import errno
 import gzip
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -89,9 +90,8 @@ def place(whole, tmp_path) -> Path:
 def test_the_old_stays_until_the_new_is_whole(whole, place, tmp_path):
     before = tree(tmp_path)
     with whole(place) as part:
-        assert part == tmp_path / "place.part"
         (part / "file" if whole is files.whole_folder else part).write_text("new", encoding="utf-8")
-        assert {name: content for name, content in tree(tmp_path).items() if not name.startswith(part.name)} == before
+        assert {name: data for name, data in tree(tmp_path).items() if not name.startswith(".place.")} == before
     assert tree(tmp_path) == {name: content and b"new" for name, content in before.items()}
 
 
@@ -120,7 +120,7 @@ def write_by_rust(path: Path) -> None:
 
 
 def write_the_second_of_two(path: Path) -> None:
-    with files.whole_file(path.with_name("one")), files.whole_file(path) as part:
+    with files.whole_file(path.parents[1] / "one"), files.whole_file(path) as part:
         part.write_text("new", encoding="utf-8")
 
 
@@ -130,6 +130,14 @@ def test_an_error_names_the_file_at_fault(tmp_path, writer, name):
     with pytest.raises(OSError, match=f"^{tmp_path}/{name}: cannot be written: .*(os error 2|No such file)"):
         writer(tmp_path / name)
     assert not tree(tmp_path)
+
+
+def test_an_error_of_another_file_passes_as_it_is(tmp_path):
+    """Even of one whose name starts with the name of what is written."""
+    missing = tmp_path / "out-of-the-way" / "input"
+    with pytest.raises(FileNotFoundError) as raised, files.whole_file(tmp_path / "out"):
+        missing.open()
+    assert raised.value.filename == str(missing) and not tree(tmp_path)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
@@ -165,10 +173,18 @@ def test_a_link_stays_a_link(whole, place, tmp_path):
     assert tree(tmp_path) == {name: content and b"new" for name, content in before.items()}
 
 
-def test_a_folder_that_a_person_has_moved_away_is_not_touched(tmp_path):
-    for name in ("model.old", "model", "model"):
-        write(files.whole_folder, tmp_path / name)
-    assert {*tree(tmp_path)} == {"model", "model/file", "model.old", "model.old/file"}
+def test_what_belongs_to_the_user_stays(whole, place, tmp_path):
+    """Whatever its name: an ending in .part, or one of a temporary folder that is none."""
+    others = ["place.part", "place.old.part", "place.old", ".place.12345678.tmp", "notes.part", "run.lock"]
+    for name in others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("mine", encoding="utf-8")
+    before = tree(tmp_path)
+    write(whole, place)
+    files.remove_litter(tmp_path)
+    assert {name: data for name, data in tree(tmp_path).items() if name.startswith(tuple(others))} == {
+        name: data for name, data in before.items() if name.startswith(tuple(others))
+    }
 
 
 def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
@@ -177,7 +193,7 @@ def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
     rename = Path.rename
 
     def refuse(path, target):
-        if path.name == "place.part":
+        if path.name == "part":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return rename(path, target)
 
@@ -203,24 +219,47 @@ def test_a_killed_process_leaves_nothing_half_written(whole, place, tmp_path, mo
         write(whole, place)
         os._exit(0)
     os.waitpid(process, 0)
-    found = tree(tmp_path)
-    if "place" in found:
-        assert found.get("place/file", found["place"]) in (b"old", b"new")
+    left = tree(tmp_path)
+    temporary = {name.split("/")[0] for name in left} - {"place"}
+    assert all(re.fullmatch(r"\.place\.\w{8}\.tmp", name) for name in temporary)
+    if "place" in left:
+        assert left.get("place/file", left["place"]) in (b"old", b"new")
     else:
-        assert (found["place.part/file"], found["place.old.part/file"]) == (b"new", b"old")
-    assert {name.split("/")[0] for name in found} <= {"place", "place.part", "place.old.part"}
+        (folder,) = temporary
+        assert (left[f"{folder}/part/file"], left[f"{folder}/old/file"]) == (b"new", b"old")
     write(whole, place)
+    assert {*tree(tmp_path)} <= {"place", "place/file"}
     assert tree(place) in ({}, {"file": b"new"})
     assert whole is files.whole_folder or place.read_bytes() == b"new"
 
 
 def test_what_killed_processes_left_is_removed(tmp_path):
-    for name in ("model.part", "best.part", "best.old.part", "last-2", "last-2.old.part"):
+    """And no more: what a living process writes stays, and a folder that was moved away comes back."""
+    for name in ("model", "best", "last-2"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name, encoding="utf-8")
-    (tmp_path / "run.json.part").touch()
-    files.remove_litter(tmp_path)
-    assert tree(tmp_path) == {"best": None, "best/file": b"best.old.part", "last-2": None, "last-2/file": b"last-2"}
+        write(files.whole_folder, tmp_path / name)
+        temporary = tmp_path / f".{name}.12345678.tmp"
+        temporary.mkdir()
+        (temporary / "run.lock").touch()
+        (tmp_path / name).rename(temporary / ("old" if name == "best" else "part"))
+    with files.whole_file(tmp_path / "text") as part:
+        part.touch()
+        before = {name for name in tree(tmp_path) if name.startswith(".text")}
+        assert in_a_fork(lambda: files.remove_litter(tmp_path)) == 0
+        assert {*tree(tmp_path)} == {"best", "best/file", *before}
+
+
+def test_two_outputs_or_an_output_and_an_input_are_one_file(tmp_path):
+    (tmp_path / "in").touch()
+    (tmp_path / "link").symlink_to("in")
+    path = {name: tmp_path / name for name in ("in", "link", "out")}
+    for outputs, inputs, names in (
+        ({"output": path["out"], "alignments": tmp_path / "x" / ".." / "out"}, {}, "output and alignments"),
+        ({"output": path["link"]}, {"input": path["in"], "terms": None}, "input and output"),
+    ):
+        with pytest.raises(ValueError, match=f"^{names} are both {tmp_path}"):
+            files.check_outputs(outputs, inputs)
+    files.check_outputs(dict.fromkeys(("output", "alignments"), Path("/dev/null")), dict.fromkeys("ab", path["in"]))
 
 
 def in_a_fork(function) -> int:
@@ -258,12 +297,23 @@ def test_a_locked_folder(tmp_path):
     assert tree(folder) == {"kept": b""}
     with pytest.raises(ValueError, match=f"^x: {folder / 'kept'} is no folder$"), files.locked("x", folder / "kept"):
         pass
+    files.write_text(folder / "run.lock", "the user's")
+    with pytest.raises(ValueError, match=f"^output_dir: {folder / 'run.lock'} is not the lock of a run$"):
+        lock()
+    assert tree(folder) == {"kept": b"", "run.lock": b"the user's"}
 
 
-def test_json_on_a_full_disk_is_as_it_was(tmp_path):
+def test_json_on_a_full_disk_is_as_it_was(tmp_path, monkeypatch):
     files.write_json(tmp_path / "value.json", {"value": "ü"})
-    (tmp_path / "value.json.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=rf"^{tmp_path}/value\.json: cannot be written: .*No space left on device"):
+    mkdtemp = tempfile.mkdtemp
+
+    def on_a_full_disk(**settings):
+        folder = mkdtemp(**settings)
+        Path(folder, "part").symlink_to("/dev/full")
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", on_a_full_disk)
+    with pytest.raises(OSError, match=rf"^{tmp_path}/value\.json: cannot be written: No space left on device$"):
         files.write_json(tmp_path / "value.json", {"value": 2})
     assert tree(tmp_path) == {"value.json": '{\n "value": "ü"\n}\n'.encode()}
 
@@ -271,10 +321,10 @@ def test_json_on_a_full_disk_is_as_it_was(tmp_path):
 def test_a_place_in_use(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         files.check_unused("output_dir", path)
-    (tmp_path / "run.json.part").touch()  # of a process that was killed
+    (tmp_path / ".run.json.12345678.tmp").mkdir()  # of a process that was killed
     files.check_unused("output_dir", tmp_path)
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path):
+    (tmp_path / "notes.part").touch()
+    for path in (tmp_path / "notes.part", tmp_path):
         with pytest.raises(ValueError, match=f"^output_dir: {path} holds something already; choose another folder$"):
             files.check_unused("output_dir", path)
 

@@ -5,15 +5,12 @@ but import, so that a start costs next to nothing.
 """
 
 import errno
-import json
 import multiprocessing
 import os
-import random
 import resource
 import shutil
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -25,14 +22,9 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import train as script
-from modeling_vanilla.files import locked, whole_folder
+from modeling_vanilla.files import locked
 from modeling_vanilla.training import trainer
-from modeling_vanilla.training.checkpoints import (
-    checkpoint_step,
-    list_checkpoints,
-    load_progress,
-    prune_checkpoints,
-)
+from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """
@@ -64,15 +56,28 @@ def train(arguments, cache, log, faults):
 
 
 class At:
-    """Does something when this process is about to do `event` to a file or folder of this name, once."""
+    """Does something when this process is about to do `event` to a file or folder of this name, once.
+
+    The name of what is being written is that of what it becomes.
+    """
 
     def __init__(self, event, name, action):
         self.event, self.name, self.action = event, name, action
 
     def __call__(self, event, arguments):
-        if event == self.event and os.path.basename(str(arguments[0])) == self.name:
+        if event == self.event and _name_of(Path(str(arguments[0]))) == self.name:
             self.name = None
             self.action()
+
+
+def _name_of(path):
+    folder = path.parent if path.name == "part" else path
+    return folder.name[1:].removesuffix(folder.name[-len(".12345678.tmp") :]) if folder.suffix == ".tmp" else path.name
+
+
+def litter(folder):
+    """The names of what a process was writing in a folder, or deleting, when it was killed."""
+    return [_name_of(path) for path in folder.rglob(".*.tmp")]
 
 
 def die():
@@ -93,26 +98,6 @@ def fill_disk(size):
 
 def deny():
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-class Watch:
-    """Writes down every state that a folder of a run is ever in, as a kill at that moment would leave it."""
-
-    EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
-
-    def __init__(self, run, path):
-        self.run, self.path, self.busy, self.seen = run, path, False, set()
-
-    def __call__(self, event, arguments):
-        if event in self.EVENTS and not self.busy:
-            self.busy = True
-            for folder in self.run.glob("*"):
-                state = (folder.name, str(sorted((file.name, file.stat().st_size) for file in folder.glob("*"))))
-                if folder.is_dir() and state not in self.seen:
-                    self.seen.add(state)
-                    with open(self.path, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(state) + "\n")
-            self.busy = False
 
 
 class Runs:
@@ -162,8 +147,8 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(runs):
-    """The run that nothing befalls, watched."""
-    return runs.complete("whole", faults=(Watch(runs.folder / "whole", runs.folder / "states"),))
+    """The run that nothing befalls."""
+    return runs.complete("whole")
 
 
 @pytest.fixture(scope="module")
@@ -226,84 +211,22 @@ def test_the_runs_have_what_could_go_wrong(whole):
     assert not (whole / "checkpoint-2").exists()
 
 
-def test_at_every_moment_a_checkpoint_is_whole_or_not_there(runs, whole):
-    """Whatever moment the process is killed at, between any two things that it does to files."""
-    states = {}
-    for line in (runs.folder / "states").read_text(encoding="utf-8").splitlines():
-        name, state = json.loads(line)
-        states.setdefault(name, set()).add(state)
-    for name in (*(f"checkpoint-{step}" for step in range(2, STEPS + 1, 2)), "model"):
-        assert len(states[f"{name}.part"]) > 8  # it has been watched while it was written
-        # The last checkpoint is written once more, with the validation that comes after it.
-        assert len(states[name]) == (2 if name == f"checkpoint-{STEPS}" else 1)
-
-
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(runs, whole):
-    """Before the first checkpoint, while one is written, named and deleted, and at last somewhere."""
+    """Before the first checkpoint, and while one is written, named and deleted."""
     run = runs.folder / "killed"
     weights = (whole / f"checkpoint-{STEPS}" / "model.safetensors").stat().st_size
     deleting = At("os.remove", "model.safetensors", die)
     for fault, signal_number, left, part in (
-        (At("os.mkdir", "checkpoint-2.part", die), signal.SIGKILL, [], []),
-        (At("os.mkdir", "checkpoint-4.part", partial(die_by_size, weights - 1)), signal.SIGXFSZ, [2], [4]),
-        (At("os.rename", "checkpoint-6.part", die), signal.SIGKILL, [2, 4], [6]),
-        (At("shutil.rmtree", "checkpoint-2.part", partial(sys.addaudithook, deleting)), signal.SIGKILL, [4, 6], [2]),
+        (At("os.mkdir", "checkpoint-2", die), signal.SIGKILL, [], []),
+        (At("os.mkdir", "checkpoint-4", partial(die_by_size, weights - 1)), signal.SIGXFSZ, [2], [4]),
+        (At("os.rename", "checkpoint-6", die), signal.SIGKILL, [2, 4], [6]),
+        (At("shutil.rmtree", "checkpoint-2", partial(sys.addaudithook, deleting)), signal.SIGKILL, [4, 6], [2]),
     ):
         code, lines = runs.finish(run, resume=run.exists(), faults=(fault,))
         assert code == -signal_number, lines
         assert_checkpoints_load(run, left)
-        assert [path.name for path in run.glob("*.part")] == [f"checkpoint-{step}.part" for step in part]
-    kill_somewhere(runs, run, random.Random(0).uniform(0, 4 * pace(whole)))
+        assert litter(run) == [f"checkpoint-{step}" for step in part]
     assert_resumes(runs, run, whole)
-
-
-def pace(run):
-    """Seconds that an update takes here."""
-    progress = load_progress(list_checkpoints(run)[-1])
-    return progress["seconds"] / progress["step"]
-
-
-def kill_somewhere(runs, run, seconds):
-    """Start or resume a run and kill it so long after the first thing that it writes, unless it ends before that."""
-    before = {path.name for path in run.glob("*")}
-    process = runs.start(run, resume=run.exists())
-    while {path.name for path in run.glob("checkpoint-*")} <= before and process.is_alive():
-        time.sleep(0.001)
-    time.sleep(seconds)
-    process.kill()
-    process.join()
-    assert process.exitcode in (-signal.SIGKILL, 0), runs.log(run).read_text(encoding="utf-8")
-    assert_checkpoints_load(run, steps_of(run))
-
-
-@pytest.fixture
-def dies_in_rmtree(monkeypatch):
-    """A process that dies after the first file of those that it deletes."""
-
-    class Killed(BaseException):
-        pass
-
-    def rmtree(path, **keywords):
-        if path.is_dir():
-            min(path.iterdir()).unlink()
-            raise Killed
-
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
-    return Killed
-
-
-def test_what_is_deleted_in_part_has_no_name_that_counts(tmp_path, dies_in_rmtree):
-    for name in ("checkpoint-1", "checkpoint-2", "model"):
-        (tmp_path / name).mkdir()
-        for file in ("a", "b"):
-            (tmp_path / name / file).write_text(name, encoding="utf-8")
-    with pytest.raises(dies_in_rmtree):
-        prune_checkpoints(tmp_path, keep=1)
-    assert list_checkpoints(tmp_path) == [tmp_path / "checkpoint-2"]
-    with pytest.raises(dies_in_rmtree), whole_folder(tmp_path / "model") as part:
-        for file in ("a", "b"):
-            (part / file).write_text("new", encoding="utf-8")
-    assert tree(tmp_path / "model") == {"a": b"new", "b": b"new"}
 
 
 # Asked to end
@@ -332,7 +255,7 @@ SIGNALS = [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one i
 def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole, number):
     """Slurm, Kubernetes, a closed terminal, Ctrl-C."""
     run = runs.folder / f"signal-{number}"
-    code, lines = runs.finish(run, faults=(At("os.mkdir", "checkpoint-2.part", partial(send_in_update, number)),))
+    code, lines = runs.finish(run, faults=(At("os.mkdir", "checkpoint-2", partial(send_in_update, number)),))
     assert code == 128 + number, lines
     name = signal.Signals(number).name
     assert (
@@ -340,29 +263,29 @@ def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole, number):
         == f"error: {name}: stopped after update 3 of {run}; the same command with --resume goes on from there"
     )
     assert_checkpoints_load(run, [2])
-    assert (run / "last-3").is_dir() and not list(run.rglob("*.part"))
+    assert (run / "last-3").is_dir() and not litter(run)
     assert_resumes(runs, run, whole)
 
 
 @pytest.mark.parametrize("written", ["checkpoint-6", "best"])
 def test_a_signal_at_the_last_checkpoint_or_in_validation_ends_the_run_at_once(runs, whole, written):
     run = runs.folder / f"signal-{written}"
-    code, lines = runs.finish(run, faults=(At("os.mkdir", f"{written}.part", partial(send, [signal.SIGTERM])),))
+    code, lines = runs.finish(run, faults=(At("os.mkdir", written, partial(send, [signal.SIGTERM])),))
     assert code == 143 and "stopped after update 6" in lines[-1], lines
-    assert steps_of(run) == [4, 6] and not (run / "best").exists() and not list(run.rglob("*.part"))
+    assert steps_of(run) == [4, 6] and not (run / "best").exists() and not litter(run)
     assert_resumes(runs, run, whole)
 
 
 @pytest.mark.slow
 def test_a_second_signal_ends_the_run_at_once(runs, whole):
     run = runs.folder / "signal-twice"
-    fault = At("os.mkdir", "checkpoint-2.part", partial(send, [signal.SIGINT, signal.SIGTERM]))
+    fault = At("os.mkdir", "checkpoint-2", partial(send, [signal.SIGINT, signal.SIGTERM]))
     assert runs.finish(run, faults=(fault,))[0] == -signal.SIGTERM
     assert steps_of(run) == []
     assert_resumes(runs, run, whole)
 
 
-# Damaged, in use, begun and not come far
+# Damaged, in use
 
 
 def test_a_damaged_checkpoint_is_named_and_the_last_whole_one_taken(runs, run, whole):
@@ -383,16 +306,6 @@ def test_a_run_in_use_is_refused(runs, run):
         code, lines = runs.finish(run, resume=True)
     assert assert_one_error(code, lines, "output_dir: ").endswith(f"{run} is in use by another process")
     assert tree(run) == before
-
-
-def test_a_run_that_was_killed_before_it_began_is_begun_again(runs):
-    run = runs.folder / "not-begun"
-    code, _ = runs.finish(run, faults=(At("os.rename", "run.json.part", die),))
-    assert code == -signal.SIGKILL
-    assert {path.name for path in run.iterdir()} == {"run.json.part", "run.lock"}
-    code, lines = runs.finish(run, max_steps=1)
-    assert code == 0, lines
-    assert not list(run.rglob("*.part"))
 
 
 # A full disk, and folders that cannot be written to
@@ -431,41 +344,22 @@ def test_a_full_disk_is_one_error_and_all_before_it_stays(runs, run, whole, file
     folder = FULL_DISKS[file]
     size = (run / f"checkpoint-{STOP}" / Path(file).name).stat().st_size
     before, left = tree(run / "model"), steps_of(run if folder == NEXT else whole)
-    fault = At("os.mkdir", f"{folder}.part", partial(fill_disk, size - 1))
+    fault = At("os.mkdir", folder, partial(fill_disk, size - 1))
     code, lines = runs.finish(run, resume=True, faults=(fault,))
     assert "File too large" in assert_one_error(code, lines, f"{run / folder}: cannot be written: ")
     assert_checkpoints_load(run, left)
     assert tree(run / "model") == before
-    assert not list(run.rglob("*.part"))
+    assert not litter(run)
     assert_resumes(runs, run, whole)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ["run.json", "results.json"])
-def test_a_full_disk_is_one_error_for_a_single_file(runs, run, whole, file):
-    before, left = (run / file).read_bytes(), steps_of(run if file == "run.json" else whole)
-    part = run / f"{file}.part"
-    fault = At("open", part.name, partial(os.symlink, "/dev/full", part))  # what is there before is removed as litter
-    code, lines = runs.finish(run, resume=True, faults=(fault,))
-    assert_one_error(code, lines, f"{run / file}: cannot be written: [Errno 28] No space left on device")
-    assert (run / file).read_bytes() == before
-    assert_checkpoints_load(run, left)
-    assert not list(run.rglob("*.part"))
-    assert_resumes(runs, run, whole)
-
-
-@pytest.mark.parametrize("way", ["no permission", pytest.param("a file in the way", marks=pytest.mark.slow)])
-def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole, way):
-    before, part = tree(run), run / f"{NEXT}.part"
+def test_a_run_that_may_not_be_written_to_any_more_is_one_error(runs, run, whole):
+    before = {path.name: tree(path) for path in run.iterdir() if path.is_dir()}
     # Root has every permission, so the kernel would not say so to a test run by root.
-    fault = At("os.mkdir", part.name, deny if way == "no permission" else part.touch)
-    code, lines = runs.finish(run, resume=True, faults=(fault,))
-    assert_one_error(code, lines, f"{run / NEXT}: cannot be written: ")
-    kept = ("checkpoint-", "model/")
-    assert {name: data for name, data in tree(run).items() if name.startswith(kept) and not name.endswith(".part")} == {
-        name: data for name, data in before.items() if name.startswith(kept)
-    }
-    part.unlink(missing_ok=True)
+    code, lines = runs.finish(run, resume=True, faults=(At("os.mkdir", NEXT, deny),))
+    assert_one_error(code, lines, f"{run / NEXT}: cannot be written: Permission denied")
+    for name in (f"checkpoint-{STOP}", "model", "best"):
+        assert tree(run / name) == before[name]
     assert_resumes(runs, run, whole)
 
 

@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-import shutil
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
-from ..files import PART, read_json, whole_folder, write_json, write_text
+from ..files import delete_folder, read_json, whole_folder, write_json, write_text
 from ..inference.loading import check_finite, check_readable
 
 OPTIMIZER = "optimizer.safetensors"
@@ -128,6 +128,8 @@ def check_digests(checkpoint: Path, names: Sequence[str] | None = None) -> None:
 def put_aside_damaged(run: Path) -> list[str]:
     """Rename each damaged checkpoint of a run to NAME.damaged: it is neither resumed from nor averaged.
 
+    If there is such a folder, the name is NAME.damaged1, and so on.
+
     Returns:
         A line for each, which names the file at fault.
     """
@@ -136,9 +138,8 @@ def put_aside_damaged(run: Path) -> list[str]:
         try:
             check_digests(checkpoint)
         except (ValueError, OSError) as error:
-            aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            checkpoint.rename(aside)
+            names = (run / f"{checkpoint.name}.damaged{number or ''}" for number in count())
+            aside = checkpoint.rename(next(name for name in names if not name.exists()))
             lines.append(f"{error}; {checkpoint.name} is put aside as {aside.name}")
     return lines
 
@@ -195,8 +196,7 @@ def prune_checkpoints(run: Path, keep: int) -> None:
     newest = newest_checkpoint(run)
     for path in _find(run, _CHECKPOINT)[:-keep] + _find(run, _LAST):
         if path != newest:
-            # Under another name, so that one that is deleted by half is no checkpoint.
-            shutil.rmtree(path.rename(path.with_name(path.name + PART)))
+            delete_folder(path)
 
 
 def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Tensor]:

@@ -77,7 +77,7 @@ def is_same(run: Path, whole: Path) -> bool:
         found.keys() == expected.keys()
         and all(found[file].keys() == expected[file].keys() for file in expected)
         and all(torch.equal(found[file][name], value) for file in expected for name, value in expected[file].items())
-        and not list(run.parent.rglob("*.part"))
+        and not list(run.parent.rglob(".*.tmp"))
     )
 
 
