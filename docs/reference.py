@@ -36,7 +36,7 @@ PAGES = {
         ["interop", *(f"interop.{name}" for name in ("to_ctranslate2", "to_onnx", "onnx_model", "folders"))],
     ),
     "visualization": ("Pictures", ["visualization"]),
-    "demo": ("A page to try", ["demo.page", "demo.batcher"]),
+    "demo": ("A page to try", ["demo.page", "demo.batcher", "demo.callers"]),
     "hub": ("The Hub", ["hub.publishing", "hub.model_card"]),
 }
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from helpers import as_lines, call, make_tokenizer, save_folder, tree
 
 from modeling_vanilla.cli import attention as script
+from modeling_vanilla.visualization import curves
 from modeling_vanilla.visualization.attention import (
     KINDS,
     MIN_WEIGHT,
@@ -21,7 +20,6 @@ from modeling_vanilla.visualization.attention import (
     draw_heat_map,
     draw_lines,
     head_colours,
-    save_figure,
 )
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
@@ -69,16 +67,13 @@ def test_words_of_each_side(model, tokenizer):
     assert maps["decoder"].weights.triu(1).abs().max() == 0  # nothing later
 
 
-def test_a_model_in_training_is_refused_and_left_in_training(model, tokenizer):
-    with pytest.raises(ValueError, match=r"^model: is in training mode; call model.eval\(\) first$"):
-        attention_maps(model.train(), tokenizer, SOURCE, TARGET)
-    assert model.training
-
-
-def test_a_blank_source_is_refused_and_a_blank_target_is_eos_alone(model, tokenizer):
+def test_training_and_a_blank_source_are_refused_and_a_blank_target_is_eos_alone(model, tokenizer):
     with pytest.raises(ValueError, match=r"^source: there is no word in ' '$"):
         attention_maps(model, tokenizer, " ", TARGET)
     assert attention_maps(model, tokenizer, SOURCE, "")["cross"].rows == ["</s>"]
+    with pytest.raises(ValueError, match=r"^model: is in training mode; call model.eval\(\) first$"):
+        attention_maps(model.train(), tokenizer, SOURCE, TARGET)
+    assert model.training
 
 
 @pytest.fixture
@@ -89,7 +84,6 @@ def small():
     return AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
 
 
-@pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
 @pytest.mark.parametrize(
     ("layer", "heads", "message"),
     [
@@ -99,15 +93,16 @@ def small():
         (0, [], "heads must name at least one"),
     ],
 )
-def test_layers_and_heads_beyond_the_model_are_refused(small, draw, layer, heads, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        draw(small, layer, heads)
+def test_layers_and_heads_beyond_the_model_are_refused(small, layer, heads, message):
+    for draw in (draw_heat_map, draw_lines):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            draw(small, layer, heads)
 
 
 def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
-    (axes,) = draw_lines(small, 1).axes
-    empty, lines = axes.collections
-    assert len(empty.get_segments()) == 0
+    small.weights[1, 1, 0, 1] = MIN_WEIGHT / 2  # draws no line
+    (axes,) = draw_lines(small, 1, [1]).axes
+    (lines,) = axes.collections
     # Rows above, at height 1; columns below.
     expected = [[[0, 1], [0, 0]], [[1, 1], [1, 0]], [[1, 1], [2, 0]]]
     assert [segment.tolist() for segment in lines.get_segments()] == expected
@@ -116,10 +111,17 @@ def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
     assert [text.get_text() for text in axes.texts] == ["$x$", "y", "a", "$b$", "c"]
 
 
-def test_lines_of_next_to_no_weight_are_left_out(small):
-    small.weights[1, 1, 0, 1] = MIN_WEIGHT / 2
-    (lines,) = draw_lines(small, 1, [1]).axes[0].collections
-    assert len(lines.get_segments()) == 3
+@pytest.mark.parametrize("heads", [2, 8, 16])
+def test_lines_of_several_heads_run_side_by_side(heads):
+    weights = torch.ones(1, heads, 1, 1)
+    figure = draw_lines(AttentionMap("Test", weights, ["x"], ["a"]), 0)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    starts = [lines.get_segments()[0][0].tolist() for lines in axes.collections]
+    pixels = axes.transData.transform(starts)[:, 0]
+    widths = [lines.get_linewidths()[0] * figure.dpi / 72 for lines in axes.collections]
+    assert all(distance >= 0.9 * width for distance, width in zip(pixels[1:] - pixels[:-1], widths, strict=False))
+    assert (pixels[0] + pixels[-1]) / 2 == pytest.approx(axes.transData.transform((0, 1))[0])
 
 
 def test_the_heat_map_is_the_mean_of_the_heads(small):
@@ -129,17 +131,11 @@ def test_the_heat_map_is_the_mean_of_the_heads(small):
     assert axes.get_title() == "Test, layer 1, head 1"
 
 
-def test_words_with_dollar_signs_are_no_formulas(tmp_path):
-    # As formulas, the first would be another text and the second an error.
-    words = AttentionMap("Test", torch.eye(2)[None, None], ["$x$", r"$\nonsense$"], [r"$\nonsense$", "b"])
-    save_figure(draw_heat_map(words, 0), tmp_path / "a.png")
-    assert [content.startswith(PNG) for content in tree(tmp_path).values()] == [True]
-
-
 @pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
-def test_another_font_writes_what_the_usual_one_lacks(draw, recwarn):
+def test_words_are_no_formulas_and_another_font_writes_what_the_usual_one_lacks(draw, recwarn):
     """The sign is in STIXGeneral, which comes with matplotlib; it warns of what it cannot write."""
-    words = AttentionMap("Test", torch.eye(2)[None, None], ["\N{CIRCLED WHITE BULLET}", "x"], ["a", "b"])
+    rows, columns = ["\N{CIRCLED WHITE BULLET}", "$x$"], [r"$\nonsense$", "b"]
+    words = AttentionMap("Test", torch.eye(2)[None, None], rows, columns)
     assert as_png(draw(words, 0)).startswith(PNG)
     assert not [warning for warning in recwarn if "missing from font" in str(warning.message)]
 
@@ -152,21 +148,23 @@ def test_every_head_has_a_colour_of_its_own(count):
 
 
 class _Page(HTMLParser):
-    """The tags of a page with their attributes, and what stands in its first script, the data."""
+    """The tags of a page with their attributes, its heading, and the data of its first script."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.tags, self.data, self.headings = [], "", ""
+        self.tags, self.texts = [], {"script": "", "h1": ""}
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
 
     def handle_data(self, data):
-        if self.lasttag == "script" and self.tags[-1][1].get("id") == "data":
-            self.data += data
-        if self.lasttag == "h1":
-            self.headings += data
+        if self.lasttag == "h1" or ("script", {"type": "application/json", "id": "data"}) in self.tags[-1:]:
+            self.texts[self.lasttag] += data
+
+    @property
+    def data(self) -> dict:
+        return json.loads(self.texts["script"])
 
 
 EVIL = "</script><img src=x onerror=alert(1)><!-- & DATA TITLE"
@@ -178,71 +176,67 @@ def evil():
     return AttentionMaps(cross=AttentionMap("Encoder-decoder attention", weights, [EVIL], ["a", "\u2028'\""]))
 
 
-def test_the_page_holds_the_weights_and_shows_words_as_words(evil):
-    page = _Page(evil.page(title=EVIL))
+def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network(evil):
+    text = evil.page(title=EVIL)
+    page = _Page(text)
     tags = [tag for tag, _ in page.tags]
     assert "img" not in tags and tags.count("script") == 2
-    assert page.headings.strip() == EVIL
+    assert page.texts["h1"].strip() == EVIL
     weights = [[[[250, 750]]], [[[1000, 0]]]]  # thousandths
-    one = {"name": KINDS["cross"], "rows": [EVIL], "columns": ["a", "\u2028'\""], "weights": weights}
-    assert json.loads(page.data) == {"colours": head_colours(1), "least": MIN_WEIGHT, "maps": [one]}
-
-
-def test_the_page_needs_no_network(evil):
-    text = evil.page()
-    assert "://" not in text
-    assert not {"src", "href"} & {name for _, attributes in _Page(text).tags for name in attributes}
-    assert "default-src 'none'" in text  # and would get none
-
-
-def test_a_notebook_shows_the_page_in_a_frame(evil):
-    ((tag, attributes),) = _Page(evil._repr_html_()).tags
+    cross = {"name": KINDS["cross"], "rows": [EVIL], "columns": ["a", "\u2028'\""], "weights": weights}
+    assert page.data == {"colours": head_colours(1), "least": MIN_WEIGHT, "maps": [cross]}
+    assert "://" not in text and "default-src 'none'" in text
+    assert not {"src", "href"} & {name for _, attributes in page.tags for name in attributes}
+    ((tag, attributes),) = _Page(evil._repr_html_()).tags  # as a notebook shows it
     assert (tag, attributes["srcdoc"]) == ("iframe", evil.page())
 
 
-# What the page's script asks of a browser, and no more.
-BROWSER = """
-const elements = {};
-class Node {
-  constructor(name) { Object.assign(this, {name, children: [], attributes: {}, listeners: {}, style: {}}); }
-  setAttribute(key, value) { this.attributes[key] = String(value); if (key === "value") this.value = String(value); }
-  appendChild(child) {
-    this.children.push(child);
-    if (this.name === "select" && this.children.length === 1) this.value = child.value;
-  }
-  replaceChildren() { this.children = []; if (this.name === "select") this.value = ""; }
-  addEventListener(name, listener) { this.listeners[name] = listener; }
-  get classList() { return {toggle() {}}; }
-  count(name) { return this.children.filter((child) => child.name === name).length; }
-}
-const frameElement = null;
-const document = {
-  createElementNS: (_, name) => new Node(name),
-  getElementById: (id) => elements[id] ??= new Node(["kind", "layer"].includes(id) ? "select" : id),
-};
-document.getElementById("data").textContent = DATA;
-"""
-LOOK = """
-const shown = () => [elements.lines.count("line"), elements.lines.count("text"), elements.heat.count("rect")];
-const seen = [shown()];
-elements.layer.value = "1"; elements.layer.listeners.change(); seen.push(shown());
-const word = elements.lines.children.find((child) => child.textContent === "c");
-word.listeners.pointerenter();
-seen.push(elements.lines.children.filter((child) => child.name === "line" && child.style.display !== "none").length);
-elements.none.listeners.click(); seen.push(shown());
-console.log(JSON.stringify(seen));
-"""
+@pytest.mark.slow
+def test_the_page_in_a_browser_as_narrow_as_a_phone(browser, small, tmp_path):
+    """It opens on the last use of attention and its last layer, and all of a picture is in view."""
+    size = {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    words = AttentionMap("Long words", torch.full((1, 8, 3, 3), 1 / 3), ["Donaudampfschiff"] * 3, ["</s>"] * 3)
+    (tmp_path / "page.html").write_text(AttentionMaps(encoder=words, cross=small).page(), encoding="utf-8")
+    browser.get(f"file://{tmp_path}/page.html")
+
+    def count(selector: str) -> int:
+        shown = f"[...document.querySelectorAll({selector!r})].filter((node) => node.style.display !== 'none')"
+        return browser.execute_script(f"return {shown}.length")
+
+    def choose(name: str, value: str):
+        browser.find_element("css selector", f"#{name} option[value='{value}']").click()
+
+    assert [browser.find_element("id", name).get_attribute("value") for name in ("kind", "layer")] == ["1", "1"]
+    assert [count("#lines line"), count("#lines text"), count("#heat rect")] == [3, 5, 6]
+    browser.execute_script("document.querySelectorAll('#lines text')[4].dispatchEvent(new Event('pointerenter'))")
+    assert count("#lines line") == 1  # to "c"
+    choose("layer", "0")
+    assert count("#lines line") == 0
+    choose("kind", "0")
+    assert count("#lines line") == 8 * 9
+    edges = "[...document.querySelectorAll('text')].map((node) => node.getBoundingClientRect().right)"
+    assert browser.execute_script(f"return Math.max(...{edges})") <= 360
+    # The lines of a word's heads share no point but with their neighbours.
+    lanes = browser.execute_script(
+        "return [...document.querySelectorAll('line')].map((line) => line.getAttribute('y1'))"
+    )
+    assert len(set(lanes)) == 3 * 8
+    browser.find_element("id", "none").click()
+    assert count("#lines line") == 0
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the page's script")
-def test_the_page_s_script_draws_lines_and_cells(small):
-    text = AttentionMaps(cross=small).page()
-    code = text.rsplit("<script>", 1)[1].split("</script>")[0].replace('"use strict";', "", 1)
-    program = BROWSER.replace("DATA", json.dumps(_Page(text).data)) + code + LOOK
-    done = subprocess.run(["node", "-"], input=program, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    # Layer 0 has no weights; layer 1 three lines, one of them to the word "c"; five words, six cells.
-    assert json.loads(done.stdout) == [[0, 5, 6], [3, 5, 6], 1, [0, 5, 6]]
+@pytest.mark.parametrize("validated", [False, True])
+def test_losses_that_are_not_to_be_compared_are_not_in_one_panel(monkeypatch, tmp_path, validated):
+    figures = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
+    validations = [{"step": 2, "loss": 2.5, "bleu": 7.0}] * validated
+    curves.plot_run([3.0, 2.0], [0.1, 0.2], validations, tmp_path / "my $run" / "loss.png")
+    (figure,) = figures
+    drawn = [[line.get_ydata().tolist() for line in axes.lines] for axes in figure.axes]
+    assert drawn == [[[3.0, 2.0]], [[0.1, 0.2]], [[2.5]], [[7.0]]][: 2 + 2 * validated]
+    assert "smoothed" in figure.axes[0].get_ylabel() and figure.get_suptitle() == "Training run my $run"
+    assert as_png(figure).startswith(PNG)
 
 
 @pytest.fixture
@@ -265,7 +259,7 @@ def test_one_kind_layer_and_head_of_a_given_target(folder, tmp_path):
     assert call(script.main, folder, *options, "--output_dir", tmp_path / "out").code == 0
     files = tree(tmp_path / "out")
     assert {*files} == {"attention.html", "cross-heat.png", "cross-lines.png"}
-    assert json.loads(_Page(files["attention.html"].decode()).data)["maps"][2]["rows"] == [*TARGET.split(), "</s>"]
+    assert _Page(files["attention.html"].decode()).data["maps"][2]["rows"] == [*TARGET.split(), "</s>"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from ..inference import translate_nbest
 from ..inference.translation import Hypothesis
 
 MAX_BATCH = 64  # requests
+ABSENCE = 5  # seconds: a caller of Gradio first leaves a request, and then comes for its answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +47,38 @@ class Batcher:
         self.arrived: SimpleQueue[Request] = SimpleQueue()
         threading.Thread(target=self._work, name="translation", daemon=True).start()
 
-    async def translate(self, text: str, beams: int, length_penalty: float, seconds: float) -> list[Hypothesis]:
+    async def translate(
+        self,
+        text: str,
+        beams: int,
+        length_penalty: float,
+        seconds: float,
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> list[Hypothesis]:
         """The n best translations of a text, n being the number of beams.
+
+        Args:
+            is_there: whether the caller still waits; asked every second.
 
         Raises:
             TimeoutError: if there is none within so many seconds.
+            ConnectionAbortedError: if the caller has been away for ABSENCE seconds.
             ValueError: as model.generate raises it for settings that mean nothing.
         """
         request = Request(text, beams, length_penalty)
         self.arrived.put(request)
-        return await asyncio.wait_for(asyncio.wrap_future(request.answer), seconds)
+        answer = asyncio.wrap_future(request.answer)
+        absent = 0
+        try:
+            async with asyncio.timeout(seconds):
+                while not answer.done():
+                    await asyncio.wait([answer], timeout=1)
+                    absent = 0 if is_there() else absent + 1
+                    if absent > ABSENCE:
+                        raise ConnectionAbortedError("the caller has gone")
+            return answer.result()
+        finally:
+            answer.cancel()
 
     def _work(self) -> None:
         waiting: list[Request] = []

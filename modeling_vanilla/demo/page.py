@@ -10,10 +10,13 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 import pandas as pd
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..visualization.attention import attention_maps, check_length
 from .batcher import Batcher
+from .callers import Callers, Page
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
 # Requests that may wait. Whoever comes later is told that there are too many.
@@ -21,7 +24,14 @@ QUEUE = 256
 BOX = 320  # pixels: of less room for each, as on a phone, one box stands above the other
 COLUMNS = ["score", "translation"]
 # The picture is a page of its own, which then follows the theme of this one.
-CSS = "iframe { color-scheme: light } .dark iframe { color-scheme: dark }"
+CSS = """
+iframe { color-scheme: light } .dark iframe { color-scheme: dark }
+#text textarea { min-height: 6em }
+#examples .selected { outline: 2px solid var(--color-accent) }
+"""
+# A page that only this machine can reach answers to these names alone: another one may be that of a foreign page, whose
+# owner has let it point to this machine (DNS rebinding).
+LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 
 def build_page(
@@ -30,7 +40,7 @@ def build_page(
     examples: Sequence[str] = (),
     max_characters: int = 1000,
     max_seconds: float = 60,
-) -> gr.Blocks:
+) -> Page:
     """The page of a model, which `launch` serves.
 
     Args:
@@ -40,20 +50,22 @@ def build_page(
     lock = threading.Lock()
     batcher = Batcher(model, tokenizer, lock)
 
-    async def translate(text: str, beams: int, length_penalty: float) -> tuple[str, pd.DataFrame]:
+    async def translate(text: str, beams: int, length_penalty: float, request: gr.Request) -> tuple[str, pd.DataFrame]:
         """The best translation, and the best of each beam with their scores, log P / length penalty."""
         text = _filled(text, max_characters)
         beams, length_penalty = int(_within(beams, beams_slider)), _within(length_penalty, penalty_slider)
         try:
-            found = await batcher.translate(text, beams, length_penalty, max_seconds)
+            hypotheses = await batcher.translate(
+                text, beams, length_penalty, max_seconds, lambda: request.session_hash in page.sessions
+            )
         except TimeoutError:
             raise _message(
                 f"There is no translation after {max_seconds:g} seconds: try a shorter text, fewer beams, or later."
             ) from None
-        except ValueError as error:
+        except (ValueError, ConnectionAbortedError) as error:
             raise _message(str(error)) from error
-        rows = [(round(one.score, 4), one.text) for one in found]
-        return found[0].text, pd.DataFrame(rows, columns=COLUMNS)
+        rows = [(round(hypothesis.score, 4), hypothesis.text) for hypothesis in hypotheses]
+        return hypotheses[0].text, pd.DataFrame(rows, columns=COLUMNS)
 
     def attention(text: str, translation: str) -> str:
         """A page in a frame: what every head of every layer attends to as the model reads and produces these."""
@@ -67,20 +79,24 @@ def build_page(
         except ValueError as error:
             raise _message(str(error)) from error
 
-    def attention_of_row(text: str, event: gr.SelectData) -> str:
-        return attention(text, str(event.row_value[1]))
+    def attention_of_row(text: str, event: gr.SelectData) -> tuple[str, str]:
+        return attention(text, str(event.row_value[1])), _mark(event.index[0])
 
-    with gr.Blocks(title="Translate", analytics_enabled=False, fill_width=False) as page:
+    with Page(title="Translate", analytics_enabled=False, fill_width=False) as page:
         gr.Markdown(f"# Translate\n\n{_describe(model)}")
         with gr.Row():
-            text = gr.Textbox(label="Text", lines=4, min_width=BOX, max_length=max_characters, elem_id="text")
+            # With lines=1 Enter translates, and Shift+Enter begins a line.
+            text = gr.Textbox(
+                label="Text", lines=1, max_lines=12, min_width=BOX, max_length=max_characters, elem_id="text"
+            )
             best = gr.Textbox(
                 label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
             )
         button = gr.Button("Translate", variant="primary", elem_id="translate")
         beams_slider, penalty_slider = _sliders(model.generation_config)
         if examples:
-            gr.Examples([[example] for example in examples], [text], api_visibility="private")
+            chosen = gr.Radio(examples, label="Examples", elem_id="examples")
+            chosen.input(None, chosen, text, js="(example) => example", api_visibility="private")
         nbest = gr.Dataframe(
             headers=COLUMNS,
             label="Best of each beam",
@@ -90,7 +106,7 @@ def build_page(
             elem_id="nbest",
         )
         gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
-        picture = gr.HTML(label="Attention", elem_id="attention")
+        picture, mark = gr.HTML(label="Attention", elem_id="attention"), gr.HTML()
         gr.on(
             [button.click, text.submit],
             translate,
@@ -99,9 +115,16 @@ def build_page(
             api_name="translate",
             preprocess=False,  # Gradio would answer what is no number with an error of its own
             concurrency_limit=None,  # the batcher has a queue of its own
-        ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal")
-        nbest.select(attention_of_row, text, picture, api_visibility="private", show_progress="minimal")
+        ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal").success(
+            lambda: _mark(0), None, mark, api_visibility="private"
+        )
+        nbest.select(attention_of_row, text, [picture, mark], api_visibility="private", show_progress="minimal")
     return page.queue(max_size=QUEUE)
+
+
+def _mark(row: int) -> str:
+    """What marks a row of the table, the one of the picture."""
+    return f"<style>#nbest [data-row='{row}'] {{ background: var(--color-accent-soft) }}</style>"
 
 
 def _sliders(search: GenerationConfig) -> tuple[gr.Slider, gr.Slider]:
@@ -116,13 +139,19 @@ def _sliders(search: GenerationConfig) -> tuple[gr.Slider, gr.Slider]:
         )
 
 
-def launch(page: gr.Blocks, host: str, port: int) -> str:
+def launch(page: Page, host: str, port: int) -> str:
     """Serve a page in a thread of its own; its address.
 
     Raises:
         OSError: if the port is taken.
     """
+    hosts = [*LOCAL_HOSTS, "::1"]
+    middleware = [
+        Middleware(TrustedHostMiddleware, LOCAL_HOSTS if host in hosts else ["*"]),
+        Middleware(Callers, page.sessions),
+    ]
     _, address, _ = page.launch(
+        app_kwargs={"middleware": middleware},
         server_name=host,
         server_port=port,
         prevent_thread_lock=True,

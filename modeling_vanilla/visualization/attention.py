@@ -148,7 +148,8 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
 def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
     """The weights of one layer as lines from the words that attend, above, to those attended to, below.
 
-    The colour of a line is its head's, its thickness the weight. Weights below MIN_WEIGHT are left out.
+    The colour of a line is its head's, its thickness the weight; lines of several heads run side by side. Weights below
+    MIN_WEIGHT are left out.
 
     Raises:
         ValueError: if there is no such layer or head.
@@ -158,15 +159,16 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
     figure = Figure(figsize=(2 + 0.35 * max(8, len(rows), len(columns)), 4.5), layout="constrained")
     axes = figure.subplots()
     colours = head_colours(attention.weights.shape[1])
-    for head, of_head in zip(chosen, weights, strict=True):
+    lane = 0.8 / len(chosen)  # of a head, the distance between words being 1: one above the other would mix colours
+    for number, (head, of_head) in enumerate(zip(chosen, weights, strict=True)):
+        shift = lane * (number - (len(chosen) - 1) / 2)
         shown = (of_head >= MIN_WEIGHT).nonzero().tolist()
         widths = [min(1.0, float(of_head[row, column])) for row, column in shown]
         axes.add_collection(
             LineCollection(
-                [((row, 1), (column, 0)) for row, column in shown],
+                [((row + shift, 1), (column + shift, 0)) for row, column in shown],
                 colors=[to_rgba(colours[head], 0.1 + 0.9 * width) for width in widths],
-                linewidths=[6 * width for width in widths],
-                capstyle="round",
+                linewidths=[min(6, 25 * lane) * width for width in widths],
             )
         )
     fonts = _fonts([*rows, *columns])

@@ -10,24 +10,28 @@ from .attention import save_figure
 def plot_run(losses: list[float], rates: list[float], validations: list[dict], path: Path) -> None:
     """Draw the curves of a run.
 
+    Training and validation loss have a panel each, as they are not to be compared: only the first is label-smoothed.
+
     Args:
         losses, rates: the training loss in nats per token, label-smoothed, and the learning rate of each update.
         validations: entries with "step", "loss" (not smoothed) and "bleu".
         path: PNG file to write.
     """
     steps = range(1, len(losses) + 1)
-    panels = 3 if validations else 2
-    figure = Figure(figsize=(8, 3 * panels), layout="constrained")
-    top, middle, *bottom = figure.subplots(panels, 1, sharex=True)
-    top.plot(steps, losses, linewidth=0.6, label="training, label-smoothed")
-    top.set_ylabel("loss (nats per token)")
-    middle.plot(steps, rates)
-    middle.set_ylabel("learning rate")
-    for axes in bottom:
+    panels = [
+        ("training loss,\nlabel-smoothed\n(nats per token)", steps, losses),
+        ("learning rate", steps, rates),
+    ]
+    if validations:
         at = [entry["step"] for entry in validations]
-        top.plot(at, [entry["loss"] for entry in validations], marker=".", label="validation")
-        axes.plot(at, [entry["bleu"] for entry in validations], marker=".")
-        axes.set_ylabel("validation BLEU")
-    top.legend()
-    figure.axes[-1].set_xlabel("step")
+        panels += [
+            ("validation loss,\nnot smoothed\n(nats per token)", at, [entry["loss"] for entry in validations]),
+            ("validation BLEU", at, [entry["bleu"] for entry in validations]),
+        ]
+    figure = Figure(figsize=(8, 2.5 * len(panels)), layout="constrained")
+    for axes, (name, x, y) in zip(figure.subplots(len(panels), 1, sharex=True), panels, strict=True):
+        axes.plot(x, y, linewidth=0.8, marker="." if x is not steps else "")
+        axes.set_ylabel(name)
+    figure.suptitle(f"Training run {path.absolute().parent.name}", parse_math=False)
+    axes.set_xlabel("step")
     save_figure(figure, path)
