@@ -166,7 +166,7 @@ def test_the_script_writes_a_folder_that_translates(make_model, tokenizer, tmp_p
 @pytest.mark.parametrize(("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxscript")])
 def test_the_script_asks_for_the_library(make_model, tokenizer, tmp_path, monkeypatch, library, packages):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.{library}", raising=False)
+    monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.to_{library}", raising=False)
     source = save_folder(tmp_path / "model", make_model(vocab_size=len(tokenizer)), tokenizer)
     error = call(export.main, "--to", library, source, tmp_path / "out").error
     assert error == f"{library} is not installed: pip install {packages}"

@@ -1,6 +1,5 @@
-"""`vanilla push`: the real client of the Hub publishes to a small server that speaks its calls, and loads it."""
+"""`vanilla push`: what is published, in one commit or none, and that the client of the Hub loads it."""
 
-import base64
 import hashlib
 import json
 import re
@@ -8,17 +7,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, run_elsewhere, save_folder
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import HfApi, ModelCard, constants
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -27,139 +25,52 @@ from modeling_vanilla.hub.model_card import write_model_card
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
-WRITER, READER = "hf_writer", "hf_reader"
 
 
-class Hub(ThreadingHTTPServer):
-    """What the Hub answers to an upload and to a download, of files in memory.
+class Hub:
+    """What the client does to publish, in the form of its own cache, from which it then loads.
 
-    commits: of each repository its commits, each (name, {path: content}); large: content by sha256, uploaded before.
+    commits: of each repository its commits, each (name, {path: content}). errors: what a call raises, by its name.
     """
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answers)
-        self.endpoint = f"http://127.0.0.1:{self.server_port}"
+    def __init__(self, cache: Path):
+        self.cache = cache
         self.commits: dict[str, list[tuple[str, dict[str, bytes]]]] = {}
         self.private: set[str] = set()
-        self.large: dict[str, bytes] = {}
-        self.breaks_at = "nowhere"  # a part of a path: the connection is closed there
+        self.errors: dict[str, Exception] = {}
 
+    def create_repo(self, repo: str, *, repo_type: str, exist_ok: bool, private: bool, space_sdk: str | None = None):
+        assert exist_ok and (repo_type == "space") == (space_sdk == "gradio")
+        if "create_repo" in self.errors:
+            raise self.errors["create_repo"]
+        self.commits.setdefault(repo, [])
+        if private:
+            self.private.add(repo)
 
-class Answers(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *arguments):
-        pass
-
-    def answer(self, status: int, content: bytes | dict = b"", **headers: str) -> None:
-        content = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = urlsplit(self.path).path
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.server.breaks_at in path:
-            self.close_connection = True
-        elif path == "/api/validate-yaml":
-            self.answer(200, {"errors": [], "warnings": []})
-        elif token != WRITER:
-            self.answer(403 if token == READER else 401, {"error": "no"})
-        elif path == "/api/repos/create":
-            self.create(json.loads(body))
-        elif "/preupload/" in path:
-            self.answer(200, {"files": [self.mode(file["path"]) for file in json.loads(body)["files"]]})
-        elif path.endswith(".git/info/lfs/objects/batch"):
-            self.answer(200, {"transfer": "basic", "objects": list(map(self.upload, json.loads(body)["objects"]))})
-        elif match := re.fullmatch(r"/api/(?:models|spaces)/(.+/.+)/commit/main", path):
-            self.commit(match[1], [json.loads(line) for line in body.splitlines()])
-        else:
-            self.answer(404)
-
-    def create(self, asked: dict) -> None:
-        repo = f"{asked['organization']}/{asked['name']}"
-        status = 409 if repo in self.server.commits else 200
-        self.server.commits.setdefault(repo, [])
-        if asked.get("visibility") == "private":
-            self.server.private.add(repo)
-        self.answer(status, {"url": f"{self.server.endpoint}/{repo}", "error": "exists already"})
-
-    def mode(self, path: str) -> dict:
-        return {
-            "path": path,
-            "uploadMode": "lfs" if path.endswith(".safetensors") else "regular",
-            "shouldIgnore": False,
-        }
-
-    def upload(self, asked: dict) -> dict:
-        return {**asked, "actions": {"upload": {"href": f"{self.server.endpoint}/large/{asked['oid']}", "header": {}}}}
-
-    def do_PUT(self):
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.breaks_at in self.path:
-            self.close_connection = True
-        else:
-            self.server.large[hashlib.sha256(content).hexdigest()] = content
-            self.answer(200)
-
-    def commit(self, repo: str, lines: list[dict]) -> None:
-        commits = self.server.commits[repo]
-        files = dict(commits[-1][1]) if commits else {}
-        for key, value in ((line["key"], line["value"]) for line in lines):
-            if key == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif key == "lfsFile":
-                files[value["path"]] = self.server.large[value["oid"]]
+    def create_commit(self, repo: str, operations: list, *, repo_type: str, commit_message: str):
+        if "create_commit" in self.errors:
+            raise self.errors["create_commit"]
+        files = {add.path_in_repo: Path(add.path_or_fileobj).read_bytes() for add in operations}
         name = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
-        commits.append((name, files))
-        self.answer(200, {"commitOid": name, "commitUrl": f"{self.server.endpoint}/{repo}/commit/{name}"})
-
-    def do_GET(self):
-        """A file, or the list of files, of a repository's commit."""
-        path = unquote(urlsplit(self.path).path)
-        match = re.fullmatch(r"(?:/api/models)?/([^/]+/[^/]+)(?:/(?:resolve|revision)/([^/]+)(?:/(.+))?)?", path)
-        repo, revision, name = match.groups() if match else (None,) * 3
-        commits = [one for one in self.server.commits.get(repo, ()) if revision in (None, "main", one[0])]
-        commit, files = commits[-1] if commits else (None, {})
-        if match is None:
-            self.answer(404, X_Error_Code="EntryNotFound")
-        elif commit is None:
-            self.answer(404, X_Error_Code="RevisionNotFound" if repo in self.server.commits else "RepoNotFound")
-        elif name is None:
-            self.answer(200, {"id": repo, "sha": commit, "siblings": [{"rfilename": name} for name in files]})
-        elif name not in files:
-            self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
-        else:
-            self.answer(200, files[name], ETag=f'"{hashlib.sha256(files[name]).hexdigest()}"', X_Repo_Commit=commit)
-
-    do_HEAD = do_GET
+        self.commits[repo].append((name, files))
+        folder = self.cache / f"{repo_type}s--{repo.replace('/', '--')}"
+        for path, content in {f"snapshots/{name}/{path}": files[path] for path in files}.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs/main").write_text(name)
+        return SimpleNamespace(oid=name)
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """An empty server, which this process takes for the Hub, and a token to write there."""
-    hub = Hub()
-    thread = threading.Thread(target=hub.serve_forever, daemon=True)
-    thread.start()
-    for name, value in {
-        "ENDPOINT": hub.endpoint,
-        "HUGGINGFACE_CO_URL_TEMPLATE": hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HUB_OFFLINE": False,
-        "HF_HUB_DISABLE_XET": True,  # plain git LFS, which a small server can speak
-        "HF_TOKEN_PATH": str(tmp_path / "token"),
-    }.items():
-        monkeypatch.setattr(constants, name, value)
-    monkeypatch.setenv("HF_TOKEN", WRITER)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
-    yield hub
-    hub.shutdown()
-    hub.server_close()
-    thread.join()
+    """An empty Hub, which this process takes for the real one, and a token to write there."""
+    hub = Hub(tmp_path / "cache")
+    for name in ("create_repo", "create_commit"):
+        monkeypatch.setattr(HfApi, name, getattr(hub, name))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", "hf_writer")
+    return hub
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +85,13 @@ def run(model, tmp_path_factory) -> Path:
     save_folder(run / "model", model, make_tokenizer(SENTENCES))
     (run / "results.json").write_text(json.dumps({**RESULTS, "parameters": model.num_parameters()}))
     return run
+
+
+DISCONNECTED = HTTPError("disconnected")
+
+
+def refusal(status: int) -> HfHubHTTPError:
+    return HfHubHTTPError("no", response=SimpleNamespace(status_code=status, headers={}, request=None))
 
 
 def push(run, *options) -> Done:
@@ -197,14 +115,14 @@ def test_all_files_arrive_in_one_commit(hub, run):
     assert f'model="{REPO}"' in card.text
 
 
-def test_what_is_published_loads_by_its_commit(hub, run, model, tmp_path):
+def test_what_is_published_loads_by_its_commit(hub, run, model):
     push(run)
-    pinned = {"revision": hub.commits[REPO][0][0], "cache_dir": tmp_path}
+    pinned = {"revision": hub.commits[REPO][0][0], "cache_dir": hub.cache}
     loaded = AutoModelForSeq2SeqLM.from_pretrained(REPO, **pinned).eval()
     inputs = AutoTokenizer.from_pretrained(REPO, **pinned)(SENTENCES, padding=True, return_tensors="pt")
     assert loaded.generate(**inputs).tolist() == model.generate(**inputs).tolist()
     with pytest.raises(OSError):  # no such commit
-        AutoModelForSeq2SeqLM.from_pretrained(REPO, revision="0" * 40, cache_dir=tmp_path)
+        AutoModelForSeq2SeqLM.from_pretrained(REPO, revision="0" * 40, cache_dir=hub.cache)
 
 
 def test_the_search_arrives_in_one_commit(hub):
@@ -219,9 +137,9 @@ def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
     pytest.importorskip("gradio")
     (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))
     options = ("--space", "--licence", "mit", "--examples", tmp_path / "test.en")
-    hub.breaks_at = "/commit/main"
+    hub.errors = {"create_commit": DISCONNECTED}
     assert push(run, *options).code == 2 and not any(hub.commits.values())
-    hub.breaks_at = "nowhere"
+    hub.errors = {}
     assert push(run, *options).output == f"the Space {REPO} is published\n"
     ((_, files),) = hub.commits[REPO]
     facts = yaml.safe_load(files["README.md"].decode().split("---")[1])
@@ -280,7 +198,7 @@ print(json.dumps({"texts": texts, "module": type(translator.model).__module__, "
 def test_what_is_published_translates_where_the_package_is_not(hub, run, model, tmp_path):
     push(run)
     revision = hub.commits[REPO][0][0]
-    variables = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "PYTHONPATH": ""}
+    variables = {"HF_HUB_CACHE": str(hub.cache), "PYTHONPATH": ""}
     facts = run_elsewhere(ELSEWHERE, REPO, revision, json.dumps(SENTENCES), cwd=tmp_path, **variables)
     tokenizer = make_tokenizer(SENTENCES)
     expected = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
@@ -293,34 +211,33 @@ def test_what_is_published_translates_where_the_package_is_not(hub, run, model, 
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("call", "error", "reason"),
     [
-        ({"token": ""}, "no token to publish with: hf auth login, or HF_TOKEN"),
-        ({"token": "hf_forged"}, f"{REPO}: not published: the token is not valid: .*"),
-        ({"token": READER}, f"{REPO}: not published: the token has no right to write there"),
-        ({"endpoint": "http://127.0.0.1:9"}, rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*"),
-        *(
-            ({"breaks_at": part}, rf"{REPO}: not published: http://127\.0\.0\.1:\d+: .*disconnected.*")
-            for part in ("/repos/create", "/large/", "/commit/main")
-        ),
+        ("create_repo", refusal(401), "the token is not valid: hf auth login, or HF_TOKEN"),
+        ("create_repo", refusal(403), "the token has no right to write there"),
+        ("create_commit", refusal(404), "there is no such repository, or the token may not see it"),
+        ("create_commit", DISCONNECTED, f"{constants.ENDPOINT}: disconnected"),
+        ("create_commit", RuntimeError("cannot upload"), f"{constants.ENDPOINT}: cannot upload"),
     ],
 )
-def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, spoil, reason):
-    monkeypatch.setenv("HF_TOKEN", spoil.get("token", WRITER))
-    monkeypatch.setattr(constants, "ENDPOINT", spoil.get("endpoint", hub.endpoint))
-    hub.breaks_at = spoil.get("breaks_at", hub.breaks_at)
-    assert re.fullmatch(reason, push(run).error)
+def test_one_line_says_why_and_nothing_is_published(hub, run, call, error, reason):
+    hub.errors = {call: error}
+    assert push(run).error == f"{REPO}: not published: {reason}"
     assert not any(hub.commits.values())
 
 
-def test_a_second_time_makes_a_second_commit_or_none(hub, run):
-    for licence in ("cc-by-4.0", "mit"):
-        push(run, "--licence", licence)
-    (first, _), (second, files) = before = list(hub.commits[REPO])
-    assert first != second and ModelCard(files["README.md"].decode()).data.license == "mit"
-    hub.breaks_at = "/commit/main"
-    assert push(run, "--licence", "cc-by-4.0").code == 2
-    assert hub.commits[REPO] == before
+def test_a_hub_that_does_not_answer_is_named(run, monkeypatch):
+    """By the client itself."""
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "hf_writer")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
+    assert re.fullmatch(rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*", push(run).error)
+
+
+def test_without_a_token_nothing_is_tried(hub, run, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "")
+    assert push(run).error == "no token to publish with: hf auth login, or HF_TOKEN" and not hub.commits
 
 
 @pytest.mark.parametrize(

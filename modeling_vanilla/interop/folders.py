@@ -53,7 +53,7 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
         OSError: if `destination` cannot be written.
     """
     try:
-        library = import_module(f".{to}", __package__)
+        library = import_module(f".to_{to}", __package__)
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
     check_unused("destination", destination)

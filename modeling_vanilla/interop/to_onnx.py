@@ -10,6 +10,7 @@ B, S, T and P are free. The beams of a search are further rows of B: repeat the 
 """
 
 import copy
+import logging
 import warnings
 from pathlib import Path
 
@@ -137,7 +138,13 @@ def _export_decoder(model: VanillaForConditionalGeneration, path: Path) -> None:
 
 
 def _export(module: nn.Module, inputs: tuple, path: Path, **options) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of one library at another, and that several axes are called B
-        torch.onnx.export(module, inputs, path, dynamo=True, external_data=False, verbose=False, **options)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # or each graph gets four lines because torchvision is not installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of one library at another, and that several axes are called B
+            torch.onnx.export(module, inputs, path, dynamo=True, external_data=False, verbose=False, **options)
+    finally:
+        logger.setLevel(level)
     onnx.checker.check_model(path)
