@@ -37,8 +37,8 @@ NOT_RUN = {
     "--preset base": "needs eight GPUs",
     "vanilla push": "needs the Hub (test_push_to_hub.py has a server)",
     "hf upload": "needs the Hub",
-    "--from fsmt": "needs a model of FSMT (test_interop_fsmt.py makes one)",
-    "--from fairseq": "needs a model of fairseq (test_interop_fairseq.py makes one)",
+    "--from fsmt": "needs a model of FSMT (tests/importers.py makes one)",
+    "--from fairseq": "needs a model of fairseq (tests/importers.py makes one)",
     'model="you/your-model"': "needs the Hub (test_push_to_hub.py has a server)",
 }
 # Before the commands that the shell finds: a script that trains or generates does little of it.

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 from helpers import call_in_fork
-from test_interop_fairseq import make_settings, make_weights, save
+from importers import make_settings, make_weights, save
 
 from modeling_vanilla.interop import from_fairseq
 from modeling_vanilla.interop.pickles import MAX_OPERATIONS

@@ -4,7 +4,6 @@ The processes are forked from one that has imported every command, so that a sta
 """
 
 import importlib
-import json
 import multiprocessing
 import os
 import re
@@ -152,11 +151,7 @@ class Trial:
 def furnish(folder: Path) -> None:
     """Make the folder that every case has a copy of: data, models of four kinds."""
     from helpers import TINY, make_tokenizer, save_folder
-    from test_interop_fairseq import DICTIONARY, make_weights, save
-    from test_interop_fairseq import MERGES as FAIRSEQ_MERGES
-    from test_interop_fsmt import MERGES, PIECES, make_fsmt
-    from test_interop_marian import make_marian
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from importers import write_fairseq, write_fsmt, write_marian
     from toy_corpus import toy_corpus, write_corpus
 
     from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -171,26 +166,9 @@ def furnish(folder: Path) -> None:
     model.generation_config.max_extra_tokens = 4
     save_folder(folder / "model", model, tokenizer)
 
-    make_marian(seed=3).save_pretrained(folder / "marian")
-    words = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz".upper(), *"abcdefghijk", "<pad>"]
-    marian = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    marian.pre_tokenizer, marian.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
-    marian.add_special_tokens(["</s>", "<unk>", "<pad>"])
-    marian.save(str(folder / "marian" / "tokenizer.json"))
-
-    fsmt = folder / "fsmt"
-    make_fsmt(src_vocab_size=len(PIECES), tgt_vocab_size=len(PIECES)).save_pretrained(fsmt)
-    for name in ("vocab-src.json", "vocab-tgt.json"):
-        (fsmt / name).write_text(json.dumps({piece: number for number, piece in enumerate(PIECES)}))
-    (fsmt / "merges.txt").write_text("\n".join(MERGES) + "\n")
-    (fsmt / "tokenizer_config.json").write_text('{"langs": ["en", "de"], "tokenizer_class": "FSMTTokenizer"}')
-
-    fairseq = folder / "fairseq"
-    fairseq.mkdir()
-    save(fairseq / "model.pt", make_weights())
-    for language in ("en", "de"):
-        (fairseq / f"dict.{language}.txt").write_text("".join(f"{word} 1\n" for word in DICTIONARY))
-    (fairseq / "bpecodes").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in FAIRSEQ_MERGES))
+    for name, write in (("marian", write_marian), ("fsmt", write_fsmt), ("fairseq", write_fairseq)):
+        (folder / name).mkdir()
+        write(folder / name)
 
 
 def check(done: Outcome, *names: str) -> None:

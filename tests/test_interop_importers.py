@@ -1,0 +1,393 @@
+"""What every importer promises: the logits and the search of the source, its tokenizer, and refusals in one line."""
+
+import argparse
+import json
+import os
+import pickle
+import re
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import call
+from importers import (
+    DICTIONARY,
+    MERGES,
+    OPUS,
+    PIECES,
+    SIZES,
+    TINY,
+    VOCAB,
+    D,
+    Reference,
+    fairseq_reference,
+    in_new_names,
+    in_old_names,
+    make_fsmt,
+    make_marian,
+    make_settings,
+    make_weights,
+    reference_of,
+    save,
+    write_fairseq,
+    write_fsmt,
+    write_marian,
+)
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianModel, T5Config
+
+from modeling_vanilla.cli import convert
+from modeling_vanilla.interop import fairseq_tokenizer, from_fairseq, from_fsmt, from_marian
+
+# Logits and search
+
+OTHER_HEADS = {"activation_function": "gelu", "d_model": 18, "encoder_attention_heads": 1, "decoder_attention_heads": 6}
+# The sines are one more than the cosines.
+ODD = {"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 3}
+
+
+def marian(**overrides):
+    model = make_marian(**overrides)
+    return from_marian(model), reference_of(model)
+
+
+def without_bias():
+    model = make_marian()
+    model.final_logits_bias.zero_()
+    return from_marian(model), reference_of(model)
+
+
+def fsmt(**overrides):
+    model = make_fsmt(**overrides)
+    return from_fsmt(model), reference_of(model)
+
+
+def fairseq(path: Path, spell=OrderedDict, settings: dict | None = None, **form):
+    weights = make_weights(**form)
+    return from_fairseq(save(path, spell(weights), settings or make_settings())), fairseq_reference(weights)
+
+
+def fairseq_of_2021(path: Path):
+    """Settings in groups, as its later versions have them."""
+    settings, weights = make_settings(), make_weights()
+    smoothing = settings.pop("label_smoothing")
+    cfg = {"model": argparse.Namespace(**settings), "criterion": {"label_smoothing": smoothing}}
+    torch.save({"args": None, "cfg": cfg, "model": weights}, path)
+    return from_fairseq(path), fairseq_reference(weights)
+
+
+def fairseq_of_old_torch(path: Path):
+    weights = make_weights()
+    checkpoint = {"args": argparse.Namespace(**make_settings()), "model": weights}
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=False)
+    return from_fairseq(path), fairseq_reference(weights)
+
+
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+SEPARATE = {"share_all_embeddings": False}
+DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+FAIRSEQ_CONFIG = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "dropout": 0.3}
+FAIRSEQ_CONFIG |= {"label_smoothing": 0.1, "max_position_embeddings": 60, "position_embedding_type": "learned"}
+# Of each what makes it, and fields that its configuration must then have.
+IMPORTED = {
+    "opus-mt": (lambda _: marian(**DROPOUT), {**OPUS, **DROPOUT, "output_bias": True, "forced_eos_token_id": None}),
+    "marian with <s>": (lambda _: marian(**TINY), {"eos_token_id": 2}),
+    "marian, other heads": (lambda _: marian(**OTHER_HEADS), {"encoder_attention_heads": 1}),
+    "marian, odd d_model": (lambda _: marian(**ODD), {"d_model": 15}),
+    "marian without a bias": (lambda _: without_bias(), {"output_bias": False}),
+    "fsmt": (lambda _: fsmt(), {"tie_word_embeddings": False, "pad_token_id": 1, "decoder_start_token_id": 2}),
+    "fsmt, one matrix": (lambda _: fsmt(tie_word_embeddings=True), {"tie_word_embeddings": True}),
+    "fsmt, odd d_model": (lambda _: fsmt(activation_function="gelu", **ODD), {"activation_function": "gelu"}),
+    "fairseq of 2018": (lambda path: fairseq(path, in_old_names), FAIRSEQ_CONFIG),
+    "fairseq of 2018, three matrices": (
+        lambda path: fairseq(path, in_old_names, make_settings(**SEPARATE), tied=False),
+        {"tie_word_embeddings": False},
+    ),
+    "fairseq of 2019": (
+        lambda path: fairseq(path, settings=make_settings(relu_dropout=0.2)),
+        {**FAIRSEQ_CONFIG, "tie_word_embeddings": True, "activation_dropout": 0.2},
+    ),
+    "fairseq of 2021": (fairseq_of_2021, FAIRSEQ_CONFIG),
+    "fairseq of 2022": (lambda path: fairseq(path, in_new_names), FAIRSEQ_CONFIG),
+    "fairseq of old torch": (fairseq_of_old_torch, FAIRSEQ_CONFIG),
+    "fairseq, learned": (lambda path: fairseq(path, OrderedDict, make_settings(**LEARNED), learned=True), {}),
+}
+
+
+def make_rows(config) -> tuple[torch.Tensor, list[int], torch.Tensor]:
+    """Sources (B, S) that end in EOS, padded on the right; their lengths; what the decoder has read so far (B, T)."""
+    generator = torch.Generator().manual_seed(5)
+    lengths = [11, 9, 7, 3]
+    source = torch.randint(4, config.vocab_size - 1, (4, 11), generator=generator)
+    target = torch.randint(4, config.vocab_size - 1, (4, 8), generator=generator)
+    for row, length in enumerate(lengths):
+        source[row, length - 1], source[row, length:] = config.eos_token_id, config.pad_token_id
+    target[:, 0] = config.decoder_start_token_id
+    return source, lengths, target
+
+
+@torch.no_grad()
+def assert_same_logits(ours, reference: Reference, tolerance: float = 1e-4) -> None:
+    """Ours in one batch, and the source's one sentence at a time, without padding."""
+    source, lengths, target = make_rows(ours.config)
+    mask = (torch.arange(source.shape[1]) < torch.tensor(lengths)[:, None]).long()
+    logits = ours(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    for row, length in enumerate(lengths):
+        expected = reference(source[row, :length], target[row])
+        assert expected.std() > 0.5  # else the comparison says little
+        torch.testing.assert_close(logits[row], expected, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def assert_same_greedy_search(ours, reference: Reference) -> None:
+    """Token after token by the source's logits: none twice, or random weights would repeat one, and no padding."""
+    source, lengths, target = make_rows(ours.config)
+    outputs = set()
+    for row, length in enumerate(lengths):
+        expected = target[row, :1]
+        while len(expected) < 9 and (len(expected) == 1 or expected[-1] != ours.config.eos_token_id):
+            logits = reference(source[row, :length], expected)[-1]
+            logits[ours.config.pad_token_id] = logits[expected] = -torch.inf
+            expected = torch.cat((expected, logits.argmax(keepdim=True)))
+        settings = {"num_beams": 1, "max_new_tokens": 8, "no_repeat_ngram_size": 1}
+        settings |= {"bad_words_ids": [[ours.config.pad_token_id]]}
+        found = ours.generate(input_ids=source[row : row + 1, :length], **settings)
+        assert found[0].tolist() == expected.tolist()
+        outputs.add(tuple(expected.tolist()))
+    assert len(outputs) > 1
+
+
+@pytest.mark.parametrize(("make", "fields"), IMPORTED.values(), ids=IMPORTED)
+def test_logits_search_and_configuration_are_the_sources(tmp_path, make, fields):
+    ours, reference = make(tmp_path / "model.pt")
+    assert not ours.training
+    config = ours.config.to_dict()
+    assert {name: config.get(name) for name in fields} == fields
+    assert (ours.lm_head.weight is ours.get_input_embeddings().weight) is ours.config.tie_word_embeddings
+    assert_same_logits(ours, reference)
+    assert_same_greedy_search(ours, reference)
+
+
+@pytest.mark.parametrize(("make", "import_"), [(make_marian, from_marian), (make_fsmt, from_fsmt)])
+def test_the_settings_of_the_search_are_kept_but_for_its_limits(make, import_):
+    source = make()
+    source.generation_config.update(num_beams=6, max_length=512, length_penalty=1.3, renormalize_logits=True)
+    expected = {"num_beams": 6, "length_penalty": 1.3, "length_penalty_type": "length", "max_extra_tokens": 50}
+    expected |= {"max_length": None, "max_new_tokens": None, "forced_eos_token_id": None, "renormalize_logits": True}
+    same = ("bad_words_ids", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    expected |= {name: getattr(source.generation_config, name) for name in same}
+    ours = vars(import_(source).generation_config)
+    assert {name: ours[name] for name in expected} == expected
+    for beams in (None, 1):
+        source.generation_config.num_beams = beams
+        assert import_(source).generation_config.num_beams == 4
+
+
+def test_fairseqs_search_is_the_papers(tmp_path):
+    ours, _ = fairseq(tmp_path / "model.pt")
+    search = {"bad_words_ids": [[1]], "num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt"}
+    assert ours.generation_config.to_dict() == ours.generation_config.to_dict() | search
+
+
+# Folders
+
+WRITERS = {"marian": write_marian, "fsmt": write_fsmt, "fairseq": write_fairseq}
+
+
+@pytest.fixture
+def folder(request, tmp_path) -> Path:
+    """A folder of the library that the test names."""
+    if request.param != "marian":
+        pytest.importorskip("sacremoses")
+    (tmp_path / request.param).mkdir()
+    WRITERS[request.param](tmp_path / request.param)
+    return tmp_path / request.param
+
+
+@pytest.mark.parametrize(
+    ("library", "texts", "ids", "decoded"),
+    [
+        ("marian", ["A c", "D"], [[2, 30, 0], [5, 0, VOCAB - 1]], ([2, 30, 0], "Ac")),
+        ("fsmt", ["a house", "a"], [[4, 5, 2], [4, 2, 1]], ([12, 11, 2], "ein Haus")),
+        # "house" becomes ho@@ use by the merges; numbers are lines of the dictionary behind four special tokens.
+        ("fairseq", ["a house", "a q"], [[4, 5, 6, 2], [4, 3, 2, 1]], ([8, 7, 2], "ein Haus")),
+    ],
+)
+def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids, decoded):
+    if library != "marian":
+        pytest.importorskip("sacremoses")
+    reference = WRITERS[library](tmp_path / "source")
+    destination = tmp_path / "new" / "model"
+    assert call(convert.main, "--from", library, tmp_path / "source", destination).code == 0
+    assert [path.name for path in destination.parent.iterdir()] == ["model"]
+    model = AutoModelForSeq2SeqLM.from_pretrained(destination).eval()
+    assert_same_logits(model, reference)
+    tokenizer = AutoTokenizer.from_pretrained(destination)
+    assert tokenizer(texts, padding=True).input_ids == ids
+    assert tokenizer.decode(decoded[0], skip_special_tokens=True) == decoded[1]
+    special = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    assert special == (model.config.pad_token_id, model.config.eos_token_id)
+
+
+@pytest.mark.parametrize("folder", ["fairseq"], indirect=True)
+def test_counts_beside_the_merges_are_left_out(folder):
+    before = fairseq_tokenizer(folder)("a house").input_ids
+    (folder / "bpecodes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(MERGES)))
+    (folder / "bpecodes").rename(folder / "code")
+    assert fairseq_tokenizer(folder)("a house").input_ids == before
+
+
+# What cannot be brought in
+
+
+class Meter:
+    """Stands for what fairseq's own classes are: an object that a pickle would build."""
+
+
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def incomplete(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.decoder.layers.1.fc1.bias"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def with_a_larger_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["more"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def with_another_vocabulary(folder: Path) -> None:
+    vocabulary = {piece: number for number, piece in enumerate(reversed(PIECES))}
+    (folder / "vocab-tgt.json").write_text(json.dumps(vocabulary))
+
+
+def with_an_object(folder: Path) -> None:
+    save(folder / "model.pt", make_weights(), extra={"meter": Meter()})
+
+
+def with_a_command(folder: Path) -> None:
+    class Command:
+        def __reduce__(self):
+            return exec, (f"open({str(folder / 'ran')!r}, 'w')",)
+
+    (folder / "model.pt").write_bytes(pickle.dumps(Command()))
+
+
+def without(name: str):
+    return lambda folder: (folder / name).unlink()
+
+
+def holding(name: str, text: str):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def cut(name: str):
+    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
+
+
+REVERSED = "".join(f"{token} 7\n" for token in reversed(DICTIONARY))
+BAD_FOLDERS = [
+    ("marian", shutil.rmtree, ": neither a folder with a config.json nor a model of the Hub"),
+    ("marian", without("config.json"), ": a folder without a config.json"),
+    ("marian", without("model.safetensors"), ": no MarianMT model could be loaded"),
+    ("marian", without("tokenizer.json"), ": no tokenizer could be loaded"),
+    ("marian", pickled, ": pytorch_model.bin is a pickle"),
+    ("marian", incomplete, ": no MarianMT model could be loaded: the weights lack model.decoder.layers.1.fc1.bias"),
+    ("marian", cut("model.safetensors"), ": no MarianMT model could be loaded"),
+    ("marian", lambda folder: MarianConfig(d_model=32).save_pretrained(folder), ": no MarianMT model could be loaded"),
+    ("marian", lambda folder: T5Config().save_pretrained(folder), ": model_type in config.json is 't5', not 'marian'"),
+    ("marian", with_a_larger_tokenizer, ": the tokenizer has 41 tokens, the model 40"),
+    ("fsmt", lambda folder: MarianConfig().save_pretrained(folder), ": model_type in config.json is 'marian', not 'fs"),
+    ("fsmt", without("vocab-tgt.json"), "/vocab-tgt.json: cannot be read"),
+    ("fsmt", with_another_vocabulary, ": vocab-src.json and vocab-tgt.json differ; a model of this package has one"),
+    ("fairseq", with_an_object, "/model.pt: holds .*Meter; of a pickle only tensors, plain containers"),
+    ("fairseq", with_a_command, "/model.pt: (holds .*exec; of a pickle only|cannot be read)"),
+    ("fairseq", cut("model.pt"), "/model.pt: cannot be read"),
+    ("fairseq", lambda folder: torch.save({"x": 1}, folder / "model.pt"), "/model.pt: no checkpoint of fairseq's"),
+    (
+        "fairseq",
+        lambda folder: torch.save({"model": {}}, folder / "model.pt"),
+        "/model.pt: .* neither 'args' nor 'cfg'",
+    ),
+    ("fairseq", without("model.pt"), "/model.pt: no such file"),
+    ("fairseq", without("dict.de.txt"), "/dict.de.txt: cannot be read"),
+    ("fairseq", holding("dict.en.txt", "a b c\n"), "/dict.en.txt, line 1: not a token and"),
+    ("fairseq", holding("dict.en.txt", "a 1\na 2\n"), "/dict.en.txt: a token is there twice"),
+    ("fairseq", holding("dict.de.txt", REVERSED), ": dict.en.txt and dict.de.txt differ; a model of this package has"),
+    ("fairseq", holding("dict.en.txt", f"{REVERSED}more 1\n"), "/dict.en.txt: has 22 tokens, the model 21"),
+    ("fairseq", without("bpecodes"), ": no merges"),
+    ("fairseq", holding("bpecodes", "abc\n"), "/bpecodes: not the merges of subword-nmt"),
+]
+
+
+@pytest.mark.parametrize(("folder", "spoil", "message"), BAD_FOLDERS, indirect=["folder"])
+def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, message):
+    spoil(folder)
+    error = call(convert.main, "--from", folder.name, folder, tmp_path / "out").error
+    assert re.match(re.escape(str(folder)) + message, error)
+    assert not (tmp_path / "out").exists() and not (folder / "ran").exists()
+
+
+def marian_with_other_positions():
+    marian = make_marian()
+    with torch.no_grad():
+        marian.model.decoder.embed_positions.weight[7, 3] += 0.1
+    return marian
+
+
+TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
+
+
+@pytest.mark.parametrize(
+    ("import_", "make", "message"),
+    [
+        (from_marian, lambda: make_marian(scale_embedding=False), r"^scale_embedding is False .*\(3\.4\)$"),
+        (from_marian, lambda: make_marian(**TWO_VOCABULARIES), r"^share_encoder_decoder_embeddings is .*\(3\.4\)$"),
+        (from_marian, lambda: make_marian(tie_word_embeddings=False), r"^tie_word_embeddings is False .*\(3\.4\)$"),
+        (from_marian, marian_with_other_positions, r"decoder.embed_positions.weight .* is not the sinusoid"),
+        (from_marian, lambda: None, "not NoneType$"),
+        (from_marian, lambda: MarianModel(MarianConfig(vocab_size=VOCAB, **SIZES, **OPUS)), "not MarianModel$"),
+        (from_fsmt, lambda: make_fsmt(scale_embedding=False), r"^scale_embedding is False .*\(3\.4\)$"),
+        (
+            from_fsmt,
+            lambda: make_fsmt(tgt_vocab_size=44),
+            "^the source has a vocabulary of 40 tokens, the target one of",
+        ),
+    ],
+)
+def test_what_the_papers_model_cannot_be_is_refused(import_, make, message):
+    with pytest.raises(ValueError, match=message):
+        import_(make())
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed", "message"),
+    [
+        ({"encoder_normalize_before": True}, {}, "encoder_normalize_before is True: LayerNorm comes before"),
+        ({"no_scale_embedding": True}, {}, "no_scale_embedding is True"),
+        ({"adaptive_softmax_cutoff": "100"}, {}, "adaptive_softmax_cutoff is set"),
+        ({"decoder_embed_dim": 8}, {}, r"encoder_embed_dim, decoder_embed_dim and .* differ: \[8, 16\]"),
+        ({"decoder_ffn_embed_dim": 24}, {}, r"decoder.layers.0.ffn.fc1.weight is of shape \(20, 16\)"),
+        (SEPARATE, {}, "the weights lack decoder.output_projection.weight"),
+        ({"encoder_learned_pos": True}, {}, "the weights lack encoder.embed_positions.weight"),
+        ({}, {"encoder.layer_norm.weight": torch.ones(D)}, "encoder.layer_norm.weight is a weight that the paper's"),
+        ({}, {"decoder.layers.1.fc1.bias": None}, "the weights lack decoder.layers.1.fc1.bias"),
+        ({}, {"encoder.embed_tokens.weight": None}, "the weights lack encoder.embed_tokens.weight"),
+        (SEPARATE, {"encoder.embed_tokens.weight": torch.zeros(24, D)}, "the source has a vocabulary of 24 tokens"),
+    ],
+)
+def test_fairseqs_other_transformers_are_refused(tmp_path, settings, changed, message):
+    """Weights changed, or left out where None."""
+    weights = {**make_weights(tied=settings != SEPARATE or not changed), **changed}
+    weights = OrderedDict((name, weight) for name, weight in weights.items() if weight is not None)
+    path = save(tmp_path / "model.pt", weights, make_settings(**settings))
+    with pytest.raises(ValueError, match=f"model.pt: {message}"):
+        from_fairseq(path)
