@@ -68,9 +68,10 @@ setup(
     ],
     project_urls={"Paper": "https://arxiv.org/abs/1706.03762"},
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
+    py_modules=["vanilla_command"],
     # The model card is the template that every saved model folder is filled from.
     package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "visualization/*.html"]},
-    entry_points={"console_scripts": ["vanilla = modeling_vanilla.__main__:main"]},
+    entry_points={"console_scripts": ["vanilla = vanilla_command:main"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.13",

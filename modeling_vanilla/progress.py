@@ -13,10 +13,13 @@ _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """Set whether this process shows no progress. In a log datasets and transformers never show theirs."""
+    """Set whether this process shows no progress, as where it has no stderr.
+
+    In a log datasets and transformers never show theirs.
+    """
     global _quiet
-    _quiet = quiet
-    if quiet or _is_log():
+    _quiet = quiet or sys.stderr is None
+    if _quiet or _is_log():
         logging.disable_progress_bar()
         if "datasets" in sys.modules:  # not imported here, as it takes seconds and not every command needs it
             sys.modules["datasets"].disable_progress_bars()

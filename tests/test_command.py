@@ -1,12 +1,16 @@
 """The command `vanilla`: its list of commands, and what all of them have in common."""
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 
 import pytest
-from helpers import ROOT, call, run_python
+from helpers import ROOT, call, environment, run_python
 
-from modeling_vanilla import __main__ as vanilla
+import modeling_vanilla
+import vanilla_command as vanilla
 
 COMMANDS = {name: importlib.import_module(f"modeling_vanilla.cli.{name}") for name in vanilla.COMMANDS}
 
@@ -21,11 +25,31 @@ def test_the_list_of_commands(arguments):
     assert (done.code, done.errors) == (0, "")
     assert re.findall(r"^  (\w+) +\w", done.output, re.M) == list(vanilla.COMMANDS)
     rooms = {path.stem for path in (ROOT / "modeling_vanilla" / "cli").glob("*.py")}
-    assert rooms == {"__init__", "parser", *vanilla.COMMANDS}
+    assert rooms >= {*vanilla.COMMANDS}
 
 
-def test_an_unknown_command():
-    assert run("translat") == (2, "", "error: 'translat' is no command; see vanilla --help\n")
+@pytest.mark.parametrize(("word", "hint"), [("trian", "did you mean 'train'? "), ("nosuch", ""), ("\udcff", "")])
+def test_an_unknown_command(word, hint):
+    assert run(word) == (2, "", f"error: {word!a} is no command; {hint}see vanilla --help\n")
+
+
+def test_what_needs_no_library_loads_none(tmp_path):
+    loaded = "print({'torch', 'transformers'} & {*sys.modules})"
+    program = f"import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: {loaded}"
+    for word, said in (("--help", "translate text"), ("--version", modeling_vanilla.__version__), ("trian", "")):
+        done = run_python("-c", program, word, cwd=tmp_path)
+        assert said in done.output and done.output.endswith("set()\n")
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):
+    """As `head -1` does; not even what is still in the buffer is missed."""
+    (tmp_path / "pairs.jsonl").write_text('{"en": "a dog", "de": "ein Hund"}\n', encoding="utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "modeling_vanilla", "check", "--train_file", "pairs.jsonl", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_missing_package_is_named(tmp_path):

@@ -341,7 +341,8 @@ def fail(error: BaseException, debug: bool = False) -> None:
     ("error", "code", "line"),
     [
         (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
-        (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: [Errno 28] No space left: 'file'\n"),
+        (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: file: No space left\n"),
+        (BrokenPipeError(), 141, ""),
         (ValueError(), 2, "error: ValueError\n"),
         (MemoryError(), 2, "error: not enough memory: MemoryError\n"),
         (RuntimeError("CUDA out of memory.\nTried"), 2, "error: not enough memory: CUDA out of memory.\n"),
@@ -403,7 +404,7 @@ def test_an_error_in_another_thread_is_one_line():
             thread.join()
 
     done = call(fail_in_thread)
-    assert (done.code, done.errors) == (0, "warning: writer: [Errno 2] No such file or directory: 'no/such'\n")
+    assert (done.code, done.errors) == (0, "warning: writer: no/such: No such file or directory\n")
 
 
 @pytest.mark.parametrize(("debug", "variable", "shown"), [(True, "", True), (False, "1", True), (False, "0", False)])

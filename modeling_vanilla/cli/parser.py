@@ -36,6 +36,7 @@ class CommandParser(HfArgumentParser):
         # The fields of the dataclasses are too many for a line of usage that could be read.
         usage = "%(prog)s [OPTION ...]" if dataclass_types else None
         super().__init__(dataclass_types, usage=usage, description=description, formatter_class=_Help)
+        self.register("type", Path, _path)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace=None) -> tuple[argparse.Namespace, list]:
         for word in sys.argv[1:] if args is None else args:
@@ -52,6 +53,12 @@ class CommandParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {' '.join(message.split())}; see --help\n")
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a file or folder is empty")
+    return Path(text)
 
 
 def add_examples(parser: CommandParser) -> None:
