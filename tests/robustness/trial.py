@@ -26,7 +26,7 @@ SIZES = """--preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --deco
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
 TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
     --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2 --sustained_tflops 1"""
-FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --tokens_per_batch 300 --use_cpu"""
+FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"""
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
     "check": f"vanilla check {DATA} --tokenizer model --output_dir new",
