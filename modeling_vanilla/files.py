@@ -33,7 +33,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
     """
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             yield from decode_lines(stream, str(path))
     except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -66,7 +66,7 @@ def test_languages_choose_the_direction(write):
         ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
         ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
         ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
-        ("a.csv", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
+        ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
     ],
     ids=["flat JSON", "TSV", "TSV with its sides named", "TSV with a header", "CSV"],
 )
@@ -151,12 +151,15 @@ def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, monke
     assert rows(load_pairs(options)["train"]) == PAIRS[1:]
 
 
-def test_a_file_is_read_again_only_if_it_changed(write, monkeypatch):
+def test_a_file_is_read_again_only_if_it_or_the_reader_changed(write, monkeypatch):
     options = DataOptions(train_file=(path := write("train.json", json_lines(PAIRS))))
     first = load_pairs(options)["train"]
     with monkeypatch.context() as patch:
         patch.setattr(data, "_pair", None)
         assert load_pairs(options)["train"].cache_files == first.cache_files
+    with monkeypatch.context() as patch:  # by another version of this package
+        patch.setattr(data, "_READER", b"")
+        assert load_pairs(options)["train"].cache_files != first.cache_files
     before = os.stat(path)
     write("train.json", json_lines([("a dog", "eine Katze"), *PAIRS[1:]]))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as the one before
@@ -223,11 +226,15 @@ def text(source, target):
         ),
         (line_3('{"translation": {}}'), r'line 3: no "en" in "translation", which has \[\]$'),
         (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" in "translation", which has \['\\n'\]$"""),
-        (line_3('{"translation": ' + "[" * 10**5), "line 3: too much for JSON: maximum recursion depth"),
-        (line_3('{"translation": ' + "1" * 5000), "line 3: too much for JSON: Exceeds the limit"),
+        (line_3('{"translation": ' + "[" * 10**5), "line 3: not a record: maximum recursion depth"),
+        (line_3('{"translation": ' + "1" * 5000), "line 3: not a record: Exceeds the limit"),
         (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
         (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
         (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
+        (
+            line_3('{"en": "a", "de": "b", "en": "c"}'),
+            r"line 3: not a record: a key is repeated in \['en', 'de', 'en'\]$",
+        ),
         ({"train_file": ""}, "train data: {train_file} is empty"),
         (text("", ""), "train data: {train_source} and {train_target} is empty"),
         (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
@@ -253,6 +260,8 @@ def test_broken_files(write, tmp_path, files, message):
         ("a.tsv", "1\ta\tb\n", """line 1: no column "en" in """),
         ("a.tsv", "a\tb\nc\n", r"line 2: 1 columns, not 2: \['c'\]$"),
         ("a.tsv", "id\tfr\ten\n", """line 1: no column "de" in """),
+        ("a.tsv", "en\tfr\na\tb\n", r"""line 1: no column "de" in \['en', 'fr'\]$"""),
+        ("A.CSV", "en,de,en\na,b,c\n", r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
         ("a.tsv", "", "is empty"),
         ("a.tsv", "en\tde\n", "is empty"),
     ],

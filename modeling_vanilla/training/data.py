@@ -1,11 +1,13 @@
 """Sentence pairs: read from JSON lines, columns, text files or a named dataset, and checked one by one."""
 
 import csv
+import inspect
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
+from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
@@ -13,8 +15,10 @@ from datasets.fingerprint import Hasher
 
 from ..errors import one_line
 from ..files import read_lines
-from .options import SPLITS, CorpusOptions, is_table
+from .options import SPLITS, CorpusOptions, is_language, is_table
 
+# By which the cache knows what has read the pairs in it.
+_READER = [Path(module).read_bytes() for module in (__file__, inspect.getfile(read_lines))]
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -104,12 +108,20 @@ def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_record)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno} of {_short(line)}") from error
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
-            raise ValueError(f"{where}: too much for JSON: {error}") from error
+        except (ValueError, RecursionError) as error:  # such as a number of thousands of digits
+            raise ValueError(f"{where}: not a record: {error}") from error
         yield _pair(record, languages, where)
+
+
+def _record(items: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of these items; ValueError if a key is repeated, whose last value JSON would take."""
+    record = dict(items)
+    if len(record) < len(items):
+        raise ValueError(f"a key is repeated in {_short([key for key, _ in items])}")
+    return record
 
 
 def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
@@ -117,21 +129,22 @@ def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, s
 
     "source" and "target" in the first line of these are their names.
     """
-    wanted, columns = None, 2
-    for where, row in _rows(path):
-        if wanted is None:
-            missing = [language for language in languages if language not in row]
-            if not missing:
-                wanted, columns = [row.index(language) for language in languages], len(row)
-                continue
-            if is_table(path, ".csv") or len(row) != columns:
-                raise ValueError(f'{where}: no column "{missing[0]}" in {_short(row)}')
-            wanted = [0, 1]
-            if row == ["source", "target"]:
-                continue
-        if len(row) != columns:
-            raise ValueError(f"{where}: {len(row)} columns, not {columns}: {_short(row)}")
-        yield {"source": row[wanted[0]], "target": row[wanted[1]]}
+    rows = _rows(path)
+    place, header = next(rows, (path, []))
+    if not header:
+        return
+    for language in languages:
+        if header.count(language) > 1:
+            raise ValueError(f'{place}: the column "{language}" is repeated in {_short(header)}')
+    missing = [language for language in languages if language not in header]
+    if missing and (is_table(path, ".csv") or len(header) != 2 or all(map(is_language, header))):
+        raise ValueError(f'{place}: no column "{missing[0]}" in {_short(header)}')
+    source, target = (0, 1) if missing else map(header.index, languages)
+    pairs = [] if not missing or header == ["source", "target"] else [(place, header)]
+    for where, row in chain(pairs, rows):
+        if len(row) != len(header):
+            raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
+        yield {"source": row[source], "target": row[target]}
 
 
 def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
@@ -192,7 +205,7 @@ def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tu
 
     try:
         return Dataset.from_generator(
-            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash(("pairs", split, state))
+            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash((_READER, split, state))
         )
     except DatasetsError as error:
         # datasets wraps what the readers raise in an error that does not say what it was.

@@ -27,7 +27,12 @@ def _option(default, help: str):
 
 def is_table(path: str, endings: str | tuple[str, ...]) -> bool:
     """Whether the name of a file, plain or .gz, has one of these endings, such as .tsv."""
-    return path.removesuffix(".gz").endswith(endings)
+    return path.lower().removesuffix(".gz").endswith(endings)
+
+
+def is_language(text: str) -> bool:
+    """Whether a text can be the code of a language."""
+    return re.fullmatch(_LANGUAGE, text) is not None
 
 
 @dataclass
