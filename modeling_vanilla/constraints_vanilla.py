@@ -8,7 +8,8 @@ Axes: B sentences, K hypotheses, C phrases of a sentence, A alternatives of a ph
 """
 
 import copy
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,101 +67,220 @@ def _fitting(phrases: Phrases, limit: int) -> Phrases:
     return fitting
 
 
+class NoConstraints:
+    """The empty constraint, of a search that has no phrases to meet: as `Constraints`, which documents the methods."""
+
+    def select(self, sentences: torch.Tensor) -> "NoConstraints":
+        return self
+
+    def gather(self, index: torch.Tensor) -> "NoConstraints":
+        return self
+
+    def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "NoConstraints":
+        return self
+
+    def all_met(self) -> bool:
+        return True
+
+    def forbid_end(self, log_probs: torch.Tensor) -> torch.Tensor:
+        return log_probs
+
+    def top_sums(self, score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return top_sums(score, log_probs, k)
+
+    def rank(self, score: torch.Tensor) -> torch.Tensor:
+        return torch.arange(score.shape[1], device=score.device)
+
+    def allocate(self, score: torch.Tensor, beams: int) -> torch.Tensor:
+        return score.topk(min(beams, score.shape[1])).indices
+
+    def nearest_first(self, score: torch.Tensor) -> torch.Tensor:
+        return self.rank(score).expand_as(score)
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """The pattern-matching machine of Aho & Corasick 1975 for the phrases of B sentences, each with a root of its own.
+
+    A node is a beginning of phrases: the longest that an output ends in. There are about as many nodes as tokens in all
+    phrases.
+    """
+
+    edges: torch.Tensor  # (E,), node * stride + token, sorted
+    targets: torch.Tensor  # (E,), the node that each edge leads to
+    failure: torch.Tensor  # (nodes,), the next shorter beginning that an output at this node ends in; of a root, itself
+    rest: torch.Tensor  # (nodes, C), how many further tokens each phrase takes; 0 where a sentence has fewer phrases
+    stride: int
+    longest: int  # tokens of a phrase
+
+    @classmethod
+    def build(cls, phrases: list[Phrases], device: torch.device) -> "Automaton":
+        """The sentences' roots are the first B nodes."""
+        children: list[dict[int, int]] = [{} for _ in phrases]
+        remaining = []  # (node, phrase, tokens)
+        for root, number, tokens in _alternatives(phrases):
+            node = root
+            remaining.append((root, number, len(tokens)))
+            for length, token in enumerate(tokens, start=1):
+                if token not in children[node]:
+                    children[node][token] = len(children)
+                    children.append({})
+                node = children[node][token]
+                remaining.append((node, number, len(tokens) - length))
+        width = max(1, *map(len, phrases))
+        rest = torch.full((len(children) * width,), torch.iinfo(torch.int32).max, dtype=torch.int32)
+        if remaining:
+            node, number, count = torch.tensor(remaining).unbind(1)
+            rest.scatter_reduce_(0, node * width + number, count.int(), "amin")
+        rest = rest.view(-1, width)
+        for root, of_sentence in enumerate(phrases):
+            rest[root, len(of_sentence) :] = 0
+        failure = cls._failures(children, len(phrases), rest)
+        stride = 2 + max((token for of_node in children for token in of_node), default=0)
+        edges = sorted(
+            (node * stride + token, child) for node, of_node in enumerate(children) for token, child in of_node.items()
+        )
+        keys, targets = torch.tensor(edges or [(-2, 0)], device=device).T.contiguous()
+        longest = max((len(tokens) for _, _, tokens in _alternatives(phrases)), default=0)
+        return cls(keys, targets, torch.tensor(failure, device=device), rest.to(device), stride, longest)
+
+    @staticmethod
+    def _failures(children: list[dict[int, int]], roots: int, rest: torch.Tensor) -> list[int]:
+        """Of each node; and `rest`, from what the node's own path says, becomes what all that it ends in says."""
+        failure = list(range(len(children)))
+        queue = deque(range(roots))
+        while queue:
+            node = queue.popleft()
+            for token, child in children[node].items():
+                queue.append(child)
+                shorter = failure[node]
+                while token not in children[shorter] and failure[shorter] != shorter:
+                    shorter = failure[shorter]
+                failure[child] = children[shorter].get(token, shorter) if node >= roots else node
+                torch.minimum(rest[child], rest[failure[child]], out=rest[child])
+        return failure
+
+    def follow(self, node: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+        """The nodes after further tokens, both of one shape; -1 is no token."""
+        token = token.clamp(max=self.stride - 1)  # of no edge
+        target, missing = node, torch.ones_like(node, dtype=torch.bool)
+        for _ in range(self.longest + 1):
+            edge = node * self.stride + token
+            place = torch.searchsorted(self.edges, edge).clamp(max=len(self.edges) - 1)
+            there = missing & (self.edges[place] == edge)
+            target = torch.where(there, self.targets[place], target)
+            missing, node = missing & ~there, self.failure[node]
+        return torch.where(missing, node, target)  # by now it is the root
+
+
 @dataclass(frozen=True)
 class Constraints:
     """The phrases of B sentences, and how much of them K hypotheses of each contain."""
 
-    phrases: torch.Tensor  # (B, C, A, L), -1 past the end
-    matched: torch.Tensor  # (B, K, C, A, L), whether the last l + 1 tokens are the first l + 1 of the phrase
+    automaton: Automaton
+    eos: torch.Tensor  # (number of EOS tokens,)
+    roots: torch.Tensor  # (B,), nodes
+    tokens: torch.Tensor  # (B, U), the different tokens of a sentence's phrases, -1 past the end
+    node: torch.Tensor  # (B, K)
     met: torch.Tensor  # (B, K, C), whether an alternative has occurred; True where there is no phrase
 
     @classmethod
-    def start(cls, phrases: list[Phrases], prompts: torch.Tensor, limits: torch.Tensor) -> "Constraints":
+    def start(
+        cls, phrases: list[Phrases], prompts: torch.Tensor, limits: torch.Tensor, eos: torch.Tensor
+    ) -> "Constraints":
         """Behind prompts (B, K, length). Phrases that together are longer than a sentence's limit (B,) are left out,
         the last ones first."""
-        fitting = [_fitting(one, limit) for one, limit in zip(phrases, limits.tolist(), strict=True)]
-        alternatives = [one for of_sentence in fitting for one in of_sentence]
-        sizes = (
-            max(1, *map(len, fitting)),
-            max(map(len, alternatives), default=1),
-            max((len(tokens) for one in alternatives for tokens in one), default=1),
-        )
-        table = torch.full((len(fitting), *sizes), -1)
-        for b, of_sentence in enumerate(fitting):
-            for c, one in enumerate(of_sentence):
-                for a in range(sizes[1]):
-                    tokens = one[a % len(one)]  # repeated up to A
-                    table[b, c, a, : len(tokens)] = torch.tensor(tokens)
-        table = table.to(prompts.device)
-        matched = torch.zeros((*prompts.shape[:2], *sizes), dtype=torch.bool, device=prompts.device)
-        met = (table[:, None, :, 0, 0] < 0).expand(matched.shape[:3])
-        constraints, parent = cls(table, matched, met), torch.arange(prompts.shape[1], device=prompts.device)
+        fitting = [_fitting(of_sentence, limit) for of_sentence, limit in zip(phrases, limits.tolist(), strict=True)]
+        different: list[set[int]] = [set() for _ in fitting]
+        for sentence, _, tokens in _alternatives(fitting):
+            different[sentence].update(tokens)
+        rows = [torch.tensor(sorted(tokens), dtype=torch.long) for tokens in different]
+        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(prompts.device)
+        automaton, roots = Automaton.build(fitting, prompts.device), torch.arange(len(fitting), device=prompts.device)
+        node = roots[:, None].expand(prompts.shape[:2])
+        constraints = cls(automaton, eos, roots, tokens, node, automaton.rest[node] == 0)
+        parent = torch.arange(prompts.shape[1], device=prompts.device).expand(prompts.shape[:2])
         for step in range(1, prompts.shape[2]):  # behind the start token
-            constraints = constraints.extend(parent.expand(prompts.shape[:2]), prompts[..., step])
+            constraints = constraints.extend(parent, prompts[..., step])
         return constraints
 
-    def of(self, sentences: torch.Tensor) -> "Constraints":
+    def select(self, sentences: torch.Tensor) -> "Constraints":
         """Those of some sentences, given as a mask (B,) or as indices."""
-        return Constraints(*(value[sentences] for value in vars(self).values()))
+        of_sentences = {name: getattr(self, name)[sentences] for name in ("roots", "tokens", "node", "met")}
+        return replace(self, **of_sentences)
 
     def gather(self, index: torch.Tensor) -> "Constraints":
         """Those of the hypotheses at `index` (B, k)."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
-        return replace(self, matched=self.matched[sentences, index], met=self.met[sentences, index])
+        return replace(self, node=self.node[sentences, index], met=self.met[sentences, index])
 
     def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "Constraints":
         """Of hypotheses that continue those at `parent` (B, k) by `token` (B, k)."""
         old = self.gather(parent)
-        # The shift-and algorithm of Baeza-Yates & Gonnet 1992.
-        before = nn.functional.pad(old.matched[..., :-1], (1, 0), value=True)
-        matched = before & (token[..., None, None, None] == self.phrases[:, None])
-        last = torch.arange(matched.shape[-1], device=token.device) == self._lengths[..., None] - 1
-        return replace(self, matched=matched, met=old.met | (matched & last[:, None]).any(-1).any(-1))
+        node = self.automaton.follow(old.node, token)
+        return replace(self, node=node, met=old.met | (self.automaton.rest[node] == 0))
 
-    @property
-    def _lengths(self) -> torch.Tensor:
-        """(B, C, A)"""
-        return (self.phrases >= 0).sum(dim=-1)
-
-    def _begun(self) -> torch.Tensor:
-        """How many tokens of an alternative, at most, its hypothesis ends in. (B, K, C, A)"""
-        return (self.matched * torch.arange(1, self.matched.shape[-1] + 1, device=self.met.device)).amax(dim=-1)
+    def _unbegun(self) -> torch.Tensor:
+        """The tokens of each phrase that is not met, by its shortest alternative, and 0 of the others. (B, K, C)"""
+        return self.automaton.rest[self.roots][:, None].masked_fill(self.met, 0)
 
     def lacking(self) -> torch.Tensor:
         """With how many further tokens a hypothesis meets all phrases: one as it has begun, the others whole. (B, K)"""
-        whole = self._lengths.amin(dim=-1)[:, None].masked_fill(self.met, 0)
-        rest = (self._lengths[:, None] - self._begun()).amin(dim=-1).masked_fill(self.met, 0)
-        return whole.sum(dim=-1) - (whole - rest).amax(dim=-1)
+        whole = self._unbegun()
+        return whole.sum(dim=-1) - (whole - self.automaton.rest[self.node].masked_fill(self.met, 0)).amax(dim=-1)
 
-    def next_tokens(self) -> torch.Tensor:
-        """The token with which each unmet alternative goes on, -1 where there is none. (B, K, C * A)"""
-        longest = self.phrases.shape[-1] - 1
-        phrases = self.phrases[:, None].expand(self.matched.shape)
-        token = phrases.gather(-1, self._begun().clamp(max=longest)[..., None]).squeeze(-1)
-        return token.masked_fill(self.met[..., None], -1).flatten(2)
+    def all_met(self) -> torch.Tensor:
+        """Whether a hypothesis meets all phrases. (B, K)"""
+        return self.met.all(dim=-1)
+
+    def forbid_end(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """The next tokens' log-probabilities (B, K, V), where no hypothesis ends that lacks a phrase."""
+        ends = torch.isin(torch.arange(log_probs.shape[-1], device=log_probs.device), self.eos)
+        return log_probs.masked_fill(ends & ~self.all_met()[..., None], -torch.inf)
 
     def top_sums(self, score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """As `top_sums` of cpu_vanilla.py, with the candidates of Post & Vilar beside the k best: for each hypothesis
-        its best token and those with which a phrase goes on. A sentence without phrases has the k best alone."""
+        its best token, and those with which a phrase goes on; of these, the k that come first in `allocate`. A sentence
+        without phrases has the k best alone."""
         vocab_size = log_probs.shape[-1]
         best, index = top_sums(score, log_probs, k)
-        tokens = torch.cat((log_probs.argmax(dim=-1, keepdim=True), self.next_tokens()), dim=-1)
-        nowhere = (tokens < 0) | (self.phrases < 0).flatten(1).all(dim=-1)[:, None, None]
-        first = torch.arange(score.shape[1], device=score.device)[:, None] * vocab_size
-        more = (score[..., None] + log_probs.gather(-1, tokens.clamp(min=0))).masked_fill(nowhere, -torch.inf)
-        best = torch.cat((best, more.flatten(1)), dim=1)
-        index = torch.cat((index, (first + tokens).masked_fill(nowhere, -1).flatten(1)), dim=1)
-        index, order = index.sort(dim=-1)
+        always = best.shape[1] + score.shape[1]  # the k best, and each hypothesis' best token
+        more, more_index = self._going_on(score, log_probs)
+        best, index = torch.cat((best, more), dim=1), torch.cat((index, more_index), dim=1)
+        index, order = index.sort(dim=1, stable=True)
         again = nn.functional.pad(index[:, 1:] == index[:, :-1], (1, 0))
-        best, order = best.gather(1, order).masked_fill(again, -torch.inf).sort(dim=-1, descending=True)
-        return best, index.gather(1, order).clamp(min=0)
+        best, rank = best.gather(1, order).masked_fill(again, -torch.inf).sort(dim=1, descending=True)
+        index, order = index.gather(1, rank).clamp(min=0), order.gather(1, rank)
+        alive = best.masked_fill(torch.isin(index % vocab_size, self.eos), -torch.inf)
+        chosen = self.extend(index // vocab_size, index % vocab_size).allocate(alive, k)
+        kept = (order < always).scatter(1, chosen, True)
+        best, rank = best.masked_fill(~kept, -torch.inf).topk(min(always + k, best.shape[1]))
+        return best, index.gather(1, rank)
+
+    def _going_on(self, score: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each hypothesis with its best token, then with those by which a phrase begins or goes on.
+
+        Returns:
+            (B, K + K * U), the sums and their index as `top_sums` has them; -inf and -1 where there is none.
+        """
+        beams, vocab_size = log_probs.shape[1:]
+        argmax = log_probs.argmax(dim=-1)
+        token = torch.cat((argmax, self.tokens.repeat(1, beams)), dim=1)
+        hypothesis = torch.arange(beams, device=score.device)
+        parent = torch.cat((hypothesis, hypothesis.repeat_interleave(self.tokens.shape[1]))).expand_as(token)
+        useful = self.extend(parent, token).lacking() < self._unbegun().sum(dim=-1).gather(1, parent)
+        useful[:, :beams] = (self.tokens >= 0).any(dim=1, keepdim=True)
+        index = (parent * vocab_size + token).masked_fill(~useful, -1)
+        sums = score.gather(1, parent) + log_probs.flatten(1).gather(1, index.clamp(min=0))
+        return sums.masked_fill(~useful, -torch.inf), index
 
     def rank(self, score: torch.Tensor) -> torch.Tensor:
         """How many hypotheses before each, best first by `score` (B, K), are in the same bank: (B, K), K for -inf."""
-        bank = self.lacking()
-        possible = score > -torch.inf
-        same = (bank[:, :, None] == bank[:, None, :]) & possible[:, None, :]
-        return same.tril(diagonal=-1).sum(dim=-1).masked_fill(~possible, score.shape[1])
+        impossible = score == -torch.inf
+        bank, order = self.lacking().masked_fill(impossible, -1).sort(dim=1, stable=True)
+        place = torch.arange(score.shape[1], device=score.device).expand_as(bank)
+        rank = place - torch.searchsorted(bank, bank)
+        return torch.zeros_like(place).scatter(1, order, rank).masked_fill(impossible, score.shape[1])
 
     def allocate(self, score: torch.Tensor, beams: int) -> torch.Tensor:
         """Which of the hypotheses fill the beams, by `score` (B, K) best first. (B, beams)
@@ -171,6 +291,18 @@ class Constraints:
         turn = self.rank(score) * (bank.max() + 1) + bank
         chosen = turn.topk(min(beams, turn.shape[1]), largest=False).indices
         return chosen.gather(1, score.gather(1, chosen).argsort(dim=1, descending=True))
+
+    def nearest_first(self, score: torch.Tensor) -> torch.Tensor:
+        """The order of the hypotheses by what they lack; of those that lack as much, that of `score` (B, K)."""
+        return self.lacking().argsort(dim=1, stable=True)
+
+
+def _alternatives(phrases: list[Phrases]) -> Iterator[tuple[int, int, list[int]]]:
+    """Each alternative: its sentence, the number of its phrase there, and its tokens."""
+    for sentence, of_sentence in enumerate(phrases):
+        for number, alternatives in enumerate(of_sentence):
+            for tokens in alternatives:
+                yield sentence, number, tokens
 
 
 class ForcedPrefix(LogitsProcessor):
@@ -184,7 +316,7 @@ class ForcedPrefix(LogitsProcessor):
         rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
         self.prefixes = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)  # (B, longest)
 
-    def of(self, sentences: torch.Tensor) -> "ForcedPrefix":
+    def select(self, sentences: torch.Tensor) -> "ForcedPrefix":
         """For some sentences of the batch, given as a mask (B,) or as indices."""
         remaining = copy.copy(self)
         remaining.prefixes = self.prefixes[sentences.cpu()]
@@ -211,4 +343,4 @@ class ForcedPrefix(LogitsProcessor):
                 raise ValueError(f"a prefix of {len(tokens)} tokens is longer than the limit of its output")
 
 
-__all__ = ["Constraints", "ForcedPrefix", "phrases_of"]
+__all__ = ["Constraints", "ForcedPrefix", "NoConstraints", "phrases_of"]

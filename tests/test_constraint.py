@@ -11,7 +11,7 @@ from nltk import Tree
 from pairs import parsing_vocabulary
 from toy_trees import toy_treebank
 
-from modeling_vanilla.generation_vanilla import length_penalty
+from modeling_vanilla.search_vanilla import length_penalty
 
 TREES = [tree for trees in toy_treebank(files=8) for tree in trees]
 GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")]

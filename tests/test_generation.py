@@ -1,6 +1,5 @@
 """Section 6.1: the search equals brute force and a plain list-based reference, and all else generate() offers works."""
 
-import copy
 import functools
 import itertools
 import math
@@ -407,13 +406,19 @@ def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
         ({"generation_config": GenerationConfig(max_new_tokens=2)}, 3),
         ({"generation_config": GenerationConfig(max_length=4)}, 4),
         ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
-        ({"of the model": {"max_length": 4}}, 4),
-        ({"of the model": {"max_length": 20}}, 20),
-        ({"of the model": {"max_new_tokens": 2}}, 3),
+        # A limit of the call wins, as an argument or in the configuration that it hands over.
+        ({"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}, 5),
+        ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 4),
         ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
-        ({"of the model": {"max_length": 4}, "max_extra_tokens": 1}, 7),
+        ({"of the model": {"max_new_tokens": 2}, "max_length": 4}, 4),
+        # Else max_extra_tokens: 4 of the model.
+        *(({"of the model": {"max_length": length}}, 10) for length in (4, 19, 20, 21)),
+        ({"of the model": {"max_new_tokens": 2}}, 10),
         ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, 7),
-        ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 7),
+        ({"generation_config": GenerationConfig(max_extra_tokens=2)}, 8),
+        # Else what transformers does.
+        ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, 20),
+        ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": None}, 3),
     ],
 )
 def test_another_limit_may_be_given(beams, given, length):
@@ -636,10 +641,6 @@ def test_seq2seq_trainer_generates_alike(beams, tmp_path):
     assert trainer.predict([row, row], **kwargs).predictions.tolist() == expected * 2
     assert model.generate(torch.tensor([source]), **kwargs).tolist() == expected
     assert model.generation_config.max_length == 20
-    passed = {"generation_config": copy.deepcopy(model.generation_config), **kwargs}
-    assert model.generate(torch.tensor([source]), **passed).tolist() == expected
-    model.generation_config.max_length = 10
-    assert model.generate(torch.tensor([source]), **kwargs).shape == (1, 10)
 
 
 # What is refused
@@ -647,14 +648,11 @@ def test_seq2seq_trainer_generates_alike(beams, tmp_path):
 ODD_SETTINGS = [
     ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
     ({"num_beams": 2.5}, "num_beams must be a whole number of at least 1, not 2.5"),
-    ({"num_beams": None}, "num_beams must be a whole number of at least 1, not None"),
     ({"num_beams": "4"}, "num_beams must be a whole number of at least 1, not '4'"),
     ({"num_beams": 100_000}, "num_beams must be at most 1000, not 100000"),
     ({"num_return_sequences": 0}, "num_return_sequences must be a whole number of at least 1, not 0"),
     ({"num_return_sequences": 5}, "`num_return_sequences` (5) has to be smaller or equal to `num_beams` (4)"),
     ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
-    ({"do_sample": "no"}, "do_sample must be True or False, not 'no'"),
-    ({"length_penalty": None}, "length_penalty must be a number from -10 to 10, not None"),
     ({"length_penalty": 1000.0}, "length_penalty must be a number from -10 to 10, not 1000.0"),
     ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),
     ({"length_penalty": "0.6"}, "length_penalty must be a number from -10 to 10, not '0.6'"),
@@ -662,47 +660,7 @@ ODD_SETTINGS = [
     ({"max_extra_tokens": True}, "max_extra_tokens must be a whole number of at least 0, not True"),
     ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
     ({"max_length": 2.5}, "max_length must be a whole number of at least 1, not 2.5"),
-    ({"eos_token_id": 7}, "eos_token_id must be a token of the vocabulary, from 0 to 6, not 7"),
-    ({"eos_token_id": [EOS, -1]}, "eos_token_id must be a token of the vocabulary, from 0 to 6, not -1"),
-    ({"eos_token_id": torch.tensor([9])}, "eos_token_id must be a token of the vocabulary, from 0 to 6, not 9"),
-    ({"decoder_start_token_id": 8}, "decoder_start_token_id must be a token of the vocabulary, from 0 to 6, not 8"),
 ]
-ODD_TENSORS = [
-    ({"input_ids": torch.ones(0, 3).long()}, "input_ids must be .* and not empty, not of shape \\(0, 3\\)"),
-    ({"input_ids": torch.ones(3).long()}, "input_ids must be .* and not empty, not of shape \\(3,\\)"),
-    ({"input_ids": torch.tensor([[3, 7]])}, "input_ids must be from 0 to 6, as vocab_size is 7; 7 is not"),
-    ({"input_ids": torch.tensor([[3, -1]])}, "input_ids must be from 0 to 6, as vocab_size is 7; -1 is not"),
-    (
-        {"attention_mask": torch.ones(1, 3)},
-        r"attention_mask must be of shape \(1, 2\), .* not \(1, 3\)",
-    ),
-    ({"attention_mask": torch.full((1, 2), math.nan)}, "attention_mask must hold 1 for a token and 0 .*, not nan"),
-    ({"attention_mask": torch.zeros(1, 2)}, "attention_mask has no token in row 0"),
-    ({"decoder_input_ids": torch.ones(3).long()}, "decoder_input_ids must be .* not of shape \\(3,\\)"),
-    ({"decoder_input_ids": torch.tensor([[1, 7]])}, "decoder_input_ids must be from 0 to 6, .*; 7 is not"),
-    ({"decoder_input_ids": torch.ones(3, 1).long()}, "decoder_input_ids are of 3 sentences, the source of 1"),
-    (
-        {"decoder_attention_mask": torch.ones(1, 2)},
-        "decoder_attention_mask must be of shape \\(1, 1\\), .* not \\(1, 2\\)",
-    ),
-]
-
-
-@pytest.mark.parametrize("beams", (1, 4))
-@pytest.mark.parametrize(("given", "message"), ODD_TENSORS, ids=map(str, range(len(ODD_TENSORS))))
-def test_generate_names_the_tensor_that_means_nothing(given, message, beams):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        random_model(0).generate(**{"input_ids": torch.tensor([[3, EOS]]), "num_beams": beams, **given})
-
-
-@pytest.mark.parametrize("source", ("encoder_outputs", "inputs_embeds"))
-def test_the_mask_must_fit_whatever_stands_for_the_source(source):
-    model, inputs = random_model(1), batch_of(random_sources(1))
-    given = {"encoder_outputs": model.get_encoder()(**inputs)} if source == "encoder_outputs" else {}
-    given = given or {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])}
-    for mask in (inputs["attention_mask"][:, :1], inputs["attention_mask"][:2]):
-        with pytest.raises(ValueError, match=r"^attention_mask must be of shape \(3, 4\)"):
-            model.generate(**given, attention_mask=mask)
 
 
 @pytest.mark.parametrize(("given", "message"), ODD_SETTINGS, ids=lambda value: str(value)[:40])
@@ -725,14 +683,3 @@ def test_a_setting_of_the_call_goes_before_that_of_the_model():
     model, source = random_model(0), torch.tensor([[3, EOS]])
     model.generation_config.length_penalty = math.nan
     assert len(model.generate(source, length_penalty=-0.5, max_extra_tokens=None, max_new_tokens=2)) == 1
-
-
-@pytest.mark.parametrize("beams", (1, 3))
-@pytest.mark.parametrize("limit", ({"max_new_tokens": 7}, {"max_length": 8}), ids=str)
-def test_a_limit_beyond_the_learned_positions_is_refused_at_once(beams, limit):
-    """Of 6 positions: a prompt of one token and 6 new ones, of which the last is not read."""
-    model, sources = random_model(0, position_embedding_type="learned", max_position_embeddings=6), [[4, 5, EOS]]
-    longest = {name: value - 1 for name, value in limit.items()}
-    assert model.generate(**batch_of(sources), num_beams=beams, **longest, eos_token_id=None).shape == (1, 7)
-    with pytest.raises(ValueError, match=r"^max_length 8, the prompt and the new .* max_position_embeddings 6$"):
-        model.generate(**batch_of(sources), num_beams=beams, **limit)

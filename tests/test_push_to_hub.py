@@ -128,7 +128,14 @@ def test_what_is_published_loads_by_its_commit(hub, run, model):
 def test_the_search_arrives_in_one_commit(hub):
     assert call(main, REPO, "--search").code == 0
     ((_, files),) = hub.commits[REPO]
-    names = ("configuration_vanilla", "constraints_vanilla", "cpu_vanilla", "generate", "generation_vanilla")
+    names = (
+        "configuration_vanilla",
+        "constraints_vanilla",
+        "cpu_vanilla",
+        "generate",
+        "generation_vanilla",
+        "search_vanilla",
+    )
     assert sorted(files) == ["README.md", *(f"custom_generate/{name}.py" for name in names)]
     assert f'custom_generate="{REPO}"' in files["README.md"].decode()
 

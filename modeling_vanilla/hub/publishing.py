@@ -27,7 +27,7 @@ main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "786
 # What a Space installs beside gradio, which the front matter of its README names.
 _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
 # The search and what it imports.
-_SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "constraints", "cpu", "configuration")]
+_SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "search", "constraints", "cpu", "configuration")]
 _REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",
     403: "the token has no right to write there",

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..constraints_vanilla import ForcedPrefix
 from ..files import read_lines
-from ..generation_vanilla import GnmtGenerationMixin, check_search_settings, length_penalty
+from ..generation_vanilla import GnmtGenerationMixin, search_settings
 from ..progress import progress_bar
+from ..search_vanilla import length_penalty
 from ..splitting_vanilla import MAX_SOURCE_TOKENS, join_pieces, split_with_warning, token_ids
 from ..terminology_vanilla import Terminology, target_ids
 from .batching import TOKENS_PER_BATCH, batches_by_length, regroup
@@ -264,9 +265,7 @@ def _of_pieces(prefixes: Sequence[str] | None, pieces: Sequence[Sequence[str]]) 
 
 def _beams(model: PreTrainedModel, generate_kwargs: dict) -> int:
     """The beams of the search; ValueError if one of its settings has no meaning, as `check_search_settings` says."""
-    given = {**generate_kwargs}
-    check_search_settings(model.config, given.pop("generation_config", None) or model.generation_config, **given)
-    return _setting(model, generate_kwargs, "num_beams") or 1
+    return search_settings(model, **generate_kwargs).num_beams or 1
 
 
 def _setting(model: PreTrainedModel, generate_kwargs: dict, name: str) -> Any:

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
-from ..generation_vanilla import length_penalty as divisor
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..search_vanilla import length_penalty as divisor
 
 QUANTIZATIONS = ("float32", "int8")
 POSITIONS = 1024

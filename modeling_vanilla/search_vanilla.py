@@ -1,0 +1,488 @@
+"""Section 6.1: beam search with the length penalty of GNMT.
+
+`beam_search` is a decoding loop as transformers' generate() takes it for `custom_generate`; generation_vanilla.py hands
+it over.
+
+Axes: B sentences, K beams, V vocabulary.
+"""
+
+import copy
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+    logits_process,
+)
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
+
+from .constraints_vanilla import Constraints, ForcedPrefix, NoConstraints, phrases_of
+from .cpu_vanilla import log_softmax
+
+LENGTH_PENALTIES = ("gnmt", "length")
+# Tokens by which a hypothesis may still grow, as `Rules.done` sees it: under a limit of 10^12 the length penalty would
+# leave hope to any.
+LOOK_AHEAD = 10_000
+# Sentences that are done leave the batch when no more of it than this is still searched, as the rest is copied
+# (benchmarks/decode.py).
+FEW_ENOUGH = 7 / 8
+# Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
+# batch, which is then kept whole.
+ROW_BY_ROW = (
+    ForcedPrefix,  # which the search tells of the sentences that remain
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+)
+
+
+def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
+    """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
+
+    penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in
+    transformers.
+    """
+    return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** float(alpha)
+
+
+def beam_search(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    penalty_type: str = "gnmt",
+    new_tokens: torch.Tensor | None = None,
+    phrases: list | None = None,
+    share_encoding: bool = False,
+    synced_gpus: bool = False,
+    **model_kwargs,
+) -> "BeamSearchOutput | torch.Tensor":
+    """Beam search (6.1), or with do_sample sampling with beams.
+
+    The model is used through `NextTokens.log_probs` and `NextTokens.reorder` alone.
+
+    Args:
+        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
+        penalty_type: as `length_penalty` takes it. new_tokens: (B,), the most tokens that each sentence may get.
+        phrases: force_words_ids, as `phrases_of` takes them.
+        share_encoding: whether the model takes one encoding for all beams of a sentence.
+        synced_gpus: whether forward passes go on until all processes are done.
+    """
+    config = generation_config
+    # EOS and the limits are the search's own matter.
+    own = MaxLengthCriteria | EosTokenCriteria
+    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+    limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
+    prompts = input_ids.unflatten(0, (-1, config.num_beams))
+    limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
+    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
+    # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
+    # criterion may look for a sentence at its row.
+    row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
+    drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
+    prompts = prompts[:, :1] if drop_done else prompts
+    decoder = NextTokens(model, config, logits_processor, model_kwargs, share_encoding)
+    decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
+    search = BeamSearch.start(config, prompts, limits, criteria, drop_done, penalty_type)
+    if phrases is not None:
+        vocab_size = getattr(model.config, "vocab_size", float("inf"))  # some models have none, or two
+        of_sentences = phrases_of(phrases, len(prompts), search.eos.tolist(), vocab_size)
+        search.constraints = Constraints.start(of_sentences, prompts, limits, search.eos)
+    while any_process(search.searching.any(), synced_gpus):
+        log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
+        if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
+            decoder.reorder(*search.step(*log_probs))
+    best = search.finish()
+    return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+
+
+def any_process(searching: torch.Tensor, synced_gpus: bool) -> bool:
+    """Whether this process is searching, or with synced_gpus any."""
+    if synced_gpus:
+        searching = searching.float()
+        torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
+    return bool(searching)
+
+
+@dataclass
+class Hypotheses:
+    """K sequences for each of B sentences, best first.
+
+    tokens (B, K, length) with the prompt; score (B, K), by which they are ranked, -inf where there is none; log_prob
+    (B, K), log P by the model; path (B, K, steps), the row of the flattened (B * K) batch that each generated token
+    continued, -1 past the end.
+    """
+
+    tokens: torch.Tensor
+    score: torch.Tensor
+    log_prob: torch.Tensor
+    path: torch.Tensor
+
+    def select(self, sentences: torch.Tensor) -> "Hypotheses":
+        """Those of some sentences, given as a mask (B,) or as indices."""
+        return Hypotheses(*(value[sentences] for value in vars(self).values()))
+
+    def gather(self, index: torch.Tensor) -> "Hypotheses":
+        """Those at `index` (B, k) of each sentence."""
+        sentences = torch.arange(index.shape[0], device=index.device)[:, None]
+        return Hypotheses(*(value[sentences, index] for value in vars(self).values()))
+
+    def top(self, k: int) -> "Hypotheses":
+        """The k with the highest score, or all if there are fewer."""
+        return self.gather(self.score.topk(min(k, self.score.shape[1])).indices)
+
+    def masked(self, mask: torch.Tensor) -> "Hypotheses":
+        """Only where `mask` (B, K) is True; elsewhere there is none."""
+        return replace(self, score=self.score.masked_fill(~mask, -torch.inf))
+
+    def concat(self, other: "Hypotheses") -> "Hypotheses":
+        """Both sets as one."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
+
+    def pad(self, pad_token_id: int, steps: int = 1) -> "Hypotheses":
+        """Padded by some steps."""
+        tokens = nn.functional.pad(self.tokens, (0, steps), value=pad_token_id)
+        return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
+
+    def extend(self, score: torch.Tensor, index: torch.Tensor, log_probs: torch.Tensor) -> "Hypotheses":
+        """Continued by one token each.
+
+        Args:
+            score: (B, k), the new ones. index: (B, k), hypothesis * V + token.
+            log_probs: (B, K, V), log P of the next tokens by the model.
+        """
+        vocab_size = log_probs.shape[-1]
+        parent, token = index // vocab_size, index % vocab_size
+        parents = self.gather(parent)
+        first_row = torch.arange(index.shape[0], device=index.device)[:, None] * self.score.shape[1]
+        return Hypotheses(
+            torch.cat((parents.tokens, token[..., None]), dim=-1),
+            score,
+            parents.log_prob + log_probs.flatten(1).gather(1, index),
+            torch.cat((parents.path, (first_row + parent)[..., None]), dim=-1),
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How hypotheses are scored, which of them finish, and when a sentence is done.
+
+    penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as tensor2tensor has them;
+    "length" is that of transformers. Its own code is not called, because it needs each source repeated for each beam
+    and neither limits each sentence nor drops those that are done.
+    """
+
+    penalty_type: str
+    alpha: float
+    early_stopping: bool | str
+    num_return_sequences: int
+
+    def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
+        return length_penalty(length, self.alpha, self.penalty_type)
+
+    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
+        """Which of the candidates end, and which of these may enter the finished list.
+
+        By the paper's rules, those that end in EOS. By those of transformers, the candidates at the limit end, too, and
+        only as many of the best candidates as there are beams may finish.
+
+        Args:
+            ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
+            among_best: (B, k) or (k,), whether there are fewer better candidates than beams.
+        """
+        if self.penalty_type == "gnmt":
+            return ended, ended
+        ended = ended | at_limit
+        return ended, ended & among_best
+
+    def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
+        """Whether no alive hypothesis can still be among those returned, given all scores (B, K), best first. (B,)
+
+        log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
+        ahead: the one at the limit, but within LOOK_AHEAD, or for a negative alpha the next one. transformers takes the
+        present length's, unless early_stopping is "never", and waits for all beams to finish. early_stopping=True waits
+        for nothing else.
+        """
+        if self.early_stopping is True:
+            return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
+        limits = limits.clamp(max=length + LOOK_AHEAD)
+        if self.penalty_type == "gnmt":
+            worst, ahead = finished[:, self.num_return_sequences - 1], limits if self.alpha > 0 else length + 1
+        else:
+            worst, ahead = finished[:, -1], limits if self.early_stopping == "never" and self.alpha > 0 else length
+        return worst >= alive[:, 0] / self.penalty(ahead)
+
+
+@dataclass
+class BeamSearch:
+    """The state of a search over B sentences with K beams (6.1).
+
+    Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
+    others stay alive. A sentence is done at its limit or by `Rules.done`. `Constraints` choose both where there are
+    phrases to be met: only a hypothesis that meets them may end.
+    """
+
+    rules: Rules
+    beams: int
+    eos: torch.Tensor  # (number of EOS tokens,)
+    pad: int
+    criteria: StoppingCriteriaList  # of the caller: they end a hypothesis as EOS does
+    do_sample: bool
+    drop_done: bool  # whether sentences that are done leave the batch
+    alive: Hypotheses  # (B, K); the score is the sum of what logits processors leave of log P
+    finished: Hypotheses  # (B, K); the score is that sum over the length penalty
+    limits: torch.Tensor  # (B,), the most tokens that may be generated
+    sentences: torch.Tensor  # (B,), which sentence each row is of
+    searching: torch.Tensor  # (B,), whether it is not done yet
+    constraints: Constraints | NoConstraints = field(default_factory=NoConstraints)  # of the alive hypotheses
+    length: int = 0  # tokens generated so far
+    results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
+    log_probs: list[torch.Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
+
+    @classmethod
+    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits, criteria, drop_done: bool, penalty_type):
+        """From prompts (B, 1 or K, length), each K times the same, with the most new tokens (B,) of each."""
+        eos = [] if config.eos_token_id is None else config.eos_token_id
+        eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
+        pad = config.pad_token_id if config.pad_token_id is not None else eos[0] if len(eos) else 0
+        # All beams start from the same prompt: only the first counts, or each would find the same continuations.
+        score = torch.zeros(prompts.shape[:2], device=prompts.device)
+        score[:, 1:] = -torch.inf
+        alive = Hypotheses(prompts, score, torch.zeros_like(score), prompts.new_empty((*prompts.shape[:2], 0)))
+        nothing = alive.gather(limits.new_zeros(len(limits), config.num_beams))
+        return cls(
+            rules=Rules(penalty_type, config.length_penalty, config.early_stopping, config.num_return_sequences),
+            beams=config.num_beams,
+            eos=eos,
+            pad=int(pad),
+            criteria=criteria,
+            do_sample=config.do_sample,
+            drop_done=drop_done,
+            alive=alive,
+            finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
+            limits=limits,
+            sentences=torch.arange(len(limits), device=limits.device),
+            searching=torch.ones_like(limits, dtype=torch.bool),
+        )
+
+    def step(self, log_probs: torch.Tensor, unprocessed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Extend each alive hypothesis by a token.
+
+        Args:
+            log_probs: (B * K, V), the next tokens' log-probabilities as logits processors leave them; unprocessed: (B *
+                K, V), as the model has them.
+
+        Returns:
+            The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
+        """
+        self.log_probs.append(self.alive.log_prob.flatten())
+        shape = self.alive.score.shape
+        log_probs = self.constraints.forbid_end(log_probs.unflatten(0, shape))
+        choose = sampled_sums if self.do_sample else self.constraints.top_sums
+        score, index = choose(self.alive.score, log_probs, self.beams * (1 + max(1, self.eos.numel())))
+        candidates = self.alive.extend(score, index, unprocessed.unflatten(0, shape))
+        constraints = self.constraints.extend(index // log_probs.shape[-1], candidates.tokens[..., -1])
+        self.length += 1
+        at_limit = self.length >= self.limits
+        ended = torch.isin(candidates.tokens[..., -1], self.eos)
+        if self.criteria:
+            ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
+        ended, may_finish = self.rules.ends(ended, at_limit[:, None], constraints.rank(score) < self.beams)
+        finishing = candidates.masked(may_finish & constraints.all_met())
+        finishing = replace(finishing, score=finishing.score / self.rules.penalty(self.length))
+        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
+        self.alive = candidates.masked(~ended)
+        chosen = constraints.allocate(self.alive.score, self.beams)
+        self.alive, self.constraints = self.alive.gather(chosen), constraints.gather(chosen)
+
+        done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
+        newly = done & self.searching
+        self.searching = self.searching & ~done
+        if not newly.any():
+            return self.alive.path[..., -1].flatten(), None
+        self.results.append((self.sentences[newly], self.best(newly)))
+        few = self.searching.sum() <= FEW_ENOUGH * len(self.searching)
+        remaining = self.drop() if self.drop_done and few else None
+        return self.alive.path[..., -1].flatten(), remaining
+
+    def best(self, rows: torch.Tensor) -> Hypotheses:
+        """The finished hypotheses of some rows (B,), and where they are too few the alive ones with their score."""
+        finished, alive = self.finished.select(rows), self.alive.select(rows)
+        alive = alive.gather(self.constraints.select(rows).nearest_first(alive.score))
+        missing = (finished.score == -torch.inf).int() * 2
+        order = torch.cat((missing, torch.ones_like(missing[:, :1]).expand(alive.score.shape)), dim=1)
+        alive = replace(alive, score=alive.score / self.rules.penalty(self.length))
+        return finished.concat(alive).gather(order.argsort(dim=1, stable=True)[:, : missing.shape[1]])
+
+    def drop(self) -> torch.Tensor:
+        """Leave out the sentences that are done. Returns the rows (B',) that remain."""
+        remaining = self.searching.nonzero().flatten()
+        self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
+        self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
+        self.constraints = self.constraints.select(remaining)
+        self.searching = self.searching[remaining]
+        return remaining
+
+    def finish(self) -> Hypotheses:
+        """The best hypotheses of all sentences in their order, (B, num_return_sequences)."""
+        longest = max(best.tokens.shape[-1] for _, best in self.results)
+        padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
+        best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
+        best = best.select(torch.cat([sentences for sentences, _ in self.results]).argsort())
+        best = Hypotheses(*(value[:, : self.rules.num_return_sequences] for value in vars(best).values()))
+        steps = int((best.path >= 0).sum(dim=-1).max())
+        prompt_length = best.tokens.shape[-1] - best.path.shape[-1]
+        tokens = best.tokens[..., : prompt_length + steps].contiguous()
+        return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
+
+    def token_log_probs(self, best: Hypotheses) -> torch.Tensor:
+        """log P of each generated token of what `finish` has returned, given those before; 0 past the end. (B, K, T)
+
+        They are differences of the sums that the search has kept, so that no step's distribution is held.
+        """
+        whole = best.log_prob[..., None]
+        before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
+        sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
+        return sums.diff(dim=-1)
+
+
+def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `top_sums`, but drawn without replacement in proportion to their exponentials."""
+    sums = (score[..., None] + log_probs).flatten(1)
+    # The largest of the sums plus Gumbel noise are such a draw, also where fewer than k are possible.
+    index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(k, sums.shape[1])).indices
+    drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
+    return drawn, index.gather(1, order)
+
+
+@dataclass
+class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
+    """As transformers has it, but sequences_scores are always there, and
+
+    token_log_probs: (sequences, steps) log P of each generated token given those before, by the model, whatever logits
+        processors make of it; 0 past the end.
+    """
+
+    token_log_probs: torch.Tensor | None = None
+
+
+class NextTokens:
+    """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
+
+    It also records each step for return_dict_in_generate.
+
+    Args:
+        share_encoding: whether the model takes one encoding for all beams of a sentence.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: GenerationConfig,
+        logits_processor: LogitsProcessorList,
+        model_kwargs: dict,
+        share_encoding: bool,
+    ):
+        self.model, self.config, self.logits_processor = model, config, logits_processor
+        self.share_encoding = share_encoding
+        model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
+        self.inputs = {
+            "past_key_values": None,
+            **model_kwargs,
+            "output_attentions": config.output_attentions,
+            "output_hidden_states": config.output_hidden_states,
+        }
+        if share_encoding:  # which transformers has repeated for each beam
+            self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
+            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams]
+            if self.inputs.get("attention_mask") is not None:
+                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams]
+        asked = {
+            "scores": config.output_scores,
+            "logits": config.output_logits,
+            "decoder_attentions": config.output_attentions,
+            "cross_attentions": config.output_attentions,
+            "decoder_hidden_states": config.output_hidden_states,
+        }
+        compiling = model._valid_auto_compile_criteria(self.inputs, config)
+        self.compiled = model.get_compiled_call(config.compile_config) if compiling else None
+        self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
+
+    def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the token after `tokens` (rows, length), as logits processors leave them and as the model has them. Each
+        is (rows, V); where nobody asks for the latter they are those of the processors, too."""
+        past = self.inputs["past_key_values"]
+        mask = self.inputs.get("decoder_attention_mask")
+        if mask is not None:
+            self.inputs["decoder_attention_mask"] = nn.functional.pad(
+                mask, (0, max(0, tokens.shape[1] - mask.shape[1])), value=1
+            )
+        cached = 0 if past is None else int(past.get_seq_length())
+        # With one token in the cache, and only then, the step would be compiled apart.
+        forward = self.model if self.compiled is None or cached < 2 else self.compiled
+        outputs = forward(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
+        self.inputs["past_key_values"] = outputs.past_key_values
+        logits = outputs.logits[:, -1]
+        unprocessed = log_softmax(logits)
+        # A processor may write into what it is given.
+        kept = self.logits_processor and self.config.return_dict_in_generate
+        log_probs = self.logits_processor(tokens, unprocessed.clone() if kept else unprocessed)
+        for name, steps in self.steps.items():
+            steps.append({"scores": log_probs, "logits": logits.float()}.get(name, outputs.get(name)))
+        return log_probs, unprocessed if kept else log_probs
+
+    def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
+        """Let the next rows continue these of the last step's, and keep only some sentences of it (None: all)."""
+        past, mask = self.inputs["past_key_values"], self.inputs.get("decoder_attention_mask")
+        if past is not None:
+            past.self_attention_cache.reorder_cache(rows)
+        if mask is not None:
+            self.inputs["decoder_attention_mask"] = mask[rows]
+        encoded = self.inputs["encoder_outputs"].last_hidden_state
+        if sentences is not None:
+            self.logits_processor = LogitsProcessorList(
+                processor.select(sentences) if hasattr(processor, "select") else processor
+                for processor in self.logits_processor
+            )
+        if not self.share_encoding and (sentences is not None or len(rows) != len(encoded)):
+            sentences = rows
+        if sentences is None:
+            return
+        self.inputs["encoder_outputs"] = BaseModelOutput(encoded[sentences])
+        if self.inputs.get("attention_mask") is not None:
+            self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
+        if past is not None:
+            past.cross_attention_cache.reorder_cache(sentences)
+
+    def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
+        """What return_dict_in_generate asks for: the best hypotheses of a search."""
+        encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs["past_key_values"]
+        for layer in past.cross_attention_cache.layers if past is not None and self.share_encoding else ():
+            # transformers returns a row for each beam.
+            layer.keys, layer.values = (kept.repeat_interleave(search.beams, 0) for kept in (layer.keys, layer.values))
+        return BeamSearchOutput(
+            sequences=best.tokens.flatten(0, 1),
+            sequences_scores=best.score.flatten(),
+            token_log_probs=search.token_log_probs(best).flatten(0, 1),
+            beam_indices=best.path.flatten(0, 1),
+            encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
+            encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
+            past_key_values=past,
+            **{name: tuple(values[: search.length]) for name, values in self.steps.items()},
+        )
+
+
+__all__ = ["BeamSearch", "BeamSearchOutput", "beam_search", "length_penalty"]
