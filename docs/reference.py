@@ -33,7 +33,10 @@ PAGES = {
     ),
     "interop": (
         "Other libraries",
-        ["interop", *(f"interop.{name}" for name in ("to_ctranslate2", "to_onnx", "onnx_model", "folders"))],
+        [
+            "interop",
+            *(f"interop.{name}" for name in ("to_ctranslate2", "to_marian", "to_onnx", "onnx_model", "folders")),
+        ],
     ),
     "visualization": ("Pictures", ["visualization"]),
     "demo": ("A page to try", ["demo.page", "demo.batcher", "demo.callers"]),

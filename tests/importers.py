@@ -50,13 +50,15 @@ def make_marian(seed: int = 0, **overrides) -> MarianMTModel:
     settings = {"vocab_size": VOCAB, "scale_embedding": True, **SIZES, **OPUS, **overrides}
     marian = randomise(MarianMTModel(MarianConfig(**settings)))
     marian.final_logits_bias.normal_()
+    with torch.no_grad():
+        marian.model.shared.weight[marian.config.pad_token_id] = 0  # which in opus-mt starts the decoder
     marian.generation_config.bad_words_ids = [[marian.config.pad_token_id]]
     return marian
 
 
-def write_marian(folder: Path) -> Reference:
+def write_marian(folder: Path, **overrides) -> Reference:
     """A folder with no tokenizer but a tokenizer.json, which appends no EOS."""
-    marian = make_marian(seed=3)
+    marian = make_marian(seed=3, **overrides)
     marian.save_pretrained(folder)
     words = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz".upper(), *"abcdefghijk", "<pad>"]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))

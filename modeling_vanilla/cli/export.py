@@ -1,7 +1,8 @@
-"""Export a model to CTranslate2 (pip install ctranslate2) or to ONNX (pip install onnx onnxscript).
+"""Export a model to CTranslate2 (pip install ctranslate2), to ONNX (pip install onnx onnxscript) or to MarianMT.
 
     vanilla export --to ctranslate2 runs/mine/model runs/mine/ct2 --quantization int8
     vanilla export --to onnx runs/mine/model runs/mine/onnx
+    vanilla export --to marian runs/mine/model runs/mine/marian
 
 SRC is a model folder with its tokenizer. DST, which must be new or empty, appears only once it is complete; it holds
 the tokenizer too.
@@ -25,6 +26,9 @@ gives their inputs and outputs. To translate with its export (pip install onnxru
 
     model, tokenizer = load_onnx("runs/mine/onnx")
     translate(model, tokenizer, ["A sentence."])  # the model's own search, as generate() has it
+
+MarianMT's folder is loaded by AutoModelForSeq2SeqLM and AutoTokenizer of transformers, without this package and without
+trust_remote_code. The search there is that of transformers; what it has not is named as the folder is written.
 """
 
 from argparse import Namespace
@@ -32,7 +36,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..interop.folders import FORMATS, export
-from .parser import CommandParser, run_command
+from .parser import CommandParser, run_command, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,14 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("source", metavar="SRC", type=Path, help="a model folder")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
     parser.add_argument("--quantization", help="for ctranslate2: float32 (the default) or int8")
-    parser.add_argument("--positions", type=int, help="for ctranslate2: longest sequence, in tokens (default: 1024)")
+    parser.add_argument("--positions", type=int, help="but for onnx: longest sequence, in tokens (default: 1024)")
     run_command(parser, export_folder, arguments)
 
 
 def export_folder(options: Namespace) -> None:
     settings = {name: getattr(options, name) for name in ("quantization", "positions")}
     settings = {name: value for name, value in settings.items() if value is not None}
-    if settings and options.to != "ctranslate2":
-        raise ValueError(f"--{next(iter(settings))} is an option of --to ctranslate2")
-    export(options.to, options.source, options.destination, **settings)
+    for name in settings:
+        if options.to == "onnx" or (options.to == "marian" and name == "quantization"):
+            raise ValueError(f"--{name} is no option of --to {options.to}")
+    for line in export(options.to, options.source, options.destination, **settings):
+        warn(line)
     print(f"{options.destination} is written")

@@ -27,6 +27,7 @@ _SIZES = (
     "position_embedding_type",
 )
 _METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compounds split", "chrf": "chrF"}
+_HERE = "path/to/this/folder"
 _HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
@@ -38,6 +39,7 @@ def write_model_card(
     model_id: str | None = None,
     licence: str | None = None,
     example: str | None = None,
+    use: str | None = None,
 ) -> None:
     """Write folder/README.md.
 
@@ -51,6 +53,7 @@ def write_model_card(
         licence: of the weights, by default that of the source. The data decide it, so nothing else is claimed unless
             you say so.
         example: a source sentence for the snippet of code.
+        use: how to load it, where {model_id} stands for its name, in place of the pipeline that needs its code.
     """
     data = {} if results is None else results["settings"]["data"]
     inherited = dict(source or {})
@@ -76,7 +79,8 @@ def write_model_card(
         architecture=_architecture(config),
         languages=f"It translates {pair}. " if pair else "",
         origin="" if source is None else f"{_origin(source, 'Fine-tuned' if results else 'Converted')} ",
-        model_id=model_id or "path/to/this/folder",
+        model_id=model_id or _HERE,
+        use=use and use.format(model_id=model_id or _HERE),
         example=example or "Hello.",
         model_rows=[("parameters", model.num_parameters()), ("vocabulary", config.vocab_size)]
         + [(name, getattr(config, name)) for name in _SIZES if getattr(config, name) is not None],

@@ -1,6 +1,7 @@
 """Models of other libraries, brought in as this package's own.
 
-What takes a model out, to_ctranslate2 and to_onnx, is in modules of those names, which need those libraries.
+What takes a model out, to_marian, to_ctranslate2 and to_onnx, is in modules of those names; the last two need those
+libraries.
 """
 
 from .from_fairseq import fairseq_tokenizer, from_fairseq

@@ -3,6 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
+from transformers import GenerationConfig
+
 from ..files import check_unused, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..inference import load_translator
@@ -16,7 +18,7 @@ LIBRARIES = {
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
 # Each with the packages that it needs.
-FORMATS = {"ctranslate2": "ctranslate2", "onnx": "onnx onnxscript"}
+FORMATS = {"ctranslate2": "ctranslate2", "onnx": "onnx onnxscript", "marian": ""}
 
 
 def convert(library: str, source: str, destination: Path) -> None:
@@ -41,11 +43,14 @@ def convert(library: str, source: str, destination: Path) -> None:
         write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
 
 
-def export(to: str, source: Path, destination: Path, **settings) -> None:
+def export(to: str, source: Path, destination: Path, **settings) -> list[str]:
     """Write the model and the tokenizer of the folder `source` in one of FORMATS.
 
     Args:
-        settings: of to_ctranslate2; to_onnx has none.
+        settings: of to_ctranslate2 or to_marian; to_onnx has none.
+
+    Returns:
+        A line for each setting that the format cannot express, with what is written instead.
 
     Raises:
         ValueError: if `destination` holds something, `source` cannot be loaded, a library is not installed, or for a
@@ -58,11 +63,17 @@ def export(to: str, source: Path, destination: Path, **settings) -> None:
         raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
     check_unused("destination", destination)
     model, tokenizer = load_translator([source], "cpu")
+    notes: list[str] = []
     with whole_folder(destination) as part:
         if to == "onnx":
             library.to_onnx(model, part, show_progress=True, **settings)
             model.config.save_pretrained(part)
             model.generation_config.save_pretrained(part)
             tokenizer.save_pretrained(part)
-        else:
+        elif to == "ctranslate2":
             library.to_ctranslate2(model, tokenizer, part, **settings)
+        else:
+            notes = library.to_marian(model, tokenizer, part, **settings)
+            model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
+            write_model_card(part, model, source=source_metadata(source), use=library.USE)
+    return notes

@@ -43,14 +43,14 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
     """
     marian = load_source(MarianMTModel, path_or_model, "from_marian", "MarianMT")
     _check(marian)
-    order = _order(marian.config.d_model)
+    order = marian_order(marian.config.d_model)
     weights = {"encoder.embed_tokens.weight": marian.model.shared.weight[:, order]}
     weights["decoder.embed_tokens.weight"] = weights["encoder.embed_tokens.weight"]
     if marian.final_logits_bias.any():
         weights["decoder.output_projection.bias"] = marian.final_logits_bias[0]
     for name, weight in marian.model.state_dict().items():
         if ".layers." in name:
-            weights[name] = _reorder(name, weight, order)
+            weights[name] = reorder(name, weight, order)
     model = build(same_fields(marian.config), weights)
     model.generation_config = keep_search(marian.generation_config, model.config)
     return model
@@ -90,18 +90,18 @@ def _check(marian: MarianMTModel) -> None:
     for name, stack in (("encoder", marian.model.encoder), ("decoder", marian.model.decoder)):
         table = stack.embed_positions.weight.float().cpu()
         expected = torch.empty_like(table)
-        expected[:, _order(table.shape[1])] = sinusoid(torch.arange(table.shape[0]))
+        expected[:, marian_order(table.shape[1])] = sinusoid(torch.arange(table.shape[0]))
         # The tolerance is bfloat16's.
         if not torch.allclose(table, expected, rtol=0, atol=1e-2):
             raise ValueError(f"model.{name}.embed_positions.weight of this MarianMT model is not the sinusoid (3.5)")
 
 
-def _order(d_model: int) -> torch.Tensor:
+def marian_order(d_model: int) -> torch.Tensor:
     """The dimension of Marian's that each of ours is: its sines, ours at 0, 2, 4 ..., then its cosines. (D,)"""
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2))).argsort()
 
 
-def _reorder(name: str, weight: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+def reorder(name: str, weight: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     """A weight of a layer with the dimensions of the residual stream in our order.
 
     What reads the stream has them as its columns; what adds to it or normalises it, as its rows.

@@ -36,6 +36,7 @@ SAME_FIELDS = (
     "decoder_start_token_id",
     "use_cache",
 )
+MARIAN_NORM_EPS = 1e-5  # torch's default, which none of the three changes
 # The limits of their searches, which are numbers where ours follow the source's length; and an EOS forced at the limit,
 # which would come at the end of the longest sentence of a batch, so that a translation depended on its batch mates.
 OTHER_LIMITS = ("max_length", "max_new_tokens", "forced_eos_token_id")
@@ -139,7 +140,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
         tie_word_embeddings=torch.equal(source, target) and torch.equal(source, projection),
         output_bias="lm_head.bias" in ours,
         attention_bias=True,
-        layer_norm_eps=1e-5,  # torch's default, which none of them changes
+        layer_norm_eps=MARIAN_NORM_EPS,
         **fields,
     )
     with torch.device("meta"):  # takes no memory, whatever the settings say

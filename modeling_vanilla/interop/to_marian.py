@@ -1,0 +1,131 @@
+"""Export as a MarianMTModel, which transformers loads without this package and without trust in its code.
+
+The inverse of from_marian: the residual stream goes back to Marian's order, in which all sines precede all cosines.
+
+CTranslate2's own converter of MarianMT takes only models like opus-mt's: "<pad>" is the last token and has an
+embedding of zeros, and both stacks have as many heads. to_ctranslate2 takes all.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from ..configuration_vanilla import VanillaConfig
+from ..files import read_json
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from .from_marian import marian_order, reorder
+from .weights import CROSS_ATTENTION, LAYER, MARIAN_NORM_EPS, same_fields
+
+POSITIONS = 1024
+USE = """\
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{model_id}")
+tokenizer = AutoTokenizer.from_pretrained("{model_id}")
+output = model.generate(**tokenizer("Hello.", return_tensors="pt"))
+print(tokenizer.decode(output[0], skip_special_tokens=True))
+```"""
+
+
+def to_marian(
+    model: VanillaForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    positions: int = POSITIONS,
+) -> list[str]:
+    """Write a model and its tokenizer to an existing folder, with logits equal to rounding.
+
+    Args:
+        positions: rows of Marian's table of sinusoids: the longest source or translation, in tokens.
+
+    Returns:
+        A line for each setting of the search that transformers cannot express, with what is written instead.
+
+    Raises:
+        ValueError: if MarianMT cannot express the model.
+    """
+    _check(model.config)
+    fields = {"vocab_size": model.config.vocab_size, "max_position_embeddings": positions, "forced_eos_token_id": None}
+    marian = MarianMTModel(MarianConfig(**same_fields(model.config), **fields, scale_embedding=True)).to(model.dtype)
+    marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has
+    marian.generation_config, notes = _search(model.generation_config, positions)
+    marian.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if type(tokenizer) is PreTrainedTokenizerFast:
+        file = folder / "tokenizer_config.json"  # transformers 5 has another name for it, which 4 does not know
+        file.write_text(json.dumps(read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2))
+    return notes
+
+
+def marian_weights(model: VanillaForConditionalGeneration) -> dict[str, torch.Tensor]:
+    """The weights by Marian's names.
+
+    Marian's LayerNorm has an eps of 1e-5. The residual stream times c has the variance times c^2, so that 1e-5 is to it
+    what 1e-5 / c^2 is to ours. The sums of embeddings and positions keep their scale, and so does what the last norm of
+    a stack gives; the first norm thus has 1e-5, beside a variance of about 1.
+    """
+    order, ours = marian_order(model.config.d_model).argsort(), model.state_dict()
+    c = (MARIAN_NORM_EPS / model.config.layer_norm_eps) ** 0.5
+    shared = model.get_input_embeddings().weight.detach()[:, order]
+    weights = {f"{name}.weight": shared for name in ("model.shared", "lm_head")}
+    weights |= {f"model.{stack}.embed_tokens.weight": shared for stack in ("encoder", "decoder")}
+    weights["final_logits_bias"] = ours.get("lm_head.bias", shared.new_zeros(len(shared)))[None]
+    for stack, modules in (("encoder", LAYER), ("decoder", LAYER + CROSS_ATTENTION)):
+        last = getattr(model.config, f"{stack}_layers") - 1
+        for layer in range(last + 1):
+            for module, parts in modules:
+                name = f"model.{stack}.layers.{layer}"
+                weight = ours[f"{name}.{module}.weight"]
+                bias = ours.get(f"{name}.{module}.bias", weight.new_zeros(len(weight)))
+                for kind, tensor in (("weight", weight), ("bias", bias)):
+                    for part, rows in zip(parts, tensor.chunk(len(parts)), strict=True):
+                        power = _power(part, kind, layer == 0, layer == last)
+                        weights[f"{name}.{part}.{kind}"] = reorder(f".{part}.{kind}", rows, order) * c**power
+    return weights
+
+
+def _power(part: str, kind: str, is_first: bool, is_last: bool) -> int:
+    """The power of c by which a weight of a layer is multiplied: what reads the scaled stream, and what writes it."""
+    if (is_first and part.startswith("self_attn.")) or part in ("encoder_attn.k_proj", "encoder_attn.v_proj"):
+        return 0
+    if part.endswith(("q_proj", "k_proj", "v_proj", "fc1")):
+        return -1 if kind == "weight" else 0
+    return 0 if is_last and part == "final_layer_norm" else 1
+
+
+def _check(config: VanillaConfig) -> None:
+    """Raise ValueError if MarianMT has no such model."""
+    nearest = "export it to ctranslate2 or onnx"
+    if config.position_embedding_type != "sinusoidal":
+        raise ValueError(f"position_embedding_type 'learned': MarianMT has the sinusoid alone; {nearest}")
+    if config.attention_window is not None:
+        raise ValueError(f"attention_window {config.attention_window}: MarianMT attends to all positions; use onnx")
+    if not config.tie_word_embeddings:
+        raise ValueError(f"tie_word_embeddings False: MarianMT's logits come from its embedding matrix; {nearest}")
+    for field in ("encoder_attention_heads", "decoder_attention_heads"):
+        heads = getattr(config, field)
+        d_k, d_v = config.head_dims(heads)
+        if not d_k * heads == d_v * heads == config.d_model:
+            raise ValueError(
+                f"d_k {d_k}, d_v {d_v}: MarianMT has d_model / heads, {config.d_model / heads:g}; use onnx"
+            )
+    if config.layer_norm_eps > MARIAN_NORM_EPS:
+        raise ValueError(f"layer_norm_eps {config.layer_norm_eps}: MarianMT's is {MARIAN_NORM_EPS}; {nearest}")
+
+
+def _search(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
+    """The settings of the search as far as transformers has them, and a line for each that it has not."""
+    kept = settings.to_diff_dict()
+    extra, penalty_type = (kept.pop(name, None) for name in ("max_extra_tokens", "length_penalty_type"))
+    kept.pop("_from_model_config", None)
+    notes = []
+    if (penalty_type or "gnmt") == "gnmt" and kept.get("num_beams", 1) > 1 and (alpha := kept.get("length_penalty", 1)):
+        notes.append(f"length_penalty {alpha} is GNMT's; transformers divides log P by length^{alpha} instead")
+    if extra is not None:
+        notes.append(f"max_extra_tokens {extra} follows the source's length; max_length is {positions} instead")
+    if "max_new_tokens" not in kept:
+        kept["max_length"] = min(kept.get("max_length") or positions, positions)
+    return GenerationConfig(**kept), notes
