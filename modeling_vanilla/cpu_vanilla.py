@@ -51,7 +51,7 @@ def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> 
         scale = 1 / (1 - level / 2**15)
         if not torch.compiler.is_compiling():
             return Dropout.apply(x, level, scale, residual)
-        dropped = x * compiled_keep_mask(x.detach(), level).to(x.dtype) * scale
+        dropped = x * torch.ops.modeling_vanilla.keep_mask(x.detach(), level).to(x.dtype) * scale
     else:
         dropped = nn.functional.dropout(x, p)
     return dropped if residual is None else residual + dropped
@@ -89,13 +89,14 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
     return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
 
 
-@torch.library.custom_op("modeling_vanilla::keep_mask", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
-def compiled_keep_mask(x: torch.Tensor, level: int) -> torch.Tensor:
-    """keep_mask in the shape of x, as one operation to the compiler, which merges two calls with the same arguments."""
-    return keep_mask(x.numel(), level).view(x.shape)
-
-
-compiled_keep_mask.register_fake(lambda x, level: torch.empty(x.shape, dtype=torch.bfloat16, device=x.device))
+# keep_mask in the shape of x as one operation to the compiler, which merges two calls with the same arguments unless a
+# tag says that they are random; torch 2.6 has no tags in torch.library.custom_op. Copies of this file, which come with
+# models from the Hub, share the operation.
+if not hasattr(torch.ops.modeling_vanilla, "keep_mask"):
+    name = "modeling_vanilla::keep_mask"
+    torch.library.define(name, "(Tensor x, SymInt level) -> Tensor", tags=torch.Tag.nondeterministic_seeded)
+    torch.library.impl(name, "CPU", lambda x, level: keep_mask(x.numel(), level).view(x.shape))
+    torch.library.register_fake(name, lambda x, level: torch.empty(x.shape, dtype=torch.bfloat16, device=x.device))
 
 
 def softmax_of_logits(

@@ -7,7 +7,6 @@ The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, it
 import math
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -29,10 +28,11 @@ from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPosition
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 from .masks_vanilla import check_mask, config_for, cross_mask, decoder_mask, encoder_mask
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
+from .weights_vanilla import CheckedWeights
 
 
-class VanillaPreTrainedModel(PreTrainedModel):
-    """The base class of every model here: initialisation, loading, and the features that transformers may use."""
+class VanillaPreTrainedModel(CheckedWeights, PreTrainedModel):
+    """The base class of every model here: initialisation, and the features that transformers may use."""
 
     config: VanillaConfig
     config_class = VanillaConfig
@@ -48,43 +48,6 @@ class VanillaPreTrainedModel(PreTrainedModel):
     def __init__(self, config: VanillaConfig):
         config.check()  # from_pretrained(..., dropout=1.5) changes fields after the configuration was checked
         super().__init__(config)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path,
-        *model_args,
-        use_safetensors: bool | None = None,
-        output_loading_info: bool = False,
-        ignore_mismatched_sizes: bool = False,
-        **kwargs,
-    ):
-        """Load a model, as PreTrainedModel.from_pretrained does, but read a pickle only with use_safetensors=False.
-
-        Raises:
-            ValueError: if the configuration is invalid, or the weights are unreadable or of another architecture.
-            OSError: if there is no model.
-        """
-        bad = f"the weights of {pretrained_model_name_or_path} cannot be loaded"
-        try:
-            model, found = super().from_pretrained(
-                pretrained_model_name_or_path,
-                *model_args,
-                use_safetensors=True if use_safetensors is None else use_safetensors,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **kwargs,
-            )
-        except SafetensorError as error:
-            raise ValueError(f"{bad}: {error}") from error
-        # transformers initialises missing weights at random; with another architecture's file, that is all of them.
-        missing, unknown = found["missing_keys"], found["unexpected_keys"]
-        if 2 * min(len(missing), len(unknown)) > len(model.state_dict()):
-            raise ValueError(f"{bad}: they are another architecture's, with {min(unknown)}")
-        if found["mismatched_keys"] and not ignore_mismatched_sizes:
-            name, saved, wanted = min(found["mismatched_keys"])
-            raise ValueError(f"{bad}: {name} is {tuple(saved)}, by the configuration {tuple(wanted)}")
-        return (model, found) if output_loading_info else model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -78,7 +78,24 @@ def text(file, content):
     return lambda folder: (folder / file).write_text(content)
 
 
-CANNOT = "the weights of {folder} cannot be loaded: "
+def integers(folder):
+    whole = {name: weight.long() for name, weight in load_file(folder / WEIGHTS).items()}
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def indexed(file):
+    """The weights are outside, where an index finds them."""
+
+    def move(folder):
+        (folder / WEIGHTS).replace(folder.parent / WEIGHTS)
+        names = load_file(folder.parent / WEIGHTS)
+        index = {"metadata": {}, "weight_map": dict.fromkeys(names, file)}
+        (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+
+    return move
+
+
+CANNOT = "the weights of {folder}: "
 BAD = "the configuration of {folder} is bad: "
 FAULTS = {
     "cut": (weights(lambda content: content[:-100]), CANNOT + ".*incomplete metadata"),
@@ -86,9 +103,15 @@ FAULTS = {
     "pickled under the name": (weights(lambda content: pickle.dumps([0.0] * 100)), CANNOT + ".*header"),
     "pickled": (pickled, "no file named model.safetensors.* {folder}"),
     "no weights": (without_weights, "no file named model.safetensors.* {folder}"),
-    "of Marian": (of_marian, CANNOT + "they are another architecture's, with final_logits_bias"),
-    "other size": (changed(d_model=32), CANNOT + r"[^ ]+ is \(.*16.*\), by the configuration \(.*32.*\)"),
-    "no size": (changed(d_model=None), CANNOT + r"[^ ]+ is \(.*16.*\), by the configuration \(.*512.*\)"),
+    "of Marian": (of_marian, CANNOT + "the weights lack .*decoder.embed_tokens.weight, "),
+    "other size": (changed(d_model=32), CANNOT + r"the weight [^ ]+ is of shape \(.*16.*\), not \(.*32.*\)"),
+    "no size": (changed(d_model=None), CANNOT + r"the weight [^ ]+ is of shape \(.*16.*\), not \(.*512.*\)"),
+    "integers": (integers, CANNOT + r"the weight [^ ]+ is of torch.int64, which is no format of real numbers"),
+    "a path in the index": (indexed("../model.safetensors"), "{folder}.*json names '../model.safetensors', not a file"),
+    "a path of Windows": (
+        indexed("..\\\\x.safetensors"),
+        "{folder}.*json names .*, not a file of safetensors beside it",
+    ),
     "size a word": (changed(d_model="big"), BAD + ".*'d_model' expected int, got str"),
     "other type": (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not 'vanilla'"),
     "a list": (text("config.json", "[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
@@ -189,9 +212,13 @@ def lacking_a_weight(folder):
             lambda folder: (folder / "tokenizer_config.json").unlink(),
             "{} has no tokenizer_config.json$",
         ),
+        (
+            lambda folder: shutil.copytree(folder, folder / "model") and (folder / "config.json").unlink(),
+            "{} is .* config.json; did you mean {}/model[?]$",
+        ),
         (changed(model_type=None), "{}/config.json is bad: "),  # which could name code of the folder, too
         (lacking_a_weight, "{} cannot be loaded: the weights lack "),
-        (changed(d_model=32), r"{} cannot be loaded: the weight .* is \(.*16.*\), by config.json \(.*32"),
+        (changed(d_model=32), r"{} cannot be loaded: the weight .* is of shape \(.*16.*\), not \(.*32"),
         (with_a_weight(torch.nan), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
         (with_a_weight(-torch.inf), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
         (changed(dtype="float7"), "{}/config.json is bad: dtype 'float7' is no number format of torch$"),
@@ -199,7 +226,10 @@ def lacking_a_weight(folder):
         (changed(quantization_config=5), "{}/config.json is bad: "),
         (changed(d_model=10**7), "{}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ bytes there$"),
         (changed(encoder_layers=1000), "{}/config.json is of [0-9]+ weights or more, "),
-        (text("model.safetensors.index.json", '{"weight_map": {"a": "a.bin"}}'), "{}/model.*json names 'a.bin', not a"),
+        (
+            text("model.safetensors.index.json", '{"weight_map": {"a": "a.bin"}}'),
+            "{} .*{}/model.*json names 'a.bin', not a",
+        ),
         (text("adapter_config.json", "{}"), "{} holds an adapter, as it has adapter_config.json; "),
         (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
         (text("tokenizer.json", NESTED), "{} cannot be loaded: maximum recursion depth exceeded"),
@@ -207,7 +237,7 @@ def lacking_a_weight(folder):
 )
 def test_what_cannot_translate(folder, fault, message, caplog):
     fault(folder)
-    with pytest.raises(ValueError, match=f"^(model|tokenizer): {message.format(folder)}") as raised:
+    with pytest.raises(ValueError, match=f"^(model|tokenizer): {message.replace('{}', str(folder))}") as raised:
         load_translator([folder])
     assert len(str(raised.value).splitlines()) == 1 and not caplog.messages
 
@@ -253,8 +283,12 @@ def exchanged(tokens, first, second):
         (lambda file: file["model"]["vocab"].update(a=99999), "gives 'a' the id 99999, the model has 272 tokens"),
         (lambda file: exchanged(file["model"]["vocab"], "<pad>", "</s>"), "adds '<pad>' as 0, not 2"),
         (lambda file: file["added_tokens"][0].update(id=99999), "adds '<pad>' as 99999, not 0"),
+        (
+            lambda file: file["added_tokens"].append({**file["added_tokens"][0], "content": "", "id": 5}),
+            "adds '' as 5, not None",
+        ),
     ],
-    ids=["twice", "too large", "exchanged", "added"],
+    ids=["twice", "too large", "exchanged", "added", "added, empty"],
 )
 def test_ids_that_are_not_the_models(folder, change, message):
     path = folder / "tokenizer.json"
@@ -289,7 +323,8 @@ def test_a_device_that_is_not_there(good, device, message):
 def test_the_device_is_by_default_the_accelerator(good, monkeypatch):
     for there in ("meta", None):  # meta in place of a GPU: that it was chosen, its refusal shows
         accelerator = there and torch.device(there)
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available, it=accelerator: it)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda it=accelerator: it is not None)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda it=accelerator: it)
         with pytest.raises(ValueError, match=r"^device: meta") if there else nullcontext():
             assert load_translator([good])[0].device.type == "cpu"
 

@@ -2,24 +2,19 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, logging
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..configuration_vanilla import VanillaConfig
 from ..errors import one_line
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..weights_vanilla import check_weights, read_weights
 from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
@@ -46,7 +41,7 @@ def load_translator(
     if isinstance(folders, str | Path):
         raise ValueError(f"folders: a list of folders is needed, not one: {folders}")
     if device is None:
-        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     if str(device).startswith("meta"):
         raise ValueError(f"device: {device} holds no values to compute with")
     try:
@@ -87,7 +82,9 @@ def load_config(folder: Path) -> VanillaConfig:
     """
     check_readable(folder)
     if not (folder / "config.json").is_file():
-        raise ValueError(f"model: {folder} is no model folder, as it has no config.json")
+        better = folder / "model"  # of a run's folder
+        hint = f"; did you mean {better}?" if (better / "config.json").is_file() else ""
+        raise ValueError(f"model: {folder} is no model folder, as it has no config.json{hint}")
     try:
         config = AutoConfig.from_pretrained(folder, **_LOCAL)
     except (AttributeError, TypeError, ValueError, OSError, RecursionError, StrictDataclassError) as error:
@@ -124,17 +121,17 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _check_size(folder: Path, config: PreTrainedConfig) -> None:
+def _check_size(folder: Path, config: VanillaConfig) -> None:
     """Raise ValueError if a model of the configuration has more weights than the folder's files have bytes.
 
     Otherwise it would be made, in whatever time and memory that takes, before that is found out.
     """
-    stacks = ("encoder", "decoder")
-    widths = [getattr(config, "vocab_size", 0)]
-    widths += [getattr(config, f"{stack}_layers", 0) * getattr(config, f"{stack}_ffn_dim", 1) for stack in stacks]
-    widths += [getattr(config, f"{stack}_attention_heads", 0) * (getattr(config, "d_k", 0) or 0) for stack in stacks]
-    weights = getattr(config, "d_model", 1) * sum(widths)
+    rows = config.vocab_size + (config.max_position_embeddings if config.position_embedding_type == "learned" else 0)
+    for stack in ("encoder", "decoder"):
+        layers, width, heads = (getattr(config, f"{stack}_{name}") for name in ("layers", "ffn_dim", "attention_heads"))
+        rows += layers * (width + heads * sum(config.head_dims(heads)))
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    weights = rows * config.d_model
     if weights > size > 0:
         raise ValueError(
             f"model: {folder / 'config.json'} is of {weights} weights or more, beyond the {size} bytes there"
@@ -152,7 +149,7 @@ def check_readable(folder: str | Path) -> None:
                 open(entry.path, "rb").close()
 
 
-def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: VanillaConfig) -> None:
     """Raise ValueError unless the model knows the id of each token, and the special ones are the model's.
 
     That two other tokens have changed places cannot be seen.
@@ -167,63 +164,46 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
     if (folder / "tokenizer.json").is_file():
         for entry in json.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]:
             if vocabulary.get(entry["content"]) != entry["id"]:  # tokenizers takes the vocabulary's without a word
-                raise ValueError(f"{of} adds {entry['content']!r} as {entry['id']}, not {vocabulary[entry['content']]}")
+                actual = vocabulary.get(entry["content"])
+                raise ValueError(f"{of} adds {entry['content']!r} as {entry['id']}, not {actual}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
         if None not in (ours, models) and ours not in (models if isinstance(models, list) else [models]):
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
-def check_finite(source: str | Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raise ValueError if a weight, by its name, has a value that is NaN or infinite; `source` is named, too."""
-    for name, value in weights:
-        if value.is_floating_point() and value.numel() and not torch.stack(value.aminmax()).isfinite().all():
-            raise ValueError(f"{source}: the weight {name} has values that are NaN or infinite")
-
-
 def load_model(folder: Path, dtype: torch.dtype | str = torch.float32) -> PreTrainedModel:
     """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
-    check_files(folder)
-    return load_weights(AutoModelForSeq2SeqLM, folder, f"model: {folder} cannot be loaded", dtype=dtype, **_LOCAL)
+    check_no_adapter(folder)
+    complaint = f"model: {folder} cannot be loaded"
+    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **_LOCAL)
 
 
-def load_weights(cls, path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:
-    """A model by cls.from_pretrained, from safetensors alone, with all its weights, which are finite numbers.
+def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:
+    """A model from safetensors alone, with all its weights, which are finite numbers.
 
     Args:
         complaint: how an error's message begins. settings: of from_pretrained.
 
     Raises:
-        ValueError: if the weights are damaged, missing, of another shape, too many, NaN or infinite.
+        ValueError: if the weights are damaged, missing, of another shape, too many, integers, NaN or infinite.
     """
     settings |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # or transformers would report what is checked below, in many lines
     try:
-        model, found = cls.from_pretrained(path, **settings)
+        saved = read_weights(path)
+        # Not the class's own from_pretrained: ours would check the weights before, and less.
+        model, info = PreTrainedModel.from_pretrained.__func__(cls, path, **settings)
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
         raise ValueError(f"{complaint}: {one_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
-    if found["mismatched_keys"]:
-        name, saved, wanted = min(found["mismatched_keys"])
-        raise ValueError(f"{complaint}: the weight {name} is {tuple(saved)}, by config.json {tuple(wanted)}")
-    for name, what in (("missing_keys", "lack"), ("unexpected_keys", "have, beyond config.json,")):
-        if found[name]:
-            raise ValueError(f"{complaint}: the weights {what} {', '.join(sorted(found[name])[:3])}")
-    check_finite(complaint, model.state_dict().items())
+    check_weights(saved or model.state_dict(), info, complaint)
     return model
 
 
-def check_files(folder: Path) -> None:
-    """Raise ValueError for what transformers would load without being asked: pickled weights, an adapter."""
+def check_no_adapter(folder: Path) -> None:
+    """Raise ValueError for an adapter of PEFT, which transformers would load without being asked."""
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"model: {folder} holds an adapter, as it has adapter_config.json; merge it with peft first")
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    try:
-        files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
-    except Exception as error:  # it may hold anything
-        raise ValueError(f"model: {index} is bad: {one_line(error)}") from error
-    for file in files:
-        if not str(file).endswith(".safetensors"):
-            raise ValueError(f"model: {index} names {str(file)!r}, not a file of safetensors")

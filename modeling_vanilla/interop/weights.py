@@ -14,8 +14,9 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from ..configuration_vanilla import VanillaConfig
 from ..files import read_json
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_files, check_readable, load_weights
+from ..inference.loading import check_no_adapter, check_readable, load_weights
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..weights_vanilla import check_weights, compare_weights
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
 SAME_FIELDS = (
@@ -78,7 +79,7 @@ def load_source(
     if not isinstance(path, str | PathLike):
         raise ValueError(f"{importer} takes a folder, a Hub id or {cls.__name__}, not {type(path).__name__}")
     check_readable(path)
-    check_files(Path(path))
+    check_no_adapter(Path(path))
     model_type, expected = read_config(path).get("model_type"), cls.config_class.model_type
     if model_type != expected:
         raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {expected!r}")
@@ -121,8 +122,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
         The model in evaluation mode, of the type and on the device of the weights.
 
     Raises:
-        ValueError: if a weight is missing, superfluous or of another shape, or source and target vocabulary differ in
-            size.
+        ValueError: as check_weights does, or if source and target vocabulary differ in size.
     """
     ours = our_weights(weights)
     source, target, projection = (ours[name] for name in EMBEDDINGS)
@@ -145,17 +145,10 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
     )
     with torch.device("meta"):  # takes no memory, whatever the settings say
         model = VanillaForConditionalGeneration(config)
-    expected = model.state_dict()
-    for name, weight in expected.items():
-        if name not in ours:
-            raise ValueError(f"the weights lack {name.removeprefix('model.')}")
-        if weight.shape != ours[name].shape:
-            raise ValueError(
-                f"{name.removeprefix('model.')} is of shape {tuple(ours[name].shape)}, "
-                f"where the settings make it {tuple(weight.shape)}"
-            )
-    for name in ours.keys() - expected.keys():
-        raise ValueError(f"{name.removeprefix('model.')} is a weight that the paper's model does not have")
+    theirs, expected = (
+        {name.removeprefix("model."): weight for name, weight in state.items()} for state in (ours, model.state_dict())
+    )
+    check_weights(theirs, compare_weights(theirs, expected))
     model.load_state_dict({name: weight.detach().clone() for name, weight in ours.items()}, assign=True)
     model.tie_weights()
     return model.eval()

@@ -20,7 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
 from ..files import delete_folder, read_json, whole_folder, write_json, write_text
-from ..inference.loading import check_finite, check_readable
+from ..inference.loading import check_readable
+from ..weights_vanilla import check_weights, compare_weights
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
@@ -212,10 +213,7 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
     types: dict[str, torch.dtype] = {}
     for checkpoint in map(Path, checkpoints):
         weights = _load_weights(checkpoint)
-        check_finite(checkpoint, weights.items())
-        shapes = {name: value.shape for name, value in weights.items()}
-        if total and shapes != {name: value.shape for name, value in total.items()}:
-            raise ValueError(f"{checkpoint}: its weights have other names or shapes than those of {checkpoints[0]}")
+        check_weights(weights, compare_weights(weights, total or weights), checkpoint)
         for name, value in weights.items():
             types[name] = value.dtype
             # In 64 bits, so that the order of the checkpoints cannot change the mean.
