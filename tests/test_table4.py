@@ -9,12 +9,12 @@ import helpers
 import pytest
 import table4
 from helpers import as_options, call
-from linear import is_well_formed, linearise
 from nltk import Tree
-from pairs import parsing_vocabulary, split_files, substitute, target, training_pairs
-from toy_trees import toy_treebank
+from parsing.linear import is_well_formed, linearise
+from parsing.pairs import parsing_vocabulary, split_files, substitute, target, training_pairs
+from parsing.toy_trees import toy_treebank
+from parsing.trees import bracketed
 from transformers import AutoTokenizer
-from trees import bracketed
 
 TINY = {
     **{**helpers.TINY, "vocab_size": 400, "tokens_per_update": 100, "tokens_per_batch": 200, "sustained_tflops": 1},
@@ -225,6 +225,7 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
     "options, says",
     [
         ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
+        ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"vocab_size": 40}, "vocab_size must be at least"),
         ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),

@@ -49,7 +49,7 @@ def pieces(output: Path) -> list[tuple[str, list]]:
         ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *training]),
         ("table2", [HERE / "table2.py", "--runs", run]),
         ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
-        ("table4", [HERE / "parsing" / "table4.py", "--scale", "smoke"]),
+        ("table4", [HERE / "table4.py", "--scale", "smoke"]),
         ("figures", [HERE / "figures.py"]),
         ("attention", ["-m", "modeling_vanilla", "attention", run / "model", "--sentence", sentence]),
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce", "examples/reproduce/parsing")
+FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce")
 PATHS = [str(ROOT / folder) for folder in FOLDERS]
 MEMORY = 10 * 2**30  # bytes of address space: a command that asks for more must say so, not fill the machine
 SECONDS = 60

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from evalb import constituents
 from nltk import Tree
-from trees import NO_TAG
+
+from .evalb import constituents
+from .trees import NO_TAG
 
 # By their form, as the tags of a new sentence are unknown. They open no bracket: EVALB does not count them as words.
 PUNCTUATION = frozenset((",", ".", ":", ";", "?", "!", "--", "-", "...", "`", "``", "'", "''"))

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
-from trees import MAX_DEPTH
+
+from .trees import MAX_DEPTH
 
 # The most opening brackets in a row, which bounds unary chains. The longest run in the sample of the treebank is 6.
 MAX_OPENINGS = 10

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nltk import Tree
-from trees import TOP, TRACE, is_preterminal
+
+from .trees import TOP, TRACE, is_preterminal
 
 _DELETED = {",", ":", "``", "''", ".", TRACE, TOP}
 

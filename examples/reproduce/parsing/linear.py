@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from nltk import Tree
-from trees import MAX_DEPTH, NO_TAG, TOP, is_preterminal
+
+from .trees import MAX_DEPTH, NO_TAG, TOP, is_preterminal
 
 _TAG = re.compile(r"\(([^()]+)\)")
 

@@ -4,14 +4,15 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from linear import is_bracket, linearise
 from nltk import Tree
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase
-from trees import is_preterminal
-from words import Lexicon
 
 from modeling_vanilla.training.tokenizer import EOS, SPECIAL_TOKENS, UNK, for_transformers
+
+from .linear import is_bracket, linearise
+from .trees import is_preterminal
+from .words import Lexicon
 
 LONGEST = 8  # words of a constituent that is a pair of its own
 

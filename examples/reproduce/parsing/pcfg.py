@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from nltk import Tree
-from trees import is_preterminal
-from words import Lexicon
+
+from .trees import is_preterminal
+from .words import Lexicon
 
 ORDER = 2
 NEW = " "  # begins what is added to a label where a rule is cut: no label of a treebank holds it

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from constraint import TreeConstraint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla.inference.batching import batches_by_length
 from modeling_vanilla.progress import progress_bar
+
+from .constraint import TreeConstraint
 
 POSITIONS = 4096  # source tokens of a batch, times the beams
 

@@ -6,9 +6,10 @@ step works, and says nothing about real text.
 
 import random
 
-from linear import linearise
 from nltk import Tree
-from trees import bracketed, clean
+
+from .linear import linearise
+from .trees import bracketed, clean
 
 _MAX_TOKENS = 80  # of the linear form: some trees of a recursive grammar are very long
 

@@ -5,13 +5,15 @@ import random
 
 import pytest
 import torch
-from constraint import MAX_OPENINGS, TreeConstraint
-from linear import is_bracket, is_well_formed, linearise
 from nltk import Tree
-from pairs import parsing_vocabulary
-from toy_trees import toy_treebank
 
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.search_vanilla import length_penalty
+
+from ..constraint import MAX_OPENINGS, TreeConstraint
+from ..linear import is_bracket, is_well_formed, linearise
+from ..pairs import parsing_vocabulary
+from ..toy_trees import toy_treebank
 
 TREES = [tree for trees in toy_treebank(files=8) for tree in trees]
 GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")]
@@ -19,6 +21,17 @@ GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X 
 
 def tokenizer_of(trees):
     return parsing_vocabulary(trees, 1000)[1]
+
+
+def random_model(vocab_size, seed=0):
+    """A small model, every parameter moved off its initial value."""
+    sizes = {"d_model": 24, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    torch.manual_seed(seed)
+    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
 
 
 def encode(tokenizer, sentences):
@@ -36,12 +49,12 @@ def generate(model, tokenizer, sentences, extra, **settings):
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 21}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}])
-def test_random_models_write_trees_over_the_words_alone(settings, make_model):
+def test_random_models_write_trees_over_the_words_alone(settings):
     tokenizer = tokenizer_of(TREES)
     rng, words = random.Random(0), [token for token in tokenizer.get_vocab() if token.isalpha()]
     for seed, extra in itertools.product(range(3), (40, 300)):
         # As sharp as a model of strong habits, so that some never close a bracket and others never open one.
-        model = make_model(vocab_size=len(tokenizer), seed=seed)
+        model = random_model(len(tokenizer), seed)
         with torch.no_grad():
             model.lm_head.weight *= 3
         sentences = [rng.choices(words, k=length) for length in (1, 2, 9, 30, rng.randint(3, 30))]
@@ -92,10 +105,10 @@ def all_trees(words, labels, tags, most):
 
 @pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_model):
+def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed):
     """Probabilities renormalised over the tokens with which some tree goes on, as the list of them says."""
     tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
-    model = make_model(vocab_size=len(tokenizer), seed=seed)
+    model = random_model(len(tokenizer), seed)
     trees = set(all_trees(words, "AB", "X", len(words) + extra))
     follow = {}
     for tree in trees:
@@ -119,9 +132,9 @@ def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed, make_mode
     assert generate(model, tokenizer, [words], extra, num_beams=200) == [list(best)]
 
 
-def test_batch_mates_do_not_matter(make_model):
+def test_batch_mates_do_not_matter():
     tokenizer = tokenizer_of(TREES)
-    model = make_model(vocab_size=len(tokenizer))
+    model = random_model(len(tokenizer))
     sentences = [tree.leaves() for tree in TREES[:6]]
     alone = [generate(model, tokenizer, [sentence], 40, num_beams=5)[0] for sentence in sentences]
     assert generate(model, tokenizer, sentences, 40, num_beams=5) == alone

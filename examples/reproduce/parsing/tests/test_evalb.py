@@ -5,11 +5,12 @@ import re
 from collections import Counter
 
 import pytest
-from baseline import right_branching, right_branching_labels
-from evalb import Scores, constituents, score
 from nltk import Tree
-from toy_trees import toy_treebank
-from trees import bracketed, is_preterminal, with_words_of
+
+from ..baseline import right_branching, right_branching_labels
+from ..evalb import Scores, constituents, score
+from ..toy_trees import toy_treebank
+from ..trees import bracketed, is_preterminal, with_words_of
 
 DELETED = ["TOP", "-NONE-", ",", ":", "``", "''", "."]
 GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from words import DROP, Lexicon, signature
+
+from ..words import DROP, Lexicon, signature
 
 SENTENCES = [
     ["The", "trader", "bought", "1,250", "shares", "."],

@@ -5,31 +5,32 @@ test sentences from their words alone (beam 21, alpha 0.3, input + 300), and sco
 searching among trees alone, which is always a tree, and without that constraint, where outputs that are no tree are
 repaired; beside a right-branching baseline and a plain PCFG. On trees of a toy grammar, in about a minute:
 
-    python examples/reproduce/parsing/table4.py --output_dir runs/table4-smoke
+    python examples/reproduce/table4.py --output_dir runs/table4-smoke
 
 On a sample of the Penn Treebank, a tenth of its files each for development and test:
 
-    python examples/reproduce/parsing/table4.py --scale sample --trees wsj.mrg.gz --output_dir runs/table4
+    python examples/reproduce/table4.py --scale sample --trees wsj.mrg.gz --output_dir runs/table4
 
 At the paper's scale, sections 02-21, 22 and 23 of the Wall Street Journal:
 
-    python examples/reproduce/parsing/table4.py --scale paper \\
+    python examples/reproduce/table4.py --scale paper \\
         --train_trees wsj/0[2-9]/*.mrg wsj/1?/*.mrg wsj/2[01]/*.mrg \\
         --validation_trees wsj/22/*.mrg --test_trees wsj/23/*.mrg --output_dir runs/table4-paper
 
 Several such runs of different --seed as one parser, by the mean of their probabilities:
 
-    python examples/reproduce/parsing/table4.py --scale sample --trees wsj.mrg.gz \\
+    python examples/reproduce/table4.py --scale sample --trees wsj.mrg.gz \\
         --ensemble runs/table4-0 runs/table4-1 runs/table4-2 --output_dir runs/table4-ensemble
 
---scale sets defaults (scales/*.json), which options override. (6.3 says of training only that all but a few settings,
-chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/ (parses
-and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/, the last two not for an
-ensemble.
+--scale sets defaults (parsing/scales/*.json), which options override. (6.3 says of training only that all but a few
+settings, chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/
+(parses and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/, the last two not
+for an ensemble.
 """
 
 import hashlib
 import json
+import math
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -37,17 +38,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from baseline import right_branching, right_branching_labels
-from evalb import Scores, score
-from linear import delinearise, is_well_formed
 from nltk import Tree
-from pairs import parsing_vocabulary, split_files, training_pairs
-from pcfg import Grammar
-from search import write_trees
-from toy_trees import toy_treebank
+from parsing.baseline import right_branching, right_branching_labels
+from parsing.evalb import Scores, score
+from parsing.linear import delinearise, is_well_formed
+from parsing.pairs import parsing_vocabulary, split_files, training_pairs
+from parsing.pcfg import Grammar
+from parsing.search import write_trees
+from parsing.toy_trees import toy_treebank
+from parsing.trees import bracketed, read_treebank, with_words_of
+from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from trees import bracketed, read_treebank, with_words_of
-from words import Lexicon
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -55,7 +56,7 @@ from modeling_vanilla.files import check_unused, read_json, whole_folder, write_
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 
-SCALES = Path(__file__).resolve().parent / "scales"  # for each scale, its defaults of options and model
+SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
 # Table 4 as the paper has it: F1 on section 23 of the Wall Street Journal.
 PAPER = [
     ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
@@ -128,6 +129,8 @@ class ParsingOptions:
         for name in ("constituents", "substitution"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be a finite number, not {self.length_penalty}")
         if self.substitution and self.copies == 1:
             raise ValueError(f"substitution {self.substitution}: the first copy stays as it is, and copies is 1")
 

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from linear import delinearise, is_well_formed, linearise
 from nltk import Tree
-from toy_trees import toy_treebank
-from trees import bracketed, clean, read_treebank
+
+from ..linear import delinearise, is_well_formed, linearise
+from ..toy_trees import toy_treebank
+from ..trees import bracketed, clean, read_treebank
 
 SAMPLE = os.environ.get("PTB_SAMPLE")
 JOHN = Tree.fromstring("(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))")

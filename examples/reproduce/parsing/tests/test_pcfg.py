@@ -5,9 +5,10 @@ import math
 import pytest
 from nltk import Nonterminal, Tree, induce_pcfg
 from nltk.parse import ViterbiParser
-from pairs import parsing_vocabulary
-from pcfg import ORDER, Grammar
-from toy_trees import toy_treebank
+
+from ..pairs import parsing_vocabulary
+from ..pcfg import ORDER, Grammar
+from ..toy_trees import toy_treebank
 
 TREES = [tree for trees in toy_treebank(files=10) for tree in trees]
 
