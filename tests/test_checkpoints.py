@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from modeling_vanilla.training import checkpoints
 from modeling_vanilla.training.checkpoints import (
+    Progress,
     average_checkpoints,
     list_checkpoints,
     load_optimizer,
@@ -48,7 +49,7 @@ def take_step(model, optimizer):
 
 
 def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained, tokenizer):
-    progress = {"step": 2, "epoch": 0, "losses": [2.5, 2.25]}
+    progress = Progress(step=2, losses=[2.5, 2.25])
     folder = save_checkpoint(tmp_path, *trained, tokenizer, progress, scheduled=True)
     assert folder == tmp_path / "checkpoint-2"
     assert load_progress(folder) == progress
@@ -63,7 +64,7 @@ def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained
 def test_weights_and_moments_survive(tmp_path, trained, tokenizer, make_model):
     """One more step from the checkpoint is one more step of the run, to the bit."""
     accelerator, model, optimizer = trained
-    folder = save_checkpoint(tmp_path, accelerator, model, optimizer, tokenizer, {"step": 2}, scheduled=True)
+    folder = save_checkpoint(tmp_path, accelerator, model, optimizer, tokenizer, Progress(step=2), scheduled=True)
     take_step(model, optimizer)
 
     other = type(model).from_pretrained(folder).train()
@@ -82,7 +83,7 @@ def test_weights_and_moments_survive(tmp_path, trained, tokenizer, make_model):
 
 @pytest.mark.parametrize("writer", ["save_model", "save_file", "write_json"])
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, monkeypatch, writer):
-    save_checkpoint(tmp_path, *trained, tokenizer, {"step": 1}, scheduled=True)
+    save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=1), scheduled=True)
     before = tree(tmp_path)
 
     def full(*arguments, **keywords):
@@ -91,7 +92,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, 
     monkeypatch.setattr(checkpoints, writer, full)
     for step in (2, 1):  # a new one, and one that would replace the old
         with pytest.raises(OSError, match=rf"checkpoint-{step}: cannot be written.*No space left"):
-            save_checkpoint(tmp_path, *trained, tokenizer, {"step": step}, scheduled=True)
+            save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=step), scheduled=True)
         assert tree(tmp_path) == before
 
 
@@ -124,7 +125,7 @@ def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, nam
 
 
 def test_the_digests_are_those_of_sha256sum(tmp_path, trained, tokenizer):
-    folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": 2}, scheduled=True)
+    folder = save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=2), scheduled=True)
     done = subprocess.run(
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True
     )
@@ -150,14 +151,14 @@ DAMAGES = {
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json", "SHA256SUMS"])
 def test_a_damaged_checkpoint_is_put_aside(tmp_path, trained, tokenizer, damage, name):
     for step in (2, 4):
-        folder = save_checkpoint(tmp_path, *trained, tokenizer, {"step": step}, scheduled=step == 2)
+        folder = save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=step), scheduled=step == 2)
     DAMAGES[damage](folder / name)
     for _ in range(2):  # the second time after a run has written it again
         (line,) = checkpoints.put_aside_damaged(tmp_path)
         assert str(folder / (name if name != "SHA256SUMS" or damage == "missing" else "")) in line
         assert line.endswith("; last-4 is put aside as last-4.damaged")
         assert newest_checkpoint(tmp_path).name == "checkpoint-2"
-        save_checkpoint(tmp_path, *trained, tokenizer, {"step": 4}, scheduled=False)
+        save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=4), scheduled=False)
         assert checkpoints.put_aside_damaged(tmp_path) == []
         DAMAGES[damage](folder / name)
 

@@ -90,8 +90,8 @@ def place(tmp_path, monkeypatch, own_cache) -> Path:
     check = TrainingOptions.__post_init__
 
     def small(self):
-        self.max_steps = min(self.max_steps, 50)
-        self.tokens_per_update = self.tokens_per_batch = min(500, self.tokens_per_update)
+        self.max_steps = min(self.max_steps or 50, 50)
+        self.tokens_per_update = self.tokens_per_batch = min(500, self.tokens_per_update or 500)
         check(self)
 
     monkeypatch.setattr(TrainingOptions, "__post_init__", small)

@@ -24,7 +24,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_vanilla.cli import train as script
 from modeling_vanilla.files import locked
 from modeling_vanilla.training import trainer
-from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress
+from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """
@@ -35,6 +35,10 @@ RECIPE = """
 """
 STEPS = 16
 STOP = 12  # a multiple of checkpoint_steps and validate_steps, as if the run had not been told to end here
+
+
+def load_progress(checkpoint):
+    return json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
 
 
 # Processes

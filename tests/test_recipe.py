@@ -13,7 +13,7 @@ from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
 from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.training.recipe import CHOSEN, choose_recipe
+from modeling_vanilla.training.recipe import CHOSEN, choose_recipe, complete
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
 
@@ -58,7 +58,9 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     recipe = choose(2, "cuda")
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
-    assert TrainingOptions("run", **PAPER) == TrainingOptions("run")
+    assert complete(TrainingOptions("run")) == TrainingOptions(
+        "run", **PAPER, tokens_per_batch=3125, validate_steps=1000
+    )
 
 
 def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
@@ -81,7 +83,7 @@ def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
 
 @pytest.mark.usefixtures("own_cache")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
-    files = write_toy_corpus(tmp_path, train=100, validation=4)
+    files = write_toy_corpus(tmp_path, train=100, validation=4, test=2)
     # A process has one precision, and other tests come before.
     given = {name: value for name, value in TINY.items() if name != "vocab_size"} | {"mixed_precision": "no"}
     options = as_options({**files, **given, "output_dir": tmp_path / "run"})

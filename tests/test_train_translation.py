@@ -272,7 +272,7 @@ def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch)
         raise ValueError("a test sentence that is too long")
 
     with monkeypatch.context() as patch:
-        patch.setattr("modeling_vanilla.training.run.translate_together", fail)
+        patch.setattr("modeling_vanilla.training.results.translate_together", fail)
         assert call(main, *as_options(options)).error == "a test sentence that is too long"
     assert "Not tested." in (run / "model" / "README.md").read_text(encoding="utf-8")
     assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")

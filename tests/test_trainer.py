@@ -36,8 +36,15 @@ from modeling_vanilla.training import (
     validation,
 )
 from modeling_vanilla.training.batches import epoch_batches, update_batches
-from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress, newest_checkpoint
+from modeling_vanilla.training.checkpoints import (
+    Progress,
+    checkpoint_step,
+    list_checkpoints,
+    load_progress,
+    newest_checkpoint,
+)
 from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
+from modeling_vanilla.training.recipe import complete
 
 # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
 SETTINGS = {**TINY, "init_std": None}
@@ -95,7 +102,7 @@ def options_for(run, **overrides):
         "average_checkpoints": 1,
         "checkpoint_minutes": None,
     }
-    return TrainingOptions(output_dir=str(run), **{**settings, **overrides})
+    return complete(TrainingOptions(output_dir=str(run), **{**settings, **overrides}))
 
 
 def plain_training(model, data, options):
@@ -174,7 +181,7 @@ def test_averaged_are_evenly_spaced_checkpoints(tmp_path, run_loop, datasets, mo
     """Counted back from the last, of step 7. Not the best one, of step 4, nor those of the clock, one at each step."""
     set_scores(monkeypatch, 5.0, 2.0)
     save, saved = trainer.save_checkpoint, []
-    monkeypatch.setattr(trainer, "save_checkpoint", lambda *given: saved.append(given[5]["step"]) or save(*given))
+    monkeypatch.setattr(trainer, "save_checkpoint", lambda *given: saved.append(given[5].step) or save(*given))
     run, schedule = tmp_path / "run", {"checkpoint_steps": 2, "keep_checkpoints": 2, "average_checkpoints": 2}
     trained, progress = run_loop(
         run, validation=datasets["validation"], max_steps=7, validate_steps=4, checkpoint_minutes=1e-6, **schedule
@@ -209,7 +216,7 @@ def test_the_schedule_fits_the_length_of_the_run():
     ],
 )
 def test_settings_that_do_not_fit_the_length_of_the_run_are_said(settings, line):
-    lines = TrainingOptions("unused", **settings).warnings()
+    lines = complete(TrainingOptions("unused", **settings)).warnings()
     assert [text[: len(line)] for text in lines] == [line] if line else lines == []
 
 
@@ -227,7 +234,7 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     for entry in progress.validations:
         assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
         assert 0 <= entry["bleu"] <= 100 and "tok:13a" in entry["bleu_signature"]
-    assert load_progress(newest_checkpoint(tmp_path / "run"))["losses"] == progress.losses
+    assert load_progress(newest_checkpoint(tmp_path / "run")).losses == progress.losses
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
@@ -341,7 +348,7 @@ def test_a_second_training_has_its_own_precision(tmp_path, data, monkeypatch):
 
 def test_of_equal_bleus_that_of_the_least_loss_is_best():
     """As where BLEU is 0 for long: the run goes on while the loss falls."""
-    progress = trainer.Progress()
+    progress = Progress()
     for step, (bleu, loss) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 3.0), (0.0, 3.5)]):
         progress.validations.append({"step": step, "bleu": bleu, "loss": loss})
     assert progress.best()["step"] == 2
@@ -399,7 +406,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(tmp_path, data, monkeypatch):
     run_to(tmp_path / "run", data, 2, fit_batch=True, validate_steps=100)
     failed = [size for size in tried if size > 120]
     assert len(failed) > 1
-    found = load_progress(tmp_path / "run" / "checkpoint-2")["tokens_per_batch"]
+    found = load_progress(tmp_path / "run" / "checkpoint-2").tokens_per_batch
     assert found / 0.9 > 120 * 0.8  # the batches of the next larger size had one too many
     tried.clear()
     run_to(tmp_path / "run", data, 3, resume=True, fit_batch=True, validate_steps=100)
@@ -479,8 +486,8 @@ def test_resumed_is_as_if_never_interrupted(tmp_path, data, stop):
     for _ in range(2):
         assert run_to(tmp_path / "parts", data, 6, resume=True)["steps"] == 6
         whole, parts = (load_progress(tmp_path / run / "checkpoint-6") for run in ("whole", "parts"))
-        assert parts["epoch"] > 0
-        assert all(whole[name] == parts[name] for name in ("losses", "tokens", "positions"))
+        assert parts.epoch > 0
+        assert all(getattr(whole, name) == getattr(parts, name) for name in ("losses", "tokens", "positions"))
         for folder in ("checkpoint-6", "model"):
             assert_same_weights(tmp_path / "parts" / folder, tmp_path / "whole" / folder)
     assert newest_checkpoint(tmp_path / "parts").name == "checkpoint-6"
@@ -494,7 +501,7 @@ def test_resuming_goes_on_from_the_last_checkpoint(tmp_path, data):
     subprocess.run("sha256sum [!S]* > SHA256SUMS", shell=True, check=True, cwd=path.parent)
     run_to(tmp_path / "whole", data, 3)
     run_to(tmp_path / "run", data, 3, resume=True)
-    ends = [load_progress(tmp_path / run / "checkpoint-3")["losses"] for run in ("whole", "run")]
+    ends = [load_progress(tmp_path / run / "checkpoint-3").losses for run in ("whole", "run")]
     assert ends[0][:2] == ends[1][:2]
     assert ends[0][2] != ends[1][2]
 
@@ -544,9 +551,9 @@ def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, 
     run_to(tmp_path / "parts", data, 3)
     run_to(tmp_path / "parts", data, 4, resume=True)
     ends = [load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts")]
-    assert ends[0]["scaler"] == ends[1]["scaler"]
-    assert (ends[0]["scaler"]["scale"], ends[0]["scaler"]["_growth_tracker"]) == (2.0**10, 0)
-    assert ends[0]["losses"] == ends[1]["losses"]
+    assert ends[0].scaler == ends[1].scaler
+    assert (ends[0].scaler["scale"], ends[0].scaler["_growth_tracker"]) == (2.0**10, 0)
+    assert ends[0].losses == ends[1].losses
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -593,10 +600,10 @@ def test_two_processes_train_as_one(tmp_path, data):
         results.append(json.loads((run / "results.json").read_text(encoding="utf-8")))
         assert results[-1]["processes"] == processes
         ends.append(load_progress(run / "checkpoint-20"))
-    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
-    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
+    assert ends[0].losses == pytest.approx(ends[1].losses, abs=1e-5)
+    assert (ends[0].tokens, ends[0].positions) == (ends[1].tokens, ends[1].positions)
     assert_same_weights(*(tmp_path / f"run-{processes}" / "checkpoint-20" for processes in (2, 1)), atol=1e-5)
-    for one, two in zip(*(end["validations"] for end in ends), strict=True):
+    for one, two in zip(*(end.validations for end in ends), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
         assert two["bleu"] == pytest.approx(one["bleu"])
     assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
@@ -617,4 +624,4 @@ def test_a_signal_ends_every_process_with_a_checkpoint(tmp_path, data):
     errors = launcher.communicate(timeout=60)[1]
     step = checkpoint_step(newest_checkpoint(run))
     assert f"SIGTERM: stopped after update {step} of {run}" in errors
-    assert len(load_progress(newest_checkpoint(run))["losses"]) == step >= 10
+    assert len(load_progress(newest_checkpoint(run)).losses) == step >= 10

@@ -55,6 +55,7 @@ from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training.recipe import complete
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
 # Table 4 as the paper has it: F1 on section 23 of the Wall Street Journal.
@@ -184,7 +185,7 @@ def train(run: Path, training: TrainingOptions, overrides: dict) -> dict:
     """Train on what `prepare` has written, or go on with that."""
     overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
     # Pairs longer than a batch are left out of training, and reported.
-    limits = {"max_source_tokens": training.tokens_per_batch, "max_target_tokens": training.tokens_per_batch}
+    limits = dict.fromkeys(("max_source_tokens", "max_target_tokens"), complete(training).tokens_per_batch)
     resume = (run / "training" / "run.json").is_file()
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ..training.averaging import last_checkpoints, write_average
+from ..training.averaging import write_average
+from ..training.checkpoints import last_checkpoints
 from .parser import CommandParser, run_command, warn
 
 
@@ -32,10 +33,15 @@ def average(options: Namespace) -> None:
     logging.disable_progress_bar()
     checkpoints = options.sources
     if options.last is not None:
+        if options.last < 1:
+            raise ValueError(f"last must be at least 1, not {options.last}")
         if len(checkpoints) > 1:
             raise ValueError(f"last: of one run, not of {len(checkpoints)}: {', '.join(map(str, checkpoints))}")
-        checkpoints = last_checkpoints(checkpoints[0], options.last)
+        (run,) = checkpoints
+        checkpoints = last_checkpoints(run, options.last)
+        if not checkpoints:
+            raise ValueError(f"{run}: has no checkpoints")
         if len(checkpoints) < options.last:
-            warn(f"{options.sources[0]}: has {len(checkpoints)} checkpoints, not {options.last}; all are averaged")
+            warn(f"{run}: has {len(checkpoints)} checkpoints, not {options.last}; all are averaged")
     write_average(checkpoints, options.destination)
     print(f"{options.destination} is written, the mean of {', '.join(map(str, checkpoints))}")

@@ -1,7 +1,8 @@
 """Section 5, in this order: options, read, look at the corpus, tokenise, batch, train, validate and score."""
 
 from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
-from .run import summary, train_translation
+from .results import summary
+from .run import train_translation
 from .trainer import train
 
 __all__ = [

@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +32,55 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")  # of the schedule: these are aver
 _LAST = re.compile(r"last-(\d+)")  # of any other step: to resume from
 
 
+@dataclass
+class Progress:
+    """How far a run is; all that a checkpoint holds besides weights and moments.
+
+    Attributes:
+        step: updates taken. epoch, updates_of_epoch: complete epochs, and updates of the current one.
+        seconds: time spent in updates, without validation and checkpoints.
+        tokens, positions: read so far on both sides, without and with padding.
+        tokens_per_batch: what fit_batch found.
+        scaler: state of the scaler of the loss, in fp16.
+        averaged: steps of the checkpoints that the final model is the mean of.
+        losses: of each update, in nats per target token, label-smoothed.
+        validations: the step and the scores of each.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    updates_of_epoch: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    positions: int = 0
+    tokens_per_batch: int | None = None
+    scaler: dict | None = None
+    averaged: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    validations: list[dict] = field(default_factory=list)
+
+    def add(self, loss: float, seconds: float, tokens: int, positions: int) -> None:
+        """Count an update."""
+        self.step += 1
+        self.updates_of_epoch += 1
+        self.losses.append(loss)
+        self.seconds += seconds
+        self.tokens += tokens
+        self.positions += positions
+
+    def best(self) -> dict | None:
+        """The validation with the highest BLEU, of equal ones that with the least loss, or else the first."""
+        return max(self.validations, key=lambda entry: (entry["bleu"], -entry["loss"]), default=None)
+
+    def validated(self) -> bool:
+        """Whether the model was validated as it is now."""
+        return bool(self.validations) and self.validations[-1]["step"] == self.step
+
+    def stalled(self, patience: int | None) -> bool:
+        """Whether none of the last `patience` validations was better than all before them."""
+        return patience is not None and self.best() in self.validations[:-patience]
+
+
 def whole_model(accelerator: Accelerator, model) -> PreTrainedModel:
     """The model with all its weights on this process: itself or, under FSDP, which leaves a shard here, a copy.
 
@@ -52,7 +102,7 @@ def save_checkpoint(
     model,
     optimizer,
     tokenizer: PreTrainedTokenizerBase,
-    progress: dict,
+    progress: Progress,
     scheduled: bool,
 ) -> Path:
     """Write a model folder that from_pretrained loads, with all that resuming needs: moments, progress and digests.
@@ -61,13 +111,12 @@ def save_checkpoint(
     always whole, and what a killed process leaves behind is never taken for one.
 
     Args:
-        progress: what JSON can hold, with the "step".
         scheduled: write run/checkpoint-STEP, which list_checkpoints finds; otherwise run/last-STEP.
 
     Raises:
         OSError: it cannot be written; nothing half-written stays.
     """
-    final = run / f"{'checkpoint' if scheduled else 'last'}-{progress['step']}"
+    final = run / f"{'checkpoint' if scheduled else 'last'}-{progress.step}"
     whole = whole_model(accelerator, model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)  # empty but on the main process
@@ -76,7 +125,7 @@ def save_checkpoint(
             save_model(whole, tokenizer, part)
             flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
-            write_json(part / PROGRESS, progress)
+            write_json(part / PROGRESS, asdict(progress))
             write_text(part / DIGESTS, "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(part.iterdir())))
     accelerator.wait_for_everyone()
     return final
@@ -145,9 +194,13 @@ def put_aside_damaged(run: Path) -> list[str]:
     return lines
 
 
-def load_progress(checkpoint: Path) -> dict:
-    """What save_checkpoint was given as progress."""
-    return read_json(checkpoint / PROGRESS)
+def load_progress(checkpoint: Path) -> Progress:
+    """The progress that a checkpoint was written with; ValueError if another version of this package wrote it."""
+    values, names = read_json(checkpoint / PROGRESS), {field.name for field in fields(Progress)}
+    for name in sorted(values.keys() ^ names):
+        verb = "lacks" if name in names else "has"
+        raise ValueError(f"resume: {checkpoint / PROGRESS} is of another version of this package, as it {verb} {name}")
+    return Progress(**values)
 
 
 def load_optimizer(checkpoint: Path, model, optimizer) -> None:
@@ -168,6 +221,21 @@ def load_optimizer(checkpoint: Path, model, optimizer) -> None:
 def list_checkpoints(run: Path) -> list[Path]:
     """The whole checkpoints of a run that its schedule asked for, oldest first."""
     return _find(run, _CHECKPOINT)
+
+
+def last_checkpoints(run: Path, number: int) -> list[Path]:
+    """The checkpoints that the average is of (6.1): the last `number` of the schedule, oldest first.
+
+    They are all of these if there are fewer, and the newest of any step if there is none.
+    """
+    return list_checkpoints(run)[-number:] or _find(run, _LAST)[-1:]
+
+
+def follow_schedule(run: Path, is_scheduled: Callable[[int], bool]) -> None:
+    """Rename the checkpoints of a run that has another schedule from now on, so that they do not count as its own."""
+    for checkpoint in list_checkpoints(run):
+        if not is_scheduled(step := checkpoint_step(checkpoint)):
+            checkpoint.rename(checkpoint.with_name(f"last-{step}"))
 
 
 def newest_checkpoint(run: Path) -> Path | None:

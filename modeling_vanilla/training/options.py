@@ -1,23 +1,26 @@
 """What a run is told: one dataclass each for its data, its model and its training.
 
-transformers' HfArgumentParser makes command line options of them.
+transformers' HfArgumentParser makes command line options of them, a group for each dataclass.
 """
 
+import ast
 import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import get_args
+from typing import cast, get_args
 
+from .. import configuration_vanilla
 from ..configuration_vanilla import PRESETS, VanillaConfig
-from .metrics import TOKENIZE, check_tokenize
+from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
 
 SPLITS = ("train", "validation", "test")
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
+_FROM_ZERO = ("seed", "data_workers")  # counts that may be 0
 _TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+(?:\.gz)?$")  # train.en-de.tsv
 
 
@@ -51,33 +54,22 @@ class CorpusOptions:
     and train.de; else, in what names its languages, from "en" to "de". In text files and .tsv they may stay unknown.
     """
 
-    train_file: str | None = _option(
-        None,
-        'Training pairs: JSON lines such as {"en": "...", "de": "..."}, or columns if its name ends in .tsv or .csv.',
-    )
+    _argument_group_name = "data"
+
+    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv or .csv, as described above.")
     validation_file: str | None = _option(None, "Validation pairs, likewise.")
     test_file: str | None = _option(None, "Test pairs, likewise.")
     train_source: str | None = _option(None, "Source sentences to train on, one a line.")
     train_target: str | None = _option(None, "Their translations, line by line.")
-    validation_source: str | None = _option(None, "Source sentences to validate on, one a line.")
-    validation_target: str | None = _option(None, "Their translations, line by line.")
-    test_source: str | None = _option(None, "Source sentences to test on, one a line.")
-    test_target: str | None = _option(None, "Their translations, line by line.")
-    dataset_name: str | None = _option(
-        None,
-        "A dataset of the Hub or a local folder: a column 'translation' or one for each language, splits train, "
-        "validation, test.",
-    )
-    dataset_config: str | None = _option(None, "The configuration of that dataset, for example a language pair.")
-    max_train_pairs: int | None = _option(
-        None, "Stream dataset_name and read only so many training pairs: the rest is never downloaded."
-    )
-    source_lang: str | None = _option(
-        None,
-        "The source language, for the model card, and the name of its column or key; by default what the files' names "
-        "say, as train.en-de.tsv or train.en does, else en where there are such names.",
-    )
-    target_lang: str | None = _option(None, "The target language, likewise; else de.")
+    validation_source: str | None = _option(None, "Source sentences to validate on.")
+    validation_target: str | None = _option(None, "Their translations.")
+    test_source: str | None = _option(None, "Source sentences to test on.")
+    test_target: str | None = _option(None, "Their translations.")
+    dataset_name: str | None = _option(None, "A dataset of the Hub, or a local folder of one.")
+    dataset_config: str | None = _option(None, "Its configuration, for example a language pair.")
+    max_train_pairs: int | None = _option(None, "Stream dataset_name and read only so many training pairs.")
+    source_lang: str | None = _option(None, "Source language; by default of the files' names (train.en), else en.")
+    target_lang: str | None = _option(None, "Target language, likewise; else de.")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
@@ -122,47 +114,26 @@ class DataOptions(CorpusOptions):
 
 @dataclass
 class TranslationOptions:
-    """Which model to train, over which vocabulary."""
+    """Which model to train, over which vocabulary. With neither preset nor model a recipe chooses."""
 
-    preset: str = _option("base", f"The model: {', '.join(PRESETS)}. Without it the command chooses a recipe.")
-    model: str | None = _option(
-        None, "Start from this saved model folder, with its vocabulary, instead of from a preset."
-    )
+    _argument_group_name = "model"
+
+    preset: str | None = _option(None, f"A model of the paper, and its recipe: {', '.join(PRESETS)}.")
+    model: str | None = _option(None, "Fine-tune this saved model folder, with its vocabulary.")
     tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
     tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
-    resume: bool = _option(False, "Continue from the last checkpoint of output_dir.")
-
-
-def check_model_options(options: TranslationOptions, overrides: dict) -> None:
-    """Check the settings of the model before any data are read.
-
-    Args:
-        overrides: fields of VanillaConfig that replace the preset's.
-
-    Raises:
-        ValueError: as VanillaConfig.preset does, for a model folder that does not exist, or one with overrides or
-            another tokenizer, and for a tokenizer_algorithm where none is trained.
-    """
-    saved = options.model or options.tokenizer
-    if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
-        raise ValueError(f"tokenizer_algorithm {options.tokenizer_algorithm}: {saved} has a tokenizer")
-    if options.model is None:
-        VanillaConfig.preset(options.preset, **overrides)
-    elif options.tokenizer is not None:
-        raise ValueError(f"tokenizer {options.tokenizer}: model {options.model} has its own")
-    elif overrides:
-        raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
-    elif not (Path(options.model) / "config.json").is_file():
-        raise ValueError(f"model: {options.model} is no model folder, as it has no config.json")
+    resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
 
 
 def _field_texts() -> dict[str, str]:
-    """What the docstring of VanillaConfig says of each field."""
-    arguments = inspect.getdoc(VanillaConfig).split("\nArgs:\n")[1].split("\n\n")[0]
+    """What the docstring of VanillaConfig says first of each field. It is read in the source, as -OO strips it."""
+    module = ast.parse(inspect.getsource(configuration_vanilla)).body
+    classes = {node.name: ast.get_docstring(node) for node in module if isinstance(node, ast.ClassDef)}
+    arguments = str(classes[VanillaConfig.__name__]).split("\nArgs:\n")[1].split("\n\n")[0]
     texts: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
         names, text = entry.split(":", 1)
-        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()).split(". ")[0].removesuffix(".") + ".")
     return texts
 
 
@@ -205,80 +176,58 @@ def _overrides(model_options) -> dict:
     return {name: value for name, value in vars(model_options).items() if value is not _PRESET_VALUE}
 
 
-ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides})
+_GROUP = {"_argument_group_name": "fields of the model's configuration, in place of the preset's"}
+ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
 ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
+
+
+def _by_recipe(help: str):
+    """An option that is None until a recipe is chosen; recipe.complete then has a value for it."""
+    return _option(None, f"{help} (default: the recipe's)")
 
 
 @dataclass
 class TrainingOptions:
-    """How to train. The defaults are the paper's base model's (5.1, 5.3, 6.1)."""
+    """How to train. What is not given, and not said here, is the recipe's: see recipe.py."""
+
+    _argument_group_name = "training"
 
     output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
-    max_steps: int = _option(100_000, "Updates to train for.")
+    max_steps: int = _by_recipe("Updates to train for.")
     max_minutes: float | None = _option(None, "Stop after this many minutes of training, if that comes first.")
-    tokens_per_update: int = _option(25_000, "Tokens of an update on either side, whatever the number of processes.")
-    tokens_per_batch: int = _option(
-        3125, "Tokens of a batch on either side, padding included: what a device holds at a time. 3125 is an eighth."
-    )
+    tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
+    tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
     fit_batch: bool = _option(False, "Lower tokens_per_batch until a step fits in the device's memory.")
-    warmup_steps: int = _option(4000, "Steps for which the learning rate rises.")
-    learning_rate_scale: float = _option(1.0, "Factor of the paper's learning rate.")
+    learning_rate: float | None = _by_recipe("Peak of the learning rate.")
+    learning_rate_scale: float | None = _option(None, "Or its factor in Eq. 3: 1 is the paper's rate.")
+    warmup_steps: int = _by_recipe("Updates for which the learning rate rises.")
     max_grad_norm: float | None = _option(None, "Clip the gradient's norm to this. The paper does not.")
-    mixed_precision: str | None = _option(
-        None, "no, bf16 or fp16; by default what accelerate launch was told, else no."
-    )
+    mixed_precision: str | None = _by_recipe("no, bf16 or fp16.")
     compile: bool = _option(False, "Compile the training step by torch.compile.")
-    validate_steps: int = _option(1000, "Validate every so many updates, and at the end.")
-    early_stopping: int | None = _option(None, "Stop when so many validations in a row have not raised the best BLEU.")
-    checkpoint_steps: int | None = _option(
-        None,
-        "Write a checkpoint every so many updates; by default 1.5%% of max_steps, but at least 10: 1500 of the base "
-        "model's 100000, the paper's 10 minutes.",
-    )
-    checkpoint_minutes: float | None = _option(
-        10.0, "Write one every so many minutes, too, to resume from; it is not averaged."
-    )
+    validate_steps: int = _by_recipe("Validate every so many updates, and at the end.")
+    early_stopping: int | None = _by_recipe("Stop when so many validations in a row have not raised the best BLEU.")
+    checkpoint_steps: int | None = _option(None, "Updates between checkpoints (default: 1.5%% of max_steps, but 10).")
+    checkpoint_minutes: float | None = _option(10.0, "Write one every so many minutes, too, which is not averaged.")
     keep_checkpoints: int = _option(5, "Keep the last so many checkpoints. The best model by validation BLEU is apart.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
-    bleu_tokenize: str = _option(
-        TOKENIZE,
-        "sacreBLEU's tokeniser: 13a, none for text that is tokenised already, zh or char for text without spaces.",
-    )
+    bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
-    sustained_tflops: float | None = _option(
-        None, "What one device sustains, for the cost as Table 2 estimates it; by default measured."
-    )
+    sustained_tflops: float | None = _option(None, "What one device sustains, for the cost (default: measured).")
 
     def __post_init__(self):
-        for name in (
-            "max_steps",
-            "tokens_per_update",
-            "tokens_per_batch",
-            "warmup_steps",
-            "validate_steps",
-            "early_stopping",
-            "checkpoint_steps",
-            "keep_checkpoints",
-            "average_checkpoints",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        for name in (
-            "max_minutes",
-            "learning_rate_scale",
-            "max_grad_norm",
-            "checkpoint_minutes",
-            "sustained_tflops",
-        ):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be above 0 and finite, not {value}")
-        if self.data_workers < 0:
-            raise ValueError(f"data_workers must be at least 0, not {self.data_workers}")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must be from 0 to 4294967295, not {self.seed}")
+        for option in fields(self):
+            value, least = getattr(self, option.name), int(option.name not in _FROM_ZERO)
+            if value is None:
+                continue
+            if option.type in (int, int | None) and value < least:
+                raise ValueError(f"{option.name} must be at least {least}, not {value}")
+            if option.type in (float, float | None) and not 0 < value < math.inf:
+                raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed must be at most 4294967295, not {self.seed}")
+        if None not in (self.learning_rate, self.learning_rate_scale):
+            raise ValueError("learning_rate and learning_rate_scale set the same: give one")
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is more than keep_checkpoints {self.keep_checkpoints}"
@@ -286,6 +235,12 @@ class TrainingOptions:
         check_tokenize(self.bleu_tokenize, "bleu_tokenize")
         if self.mixed_precision not in (None, "no", "bf16", "fp16"):
             raise ValueError(f"mixed_precision must be no, bf16 or fp16, not {self.mixed_precision!r}")
+
+    def rate_scale(self, d_model: int) -> float:
+        """The scale of Eq. 3: as given, or that with which the rate rises to learning_rate in the warm-up."""
+        if self.learning_rate is None:
+            return cast(float, self.learning_rate_scale)
+        return self.learning_rate * (d_model * self.warmup_steps) ** 0.5
 
     @property
     def checkpoint_interval(self) -> int:
@@ -310,7 +265,8 @@ class TrainingOptions:
                 f"warmup_steps: the learning rate rises for {self.warmup_steps} of {self.max_steps} updates and hardly "
                 "falls; set fewer"
             )
-        if self.average_checkpoints * self.checkpoint_interval > self.max_steps / 2:
+        chosen = (self.average_checkpoints, self.checkpoint_steps) != (TrainingOptions.average_checkpoints, None)
+        if chosen and self.average_checkpoints * self.checkpoint_interval > self.max_steps / 2:
             lines.append(
                 f"average_checkpoints: {self.average_checkpoints} checkpoints, one every {self.checkpoint_interval} "
                 f"updates, span more than half of {self.max_steps} updates; set fewer, or a smaller checkpoint_steps"

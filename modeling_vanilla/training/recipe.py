@@ -1,34 +1,49 @@
-"""A recipe for a corpus: the model, the vocabulary, the updates and the learning rate to begin with.
+"""A recipe: the model, the vocabulary, the updates and the learning rate, where they are not given.
 
 The paper has one recipe, for millions of pairs and eight GPUs. For less there is that of Wu et al. (2021) for Multi30k,
-and the base model with more dropout, as is customary for IWSLT.
+and the base model with more dropout, as is customary for IWSLT. A model that is trained already is fine-tuned.
 """
 
 import math
 import os
+from dataclasses import replace
 
 import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 
-from .options import DataOptions
+from .options import DataOptions, TrainingOptions
 
+# The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
+PAPER: dict[str, float] = {
+    "max_steps": 100_000,
+    "tokens_per_update": 25_000,
+    "tokens_per_batch": 3125,
+    "warmup_steps": 4000,
+}
+PAPER |= {"learning_rate_scale": 1.0, "validate_steps": 1000}
 _SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of short sentences
 _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
+_CHARACTERS = 4  # of a token, more or less
+# The peak is that of transformers' Trainer.
+_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "learning_rate_scale": None}
+_EPOCHS, _VALIDATIONS = 5, 10  # of a fine-tuning
 
-CHOSEN = {"preset", "dropout", "vocab_size", "max_steps", "tokens_per_update", "tokens_per_batch", "warmup_steps"}
-CHOSEN |= {"learning_rate_scale", "early_stopping", "mixed_precision"}
+_RATES = {"learning_rate", "learning_rate_scale"}  # who gives one of them has decided both
+_OF_MODEL = {"preset", "dropout", "vocab_size"}
+_OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
+CHOSEN = _OF_MODEL | _OF_TRAINING
 
 
 def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, str]:
-    """Choose what to train on these pairs, and how, with the devices of this process group.
+    """Choose what to train on these pairs, and how, on the devices of this process group.
 
     Args:
         pairs: "train", and "validation" if there are any, as load_pairs returns them.
-        given: options that are decided; the others are made to fit them.
+        given: options that are decided; the others are made to fit them. With "model" that one is fine-tuned.
 
     Returns:
         The other options of CHOSEN, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in
@@ -37,30 +52,61 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
     state, given = PartialState(), given or {}
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
-    usual, reason = _by_size(characters, has_gpu)
     longest = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
-    # A token has some four characters, so that no update sees more than a tenth of the corpus.
+    if "model" in given:
+        usual, reason = _FINE_TUNING, f"{given['model']} is fine-tuned"
+    else:
+        usual, reason = _by_size(characters, has_gpu)
+    # No update sees more than a tenth of the corpus, or so.
     recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(longest, characters // 100))}
-    if "tokenizer" not in given:
+    if not {"model", "tokenizer"} & given.keys():
         recipe["vocab_size"] = _vocabulary_size(characters)
-    recipe |= given
-    # A little more than a process's share, or a small batch is left over in each update.
-    share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
-    recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
-    if "warmup_steps" not in given:
-        recipe["warmup_steps"] = min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4))
-    # A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
-    # warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
-    shorter = min(1, recipe["warmup_steps"] / usual["warmup_steps"])
-    recipe["learning_rate_scale"] = round(usual["learning_rate_scale"] * shorter, 4)
     if "validation" in pairs:
         recipe["early_stopping"] = 5
     if _has_fast_bf16(state.device) and "ACCELERATE_MIXED_PRECISION" not in os.environ:
         recipe["mixed_precision"] = "bf16"
-    facts = (
-        f"{len(pairs['train'])} pairs, {characters} characters, {state.device.type}, processes: {state.num_processes}"
-    )
-    return {name: value for name, value in recipe.items() if name not in given}, f"{facts}: {reason}"
+    recipe |= given
+    # A little more than a process's share, or a small batch is left over in each update.
+    share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
+    recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
+    recipe |= _schedule(recipe, characters) if "model" in given else _warm_up(usual, recipe, given)
+    devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
+    facts = f"{len(pairs['train'])} pairs of {characters} characters, {devices}"
+    decided = _decided(given)
+    return {name: value for name, value in recipe.items() if name not in decided}, f"{facts}: {reason}"
+
+
+def _warm_up(usual: dict, recipe: dict, given: dict) -> dict:
+    """The warm-up of a run from scratch, and its learning rate.
+
+    A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
+    warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
+    """
+    warmup_steps = given.get("warmup_steps", min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4)))
+    shorter = min(1, warmup_steps / usual["warmup_steps"])
+    return {"warmup_steps": warmup_steps, "learning_rate_scale": round(usual["learning_rate_scale"] * shorter, 4)}
+
+
+def _schedule(recipe: dict, characters: int) -> dict:
+    """The updates of a fine-tuning, of which the first tenth is warm-up, and its validations."""
+    epoch = characters / 2 / _CHARACTERS / recipe["tokens_per_update"]
+    steps = recipe.get("max_steps", math.ceil(_EPOCHS * epoch))
+    return {
+        "max_steps": steps,
+        "warmup_steps": math.ceil(steps / 10),
+        "validate_steps": math.ceil(steps / _VALIDATIONS),
+    }
+
+
+def complete(training: TrainingOptions, recipe: dict | None = None) -> TrainingOptions:
+    """The options, with those that are not given as the recipe has them, or else the paper."""
+    decided = _decided({name: value for name, value in vars(training).items() if value is not None})
+    values = {**PAPER, **(recipe or {})}
+    return replace(training, **{name: values[name] for name in _OF_TRAINING & values.keys() - decided})
+
+
+def _decided(given: dict) -> set[str]:
+    return given.keys() | (_RATES if given.keys() & _RATES else set())
 
 
 def _characters(pairs: Dataset) -> int:
@@ -77,12 +123,12 @@ def _vocabulary_size(characters: int) -> int:
 def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
     """The model and its training, and why they are these."""
     if characters < _SMALL:
-        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "a larger model, or one with less dropout, would overfit"
+        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "few, so a small model with much dropout"
     if not has_gpu:
-        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "without a GPU a larger model would take weeks"
+        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"
     if characters < _LARGE:
-        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "with less dropout the model would overfit"
-    return {**_BASE, "max_steps": 100_000}, "as in the paper"
+        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "the paper's base model with more dropout"
+    return {**_BASE, "max_steps": 100_000}, "the paper's base model"
 
 
 def _has_fast_bf16(device: torch.device) -> bool:

@@ -1,0 +1,138 @@
+"""What a training starts from: a tokenizer and a model, saved ones or new ones, and whether they fit the data."""
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..configuration_vanilla import PRESETS, VanillaConfig
+from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from .options import TranslationOptions
+from .preprocessing import pair_lengths, tokenize_pairs
+from .tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
+
+_NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+def check_model_options(options: TranslationOptions, overrides: dict) -> None:
+    """Check the settings of the model before any data are read.
+
+    Args:
+        overrides: fields of VanillaConfig that replace the preset's.
+
+    Raises:
+        ValueError: as VanillaConfig.preset does; for a model folder that does not exist or lacks a special token, or
+            one with a preset, overrides or another tokenizer; and for a tokenizer_algorithm where none is trained.
+    """
+    saved = options.model or options.tokenizer
+    if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
+        raise ValueError(f"tokenizer_algorithm {options.tokenizer_algorithm}: {saved} has a tokenizer")
+    if options.model is None:
+        if options.preset is not None:
+            VanillaConfig.preset(options.preset, **overrides)
+        return
+    for name in ("preset", "tokenizer"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} {getattr(options, name)}: model {options.model} has its own")
+    if overrides:
+        raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
+    config = load_config(Path(options.model))
+    for name in _NEEDED_TOKENS:
+        if getattr(config, name) is None:
+            raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
+
+
+def vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
+    """The size asked for of a vocabulary to train; 0 where a saved one is taken.
+
+    Raises:
+        ValueError: no vocabulary of this size, or by this algorithm, can be trained.
+    """
+    if options.model or options.tokenizer:
+        return 0
+    size = overrides.get("vocab_size", PRESETS[cast(str, options.preset)].get("vocab_size", VanillaConfig().vocab_size))
+    check_vocabulary(size, options.tokenizer_algorithm)
+    return size
+
+
+def make_tokenizer(
+    folder: str | None, options: TranslationOptions, size: int, pairs: Dataset
+) -> PreTrainedTokenizerBase:
+    """The tokenizer saved in the model folder, if there is one, or one that is saved elsewhere, or a new one.
+
+    A new one is trained on the pairs by the main process, which gives it to the others.
+    """
+    if folder is not None:
+        return load_tokenizer(Path(folder))
+    if options.tokenizer is not None:
+        return load_vocabulary(Path(options.tokenizer))
+    shared: list[PreTrainedTokenizerBase | None] = [None]
+    if PartialState().is_main_process:
+        shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, algorithm=options.tokenizer_algorithm)]
+    return broadcast_object_list(shared)[0]
+
+
+def make_model(
+    folder: str | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """The model saved in the folder, or a new one of the preset and the overrides, with the tokenizer's special tokens.
+
+    Raises:
+        ValueError: the model has not as many tokens as the tokenizer, or cannot be loaded.
+    """
+    size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
+    if folder is not None:
+        size = load_config(Path(folder)).vocab_size
+    if not len(tokenizer) == size > max(tokenizer.get_vocab().values()):
+        raise ValueError(
+            f"vocabulary: the tokenizer {options.tokenizer or folder} has {len(tokenizer)} tokens, "
+            f"the model {folder or options.preset} has {size}"
+        )
+    if folder is not None:
+        return _in_memory(load_model(Path(folder)))
+    special = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.bos_token_id,
+    }
+    return VanillaForConditionalGeneration(VanillaConfig.preset(cast(str, options.preset), **{**overrides, **special}))
+
+
+def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
+    """Copy the weights out of the file that they are mapped from.
+
+    There they start at any byte, and a CPU's matrix products round by where their factors start: a resumed run would
+    differ from the uninterrupted one in the last bit.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
+
+
+def check_positions(
+    training_data: Dataset, validation: Dataset | None, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+) -> None:
+    """Raise ValueError if a pair has more tokens than the model has learned positions.
+
+    Test sentences may have: they are translated in pieces.
+    """
+    if config.position_embedding_type != "learned":
+        return
+    splits = {"training": pair_lengths(training_data)}
+    if validation is not None:
+        splits["validation"] = pair_lengths(tokenize_pairs(validation, tokenizer))
+    for split, lengths in splits.items():
+        longest = np.maximum(*lengths)
+        if longest.max() > config.max_position_embeddings:
+            raise ValueError(
+                f"{split} pair {longest.argmax() + 1} has {longest.max()} tokens, beyond max_position_embeddings "
+                f"{config.max_position_embeddings}; set more of these, or a smaller max_source_tokens and "
+                "max_target_tokens"
+            )
