@@ -5,6 +5,7 @@ but import, so that a start costs next to nothing.
 """
 
 import errno
+import json
 import multiprocessing
 import os
 import resource
