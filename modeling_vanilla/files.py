@@ -237,16 +237,14 @@ def check_unused(name: str, folder: Path) -> None:
 
     What a killed process has left half-written does not count.
     """
-    if folder.exists() and not (folder.is_dir() and all(map(_is_no_content, folder.iterdir()))):
+    if folder.exists() and not (
+        folder.is_dir() and all(_is_temporary(path) or _is_lock(path) for path in folder.iterdir())
+    ):
         raise ValueError(f"{name}: {folder} holds something already; choose another folder")
 
 
-def _is_no_content(path: Path) -> bool:
-    return _is_temporary(path) or (path.name == _LOCK and _is_lock(path))
-
-
 def _is_lock(path: Path) -> bool:
-    return path.is_file() and not path.stat().st_size
+    return path.name == _LOCK and path.is_file() and not path.stat().st_size
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import threading
 from pathlib import Path
 
@@ -301,21 +300,6 @@ def test_a_locked_folder(tmp_path):
     with pytest.raises(ValueError, match=f"^output_dir: {folder / 'run.lock'} is not the lock of a run$"):
         lock()
     assert tree(folder) == {"kept": b"", "run.lock": b"the user's"}
-
-
-def test_json_on_a_full_disk_is_as_it_was(tmp_path, monkeypatch):
-    files.write_json(tmp_path / "value.json", {"value": "ü"})
-    mkdtemp = tempfile.mkdtemp
-
-    def on_a_full_disk(**settings):
-        folder = mkdtemp(**settings)
-        Path(folder, "part").symlink_to("/dev/full")
-        return folder
-
-    monkeypatch.setattr(tempfile, "mkdtemp", on_a_full_disk)
-    with pytest.raises(OSError, match=rf"^{tmp_path}/value\.json: cannot be written: No space left on device$"):
-        files.write_json(tmp_path / "value.json", {"value": 2})
-    assert tree(tmp_path) == {"value.json": '{\n "value": "ü"\n}\n'.encode()}
 
 
 def test_a_place_in_use(tmp_path):

@@ -52,9 +52,9 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
     pairs = load_pairs(corpus)
     faults = find_faults(pairs, tokenizer, options.max_length_ratio, show_progress=True)
     for split, rows in pairs.items():
-        found = findings(faults[split])
-        print(f"{split}: {len(rows)} pairs" + ("" if found else ", nothing found"))
-        for finding in found:
+        listed = findings(faults[split])
+        print(f"{split}: {len(rows)} pairs" + ("" if listed else ", nothing found"))
+        for finding in listed:
             print(f"  {finding.total} {FAULTS[finding.fault]}")
             for row in finding.rows:
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
@@ -67,4 +67,4 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
 def _shown(text: str) -> str:
     """A text as a part of a line: its start, what cannot be printed escaped."""
     text = text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

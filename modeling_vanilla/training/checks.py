@@ -84,7 +84,7 @@ def find_faults(
         scans = {split: _scan(rows, seen, bar.update) for split, rows in pairs.items()}
     train = scans["train"]
     scale = _typical_ratio(train)
-    scripts = [int(np.bincount(found, minlength=2)[1:].argmax()) + 1 for found in train.scripts]
+    scripts = [int(np.bincount(numbers, minlength=2)[1:].argmax()) + 1 for numbers in train.scripts]
     held_out = [scan.sources for split, scan in scans.items() if split != "train"]
     for split, scan in scans.items():
         others = np.concatenate([train.sources[:0], *held_out]) if split == "train" else train.sources
@@ -95,7 +95,7 @@ def find_faults(
 def findings(bits: np.ndarray) -> list[Finding]:
     """What find_faults has found in a split, the faults in the order of FAULTS; those without a pair are left out."""
     rows = {name: np.flatnonzero(bits & bit) for name, bit in _BIT.items()}
-    return [Finding(name, len(found), found[:_EXAMPLES].tolist()) for name, found in rows.items() if len(found)]
+    return [Finding(name, len(those), those[:_EXAMPLES].tolist()) for name, those in rows.items() if len(those)]
 
 
 class _Scan(NamedTuple):
@@ -110,10 +110,10 @@ class _Scan(NamedTuple):
 
 def _alphabet(rows: Dataset) -> set[str]:
     """All characters of some pairs."""
-    found: set[str] = set()
+    characters: set[str] = set()
     for batch in rows.with_format("arrow").iter(_ROWS):
-        found.update(*batch["source"].to_pylist(), *batch["target"].to_pylist())
-    return found
+        characters.update(*batch["source"].to_pylist(), *batch["target"].to_pylist())
+    return characters
 
 
 def _alphabet_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
@@ -132,12 +132,12 @@ def _scan(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> _
         for side, texts in enumerate(sides):
             # What a character is, is asked once for a batch: most batches have none that is wrong, and one script.
             alphabet = set().union(*texts)
-            bits |= _BIT["broken"] * _which(texts, {one for one in alphabet if _is_broken(one)})
+            bits |= _BIT["broken"] * _which(texts, set(filter(_is_broken, alphabet)))
             bits |= _BIT["unseen"] * _which(texts, alphabet - seen)
             if not _MISREAD_LEADS.isdisjoint(alphabet):
                 bits |= _BIT["broken"] * np.array([bool(_MISREAD.search(text)) for text in texts], np.uint8)
-            found = set(map(_script_of, alphabet)) - {0}
-            scripts[side] = list(map(_script, texts)) if len(found) > 1 else max(found, default=0)
+            numbers = set(map(_script_of, alphabet)) - {0}
+            scripts[side] = list(map(_script, texts)) if len(numbers) > 1 else max(numbers, default=0)
         pairs, sources = (
             np.array(list(map(hash, values)), np.int64) for values in (zip(*sides, strict=True), sides[0])
         )
@@ -162,13 +162,13 @@ def _compare(scan: _Scan, scale: float, scripts: list[int], others: np.ndarray, 
     repeated[np.unique(scan.hashes, return_index=True)[1]] = False
     shorter, longer = np.minimum(source * scale, target), np.maximum(source * scale, target)
     other_script = (scan.scripts > 0) & (scan.scripts != np.array(scripts)[:, None])
-    found = {
+    faults = {
         "duplicate": repeated,
         "length": longer > max_length_ratio * shorter + _LENGTH_MARGIN,
         "script": other_script.any(axis=0),
         "shared": np.isin(scan.sources, others),
     }
-    for name, rows in found.items():
+    for name, rows in faults.items():
         scan.bits[rows] |= _BIT[name]
     scan.bits[~filled] = _BIT["empty"]  # nothing else is worth saying of these
 

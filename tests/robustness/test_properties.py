@@ -7,19 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 import torch
 from helpers import make_tiny, make_tokenizer, pad_right
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from modeling_vanilla.files import decode_lines, write_text
 from modeling_vanilla.inference import score_pairs, split_long, translate, word_alignments
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batches import collate, epoch_batches, update_batches
-from modeling_vanilla.training.checkpoints import average_checkpoints
 from modeling_vanilla.training.data import load_pairs
 
 settings.register_profile(
@@ -32,7 +28,6 @@ MODEL = make_tiny(len(TOKENIZER))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 SENTENCE = st.text("ab hdogsmal,. üß", min_size=1, max_size=40).filter(str.strip)
 IDS = st.lists(st.integers(4, 279), min_size=1, max_size=12).map(lambda ids: [*ids, 2])
-LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60).map(np.array)
 
 
 @given(st.lists(TEXT.filter(lambda text: "\n" not in text), max_size=5), st.sampled_from(["\n", "\r\n"]))
@@ -52,28 +47,6 @@ def test_pairs_are_read_as_they_were_written(pairs):
         write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
         found = load_pairs(DataOptions(train_file=str(path)))["train"]
         assert list(zip(found["source"], found["target"], strict=True)) == pairs
-
-
-@given(LENGTHS, st.integers(40, 400), st.integers(0, 5))
-def test_an_epoch_has_every_pair_once_in_batches_of_the_size_allowed(lengths, limit, epoch):
-    batches = epoch_batches(*lengths.T, limit, seed=0, epoch=epoch)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
-    assert all(len(batch) * lengths[batch].max() <= limit for batch in batches)
-
-
-@given(LENGTHS, st.integers(40, 200))
-def test_updates_have_every_batch_once_in_order(lengths, limit):
-    batches = epoch_batches(*lengths.T, limit, seed=0, epoch=0)
-    updates = update_batches(batches, *lengths.T, max(1, int(lengths.mean(axis=1).sum() / 3)))
-    assert [batch.tolist() for update in updates for batch in update] == [batch.tolist() for batch in batches]
-
-
-@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5))
-def test_a_batch_has_its_rows_and_padding_alone(rows):
-    batch = collate([{"input_ids": source, "labels": target} for source, target in rows], pad_token_id=0)
-    for number, (source, target) in enumerate(rows):
-        assert batch["input_ids"][number][batch["attention_mask"][number].bool()].tolist() == source
-        assert batch["labels"][number][batch["labels"][number] != -100].tolist() == target
 
 
 def search(rows, **settings) -> list[list[int]]:
@@ -124,20 +97,6 @@ def test_pieces_are_short_enough_and_lose_no_letter(text, limit):
     (pieces,) = split_long(MODEL, TOKENIZER, [text], limit)
     assert "".join("".join(pieces).split()) == "".join(text.split())
     assert len(pieces) == 1 or all(len(TOKENIZER(piece).input_ids) <= limit for piece in pieces)
-
-
-@settings(max_examples=25)
-@given(st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_an_average_is_the_mean_in_whatever_order(values):
-    with TemporaryDirectory() as folder:
-        paths = [Path(folder) / str(number) for number in range(len(values))]
-        for path, value in zip(paths, values, strict=True):
-            path.mkdir()
-            save_file({"weight": torch.tensor(value)}, path / "model.safetensors")
-        mean = average_checkpoints(paths)["weight"]
-        expected = torch.tensor(np.array(values, np.float64).mean(axis=0)).float()
-        torch.testing.assert_close(mean, expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(average_checkpoints(paths[::-1])["weight"], mean, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=25)
