@@ -8,16 +8,10 @@ import common
 import figures
 import pytest
 import torch
-from figures import Head, Options, label_smoothing, positions, retrieval, scaling, schedule, softmax_gradient
+from figures import Head, Options, label_smoothing, positions, retrieval, scaling, softmax_gradient
 from helpers import call, tree
 
 QUICK = ["--d_k", 2, 8, "--lengths", 8, 64, "--train_steps", 2, "--train_seeds", 1, "--rounds", 1]
-
-
-def test_the_learning_rate_peaks_at_the_end_of_the_warm_up():
-    for curve in schedule()[1]["curves"]:
-        assert curve["peak_step"] == curve["warmup_steps"]
-        assert curve["peak_rate"] == pytest.approx((curve["d_model"] * curve["warmup_steps"]) ** -0.5)
 
 
 def test_smoothing_moves_eps_to_all_tokens_and_the_lowest_loss_to_the_target_s_entropy():

@@ -7,7 +7,7 @@ import pytest
 import table2
 import table3
 from helpers import as_options, call, run_python, write_toy_corpus
-from table3 import PAPER, SCALES, Scale, check_rows, check_same_table, describe, judge, read_scale, scaled, steps_of
+from table3 import PAPER, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.configuration_vanilla import PRESETS
@@ -71,26 +71,6 @@ def test_a_bad_scale_is_named(tmp_path, changes, message):
         read_scale(path)
 
 
-def test_a_row_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match=r"rows: 'F-h2' is not in Table 3; its rows are base, A-h1, "):
-        check_rows(["base", "F-h2"])
-    assert check_rows(["big", "A-h1"]) == ["A-h1", "big"]
-
-
-def test_a_folder_of_other_files_is_not_touched(tmp_path):
-    (tmp_path / "notes").touch()
-    with pytest.raises(ValueError, match="holds no Table 3"):
-        check_same_table(tmp_path, {"seed": 0})
-
-
-def test_a_dry_run_says_what_each_row_is_at_the_papers_scale(capsys):
-    scale = read_scale(SCALES / "paper.json")
-    table3.dry_run(["base", "big"], scale)
-    base, big = capsys.readouterr().out.splitlines()
-    assert base.startswith("row base  N 6  d_model 512  d_ff 2048  h 8  d_k 64  d_v 64") and "params 63.05" in base
-    assert "steps 300000" in big and "params 214.17" in big
-
-
 @pytest.fixture
 def arguments(tmp_path):
     """Options of a table of two updates a row."""
@@ -117,6 +97,9 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
     assert (output / "table3.png").read_bytes()[:4] == PNG
     (verdict,) = found["orderings"]
     assert verdict[3:] == ["", "holds, -0.10"]  # in the paper: 25.7 and 25.8
+    assert call(table3.main, *arguments, "--rows", "F-h2").error.startswith(
+        "rows: 'F-h2' is not in Table 3; its rows are"
+    )
     write_toy_corpus(tmp_path, train=300, validation=10, test=10, seed=1)
     error = call(table3.main, *arguments, "--rows", "base").error
     assert re.fullmatch(r"output_dir: .+ holds rows of data \w+, not \w+", error)

@@ -1,17 +1,14 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
 import json
-import random
 import re
-from collections import Counter
 
 import helpers
 import pytest
 import table4
 from helpers import as_options, call
 from nltk import Tree
-from parsing.linear import is_well_formed, linearise
-from parsing.pairs import parsing_vocabulary, split_files, substitute, target, training_pairs
+from parsing.pairs import parsing_vocabulary, target
 from parsing.toy_trees import toy_treebank
 from parsing.trees import bracketed
 from transformers import AutoTokenizer
@@ -108,81 +105,6 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size"
 
 
-def test_the_paper_s_search_and_figures():
-    options = table4.ParsingOptions()
-    assert (options.num_beams, options.length_penalty, options.max_extra_tokens) == (21, 0.3, 300)
-    assert [f1 for name, _, f1 in table4.PAPER if "Transformer" in name] == [91.3, 92.7]
-
-
-# Data
-
-
-@pytest.mark.parametrize("sizes", [[1, 1, 1], [50, 1, 1], [1, 1, 50], [1, 50, 1, 1], [7] * 10, [9, 2] * 40])
-def test_no_file_is_in_two_splits_and_all_are_in_one(sizes):
-    files = [[(number, index) for index in range(size)] for number, size in enumerate(sizes)]
-    splits = split_files(files)
-    assert list(splits) == ["train", "validation", "test"]
-    assert [tree for trees in splits.values() for tree in trees] == [tree for trees in files for tree in trees]
-    numbers = [{number for number, _ in trees} for trees in splits.values()]
-    assert all(numbers) and sum(map(len, numbers)) == len(files)
-    if len(files) > 9:  # about a tenth each is for development and testing
-        assert [round(10 * len(trees) / sum(sizes)) for trees in splits.values()] == [8, 1, 1]
-
-
-def test_pairs_are_the_trees_and_copies_of_them_that_differ():
-    trees = [tree for trees in FILES for tree in trees]
-    lexicon, _ = parsing_vocabulary(trees, 1000)
-    pairs = list(training_pairs(trees, lexicon, copies=3, constituents=0.0, substitution=0.5))
-    assert len(pairs) == 3 * len(trees)
-    read = [is_well_formed(pair["tree"].split(), pair["en"].split()) for pair in pairs]
-    assert all(read)
-    brackets = [[token for token in pair["tree"].split() if token[0] in "()"] for pair in pairs]
-    linear = [[token for token in linearise(tree) if token[0] in "()"] for tree in trees]
-    assert brackets[: len(trees)] == linear  # the first copies have other words alone
-    changed = [one != other for one, other in zip(brackets[len(trees) :], linear * 2, strict=True)]
-    assert len(changed) / 4 < sum(changed) < len(changed)
-    assert any("UNK" in pair["en"] for pair in pairs)
-
-
-def test_constituents_are_pairs_of_their_own():
-    tree = Tree.fromstring("(S (NP (NP (NNP John)) (NP (DT a) (NN treasurer))) (VP (VBZ sleeps)))")
-    lexicon, _ = parsing_vocabulary([tree, tree], 1000)
-
-    def sentences(share):
-        pairs = training_pairs([tree] * 20, lexicon, copies=5, constituents=share, substitution=0.0)
-        return Counter(len(pair["en"].split()) for pair in pairs)
-
-    assert sentences(1.0) == {4: 100, 3: 100, 2: 100}
-    some = sentences(0.5)
-    assert some[4] == 100 and 30 < some[3] < 70 and 30 < some[2] < 70
-
-
-def test_constituents_are_replaced_by_those_of_the_same_place():
-    tree = Tree.fromstring("(S (NP (DT the) (NN dog)) (VP (VBD saw) (NP (NNP Rome))))")
-    pool = {("S", "NP"): [Tree("NP", ["a"])], ("S", "VP"): [Tree("VP", ["b"])], ("VP", "NP"): [Tree("NP", ["c"])]}
-    found = {bracketed(substitute(tree, pool, 0.5, random.Random(seed))) for seed in range(50)}
-    subjects, objects = (
-        ("(NP (DT the) (NN dog))", "(NP a)"),
-        ("(VP (VBD saw) (NP (NNP Rome)))", "(VP (VBD saw) (NP c))"),
-    )
-    assert found == {f"(S {np} {vp})" for np in subjects for vp in (*objects, "(VP b)")}
-    assert substitute(tree, pool, 0.0, random.Random(0)) == tree
-
-
-def test_brackets_and_words_are_whole_tokens_and_nothing_is_lost(tmp_path):
-    trees = [tree for trees in toy_treebank(files=4) for tree in trees]
-    lexicon, tokenizer = parsing_vocabulary(trees, 400)
-    tokenizer.save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    for tree in trees:
-        words = lexicon.read(tree.leaves())
-        ids = tokenizer(text_target=target(tree, words)).input_ids
-        assert len(ids) == len(linearise(tree)) + 1
-        tokens = tokenizer.decode(ids, skip_special_tokens=True).split()
-        assert tokens == target(tree, words).split() and is_well_formed(tokens, words)
-        assert tokenizer.decode(tokenizer(" ".join(words)).input_ids, skip_special_tokens=True) == " ".join(words)
-
-
 def test_splits_that_are_given(tmp_path):
     parts = {"train": FILES[:2], "validation": FILES[2:4], "test": FILES[4:]}
     for split, files in parts.items():
@@ -225,6 +147,7 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
     "options, says",
     [
         ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
+        ({"trees": None, "test_trees": "a.mrg"}, "test_trees is given without the others"),
         ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
         ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"vocab_size": 40}, "vocab_size must be at least"),
@@ -238,13 +161,6 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
 def test_bad_options_are_one_line(options, says, main, tmp_path):
     assert says in main(**options).error
     assert not (tmp_path / "run").exists()
-
-
-def test_two_files_or_a_split_alone_are_refused():
-    with pytest.raises(ValueError, match="trees: 2 files of trees cannot be split into three"):
-        split_files(FILES[:2])
-    with pytest.raises(ValueError, match="test_trees is given without the others"):
-        table4.ParsingOptions(test_trees=["a.mrg"])
 
 
 @pytest.mark.parametrize("scale", ["smoke", "sample", "paper"])
