@@ -1,7 +1,7 @@
 """Section 3.2: scaled dot-product attention (Eq. 1) and multi-head attention. Masks are in masks_vanilla.py.
 
 Axes, here and in every flat file: B batch, S source length, T target length (in self-attention both lengths are one
-sequence's), H heads, K d_k, V d_v, D d_model, F d_ff.
+sequence's), H heads, K d_k, D d_model, F d_ff, V vocabulary; d_v, the width of a head's values, is written out.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def eager_attention(
 
     Args:
         module: the attention that asks; its `training` flag switches the dropout.
-        query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, V).
+        query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, d_v).
         attention_mask: broadcastable to (B, H, T, S), True where a position may be seen. None: all are seen.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight.
 
     Returns:
-        The output (B, T, H, V) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
+        The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
     # The softmax in 32 bits is more exact than in 16, and faster on a CPU.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             rows: B * beams.
-            q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, V), which the beams of a sentence share.
+            q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which the beams of a sentence share.
             attention_mask: broadcastable to (B, H, beams * T, S).
             output_attentions: whether to return the weights whatever the back end, by "eager".
 
@@ -165,7 +165,7 @@ class CrossAttention(MultiHeadAttention):
         return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
     def keys_and_values(self, encoder_hidden_states: torch.Tensor, past_key_values: EncoderDecoderCache | None):
-        """(B, H, S, K) and (B, H, S, V) of the encoder's output (B, S, D), from the cache once they are there."""
+        """(B, H, S, K) and (B, H, S, d_v) of the encoder's output (B, S, D), from the cache once they are there."""
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values

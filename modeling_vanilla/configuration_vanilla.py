@@ -72,10 +72,6 @@ PRESETS: dict[str, dict] = {
     "E-learned": {"position_embedding_type": "learned"},
 }
 
-# The fields that count something: at least 1, or None.
-_COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim", "d_k"]
-_COUNTS += ["encoder_attention_heads", "decoder_attention_heads", "d_v", "max_position_embeddings", "attention_window"]
-_COUNTS += ["max_source_tokens", "max_source_sentences"]
 # No model has more, but a damaged configuration may: building it would take all memory, or for ever.
 _MOST, _MOST_LAYERS = 10**8, 1000
 
@@ -111,8 +107,8 @@ class VanillaConfig(PreTrainedConfig):
             several times faster (RESULTS.md). Embeddings, including learned positions, always have the standard
             deviation d_model^-0.5, so that tokens have unit variance after the multiplication by sqrt(d_model).
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens. The decoder's input is the
-            target shifted right by one position, with decoder_start_token_id first.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens; None or a negative number
+            means never. The decoder's input is the target shifted right, with decoder_start_token_id first.
         use_cache: whether the decoder caches the keys and values of earlier positions.
         max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
             a training source; a longer text is translated sentence by sentence. None: unknown.
@@ -160,13 +156,6 @@ class VanillaConfig(PreTrainedConfig):
     max_source_tokens: int | None = None
     max_source_sentences: int | None = None
     is_encoder_decoder: bool = True
-
-    def __new__(cls, *args, **kwargs):
-        # Here, because __post_init__ cannot tell a field that was given from a default.
-        for alias, field in cls.attribute_map.items():
-            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
-                raise ValueError(f"{alias} {kwargs[alias]} and {field} {kwargs[field]} name the same setting: give one")
-        return super().__new__(cls)
 
     def __post_init__(self, **kwargs):
         if not __name__.startswith("transformers_modules"):
@@ -245,7 +234,10 @@ class VanillaConfig(PreTrainedConfig):
             if not condition:
                 raise ValueError(message)
 
-        for field in _COUNTS:
+        # The fields that count something are the whole numbers that name no token.
+        for field, kind in VanillaConfig.__annotations__.items():
+            if kind not in (int, int | None) or field.endswith("_token_id"):
+                continue
             value = getattr(self, field)
             most = _MOST_LAYERS if field.endswith("_layers") else _MOST
             require(value is None or value >= 1, f"{field} must be at least 1, not {value}")
@@ -270,7 +262,7 @@ class VanillaConfig(PreTrainedConfig):
             value = getattr(self, field)
             for token_id in value if isinstance(value, list) else [value]:
                 require(
-                    token_id is None or 0 <= token_id < self.vocab_size,
+                    token_id is None or token_id < self.vocab_size,
                     f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens",
                 )
 

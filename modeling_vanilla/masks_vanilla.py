@@ -12,37 +12,29 @@ from .configuration_vanilla import VanillaConfig
 
 
 def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
-    """Check the attention mask of the tokens x (B, T, D), which follow the `past` tokens in the cache.
+    """Refuse an attention mask that would be misread; the tokens x (B, T, D) follow the `past` tokens in the cache.
 
     Args:
         name: of the mask, for the error message.
-        mask: None, or of two axes: (B, past + T), 1 for a token and 0 for padding, in any number format; each row has a
-            token. Or of four axes, (B, 1, T, past + T): 1 where a token is attended to, else 0; or floating-point
-            numbers to add to the scores, 0 or the least of their format. With a static cache, the last axis may be
-            longer. Masks of a compiled or exported model are not checked: its graph cannot depend on their values.
+        mask: None, or of two axes: (B, past + T), 0 for padding. Or of four axes, broadcastable to
+            (B, H, T, past + T): 0 where a token is not attended to; or floating-point numbers to add to the scores, 0
+            or the least of their format. Masks of a compiled or exported model are not checked: its graph cannot
+            depend on their values.
 
     Raises:
-        ValueError: if the mask has another shape or another value.
+        ValueError: if the mask is of another shape, or would be added to the scores with another value.
     """
     if not isinstance(mask, torch.Tensor) or is_tracing(mask):  # flex attention has masks of a class of its own
         return
-    rows, queries = x.shape[:2]
-    keys = queries if cache is None else queries + int(cache.get_seq_length())
-    whole = mask.dim() == 4
-    if whole and _is_static(cache):
-        keys = max(keys, mask.shape[-1])
-    shape = (rows, 1, queries, keys) if whole else (rows, keys)
-    if mask.shape != shape:
+    rows, length = x.shape[:2]
+    shape = (rows, length if cache is None else length + int(cache.get_seq_length()))
+    if mask.dim() < 4 and mask.shape != shape:
         raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
-    added = whole and mask.is_floating_point()
-    right = (mask == 0) | (mask <= _hidden(mask)) if added else mask == mask.bool()
-    # One answer for all of it, because the host of a GPU waits for each.
-    if right.all() if whole else right.all() & mask.any(dim=-1).all():
-        return
-    if right.all():
-        raise ValueError(f"{name} has no token in row {int(mask.any(dim=-1).int().argmin())}: all of it is 0")
-    values = "0 and the least number of its format" if added else "1 for a token and 0 for padding"
-    raise ValueError(f"{name} must hold {values}, not {mask[~right][0].item()}")
+    if mask.dim() == 4 and mask.is_floating_point():
+        right = (mask == 0) | (mask <= _hidden(mask))
+        if not right.all():
+            value = mask[~right][0].item()
+            raise ValueError(f"{name} must hold 0 and the least number of its format, not {value}")
 
 
 def _hidden(mask: torch.Tensor) -> float:

@@ -134,12 +134,17 @@ class VanillaStack(VanillaPreTrainedModel):
     def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
         """Positions of the tokens x (B, T, D), from 0, without padding. attention_mask as for embed. -> (B or 1, T)"""
         length = x.shape[1]
-        limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type == "learned" and past_length + length > limit:
-            raise ValueError(f"a sequence of {past_length + length} tokens is beyond max_position_embeddings {limit}")
         if attention_mask is not None and attention_mask.dim() == 2:
-            return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
-        return torch.arange(length, device=x.device).unsqueeze(0) + past_length
+            positions = ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
+        else:
+            positions = torch.arange(length, device=x.device).unsqueeze(0) + past_length
+        limit = self.config.max_position_embeddings
+        # Only a long batch is looked into, as the host of a GPU waits for the answer.
+        if self.config.position_embedding_type == "learned" and past_length + length > limit:
+            tokens = int(positions.max()) + 1
+            if tokens > limit:
+                raise ValueError(f"a sequence of {tokens} tokens is beyond max_position_embeddings {limit}")
+        return positions
 
 
 class VanillaEncoder(VanillaStack):
@@ -331,8 +336,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         for field in ("decoder_start_token_id", "pad_token_id"):
-            if getattr(self.config, field) is None:
-                raise ValueError(f"labels need a {field} in the configuration, which is None")
+            token_id = getattr(self.config, field)
+            if token_id is None or token_id < 0:
+                raise ValueError(f"labels need a {field} in the configuration, which is {token_id}")
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
@@ -351,6 +357,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the target, and the loss if there are labels.
@@ -361,6 +368,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
                 input is made from them if it is not given.
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
+            logits_to_keep: compute the logits of so many last positions, or of these, in place of all (0).
 
         Returns:
             - loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
@@ -384,19 +392,28 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             **kwargs,
         )
         fields = dict(outputs)
-        loss, logits = self.project(fields.pop("last_hidden_state"), labels, num_items_in_batch)
+        x = fields.pop("last_hidden_state")
+        x = x[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
+        loss, logits = self.project(x, labels, num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
     def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):
         """The output projection (3.4) and the loss (5.4). x (B, T, D) -> loss or None, logits (B, T, V) or None"""
         epsilon = self.config.label_smoothing
-        # The fused loss takes the weight matrix. An output layer that is not plain (adapted, quantised, of a
-        # device_map, whose hooks move what they are given) is called.
-        plain = type(self.lm_head) is nn.Linear and self.lm_head.bias is None and not hasattr(self.lm_head, "_hf_hook")
-        if labels is not None and self.training and plain:
+        if labels is not None and self.training and _is_plain(self.lm_head):
             return fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items), None
         logits = self.lm_head(x)
         return None if labels is None else smoothed_cross_entropy(logits, labels, epsilon, num_items), logits
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    """Whether a layer is its weight matrix alone, which the fused loss takes.
+
+    Another one is called: with a bias, adapted, quantised, parametrised, or with hooks, such as accelerate's, which
+    replace its forward().
+    """
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
+    return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
 
 
 __all__ = [

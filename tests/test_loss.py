@@ -238,18 +238,33 @@ def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon,
     close(*results, 1e-5)
 
 
-def test_an_output_layer_with_accelerates_hook_is_called(make_model, batch):
-    """As of a device_map over several devices: the hook moves the layer's input to its weights, in training, too."""
+class AcceleratesHook(ModelHook):
+    """As of a device_map over several devices, where it moves the layer's input to its weights."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def pre_forward(self, module, *args, **kwargs):
+        self.call(module)
+        return args, kwargs
+
+
+HOOKS = {
+    "accelerate's": lambda layer, call: add_hook_to_module(layer, AcceleratesHook(call)),
+    "forward": lambda layer, call: layer.register_forward_hook(call),
+    "before forward": lambda layer, call: layer.register_forward_pre_hook(call),
+    "backward": lambda layer, call: layer.register_full_backward_hook(call),
+}
+
+
+@pytest.mark.parametrize("register", HOOKS.values(), ids=HOOKS)
+def test_hooks_of_the_output_layer_are_called_in_training(make_model, batch, register):
     model, calls = make_model().train(), []
     expected = model(**batch).loss
-
-    class Hook(ModelHook):
-        def pre_forward(self, module, *args, **kwargs):
-            calls.append(module)
-            return args, kwargs
-
-    add_hook_to_module(model.lm_head, Hook())
-    close(model(**batch).loss, expected, 1e-5)
+    register(model.lm_head, lambda module, *_: calls.append(module))
+    loss = model(**batch).loss
+    loss.backward()
+    close(loss, expected, 1e-5)
     assert calls == [model.lm_head]
 
 

@@ -230,13 +230,34 @@ def test_attentions_and_hidden_states_have_their_shapes(make_model, batch):
 
 
 def test_learned_positions_have_a_limit_that_is_named(make_model, batch):
+    """Of tokens: padding does not count."""
     model = make_model(position_embedding_type="learned", max_position_embeddings=7)
     output = model(**batch)
+    target = batch["decoder_input_ids"][:, :2]
     source, cached = {"input_ids": torch.randint(4, 41, (3, 8))}, {"past_key_values": output.past_key_values}
     cached["encoder_outputs"] = (output.encoder_last_hidden_state,)
     for inputs in (source, cached):
         with pytest.raises(ValueError, match=r"8 tokens .* max_position_embeddings 7"):
-            model(**inputs, decoder_input_ids=batch["decoder_input_ids"][:, :2])
+            model(**inputs, decoder_input_ids=target)
+    padded = nn.functional.pad(batch["input_ids"], (2, 0))
+    mask = (torch.arange(9) >= 2).long().expand(3, 9)
+    close(model(padded, mask, target).logits, model(batch["input_ids"], decoder_input_ids=target).logits)
+
+
+@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3])], ids=str)
+def test_logits_are_computed_where_they_are_asked_for(make_model, batch, keep):
+    model = make_model()
+    whole = model(**batch).logits
+    close(model(**batch, logits_to_keep=keep).logits, whole[:, -keep:] if isinstance(keep, int) else whole[:, keep])
+
+
+def test_a_negative_special_token_is_none(make_model, batch):
+    """As those who switch one off in transformers write it."""
+    tokens = dict.fromkeys(("pad_token_id", "eos_token_id"), -1)
+    model = make_model(**tokens)
+    close(model(**batch).logits, make_model()(**batch).logits)
+    with pytest.raises(ValueError, match="labels need a pad_token_id in the configuration, which is -1"):
+        model(batch["input_ids"], labels=batch["decoder_input_ids"])
 
 
 # Training

@@ -168,7 +168,12 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
                 raise ValueError(f"{of} adds {entry['content']!r} as {entry['id']}, not {actual}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
-        if None not in (ours, models) and ours not in (models if isinstance(models, list) else [models]):
+        used = [
+            number
+            for number in (models if isinstance(models, list) else [models])
+            if number is not None and number >= 0
+        ]
+        if ours is not None and used and ours not in used:
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
