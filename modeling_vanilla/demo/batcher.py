@@ -75,8 +75,11 @@ class Batcher:
                     await asyncio.wait([answer], timeout=1)
                     absent = 0 if is_there() else absent + 1
                     if absent > ABSENCE:
-                        raise ConnectionAbortedError("the caller has gone")
+                        raise ConnectionAbortedError("The caller has gone.")
             return answer.result()
+        except TimeoutError:
+            advice = "try a shorter text, fewer beams, or later"
+            raise TimeoutError(f"There is no translation after {seconds:g} seconds: {advice}.") from None
         finally:
             answer.cancel()
 
@@ -97,14 +100,14 @@ class Batcher:
         texts = [request.text for request in batch]
         try:
             with self.lock, _while_awaited(self.model, batch):
-                found = translate_nbest(
+                nbest = translate_nbest(
                     self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
                 )
         except Exception as error:
             for request in filter(_claim, batch):
                 request.answer.set_exception(error)
             return
-        for request, hypotheses in zip(batch, found, strict=True):
+        for request, hypotheses in zip(batch, nbest, strict=True):
             if _claim(request):
                 request.answer.set_result(hypotheses)
 

@@ -24,13 +24,12 @@ class Page(gr.Blocks):
         self.sessions: list[str] = []
 
     async def process_api(self, *arguments, **named) -> dict:
-        """As in Gradio, which prints the traceback of every error that is no gr.Error."""
+        """As in Gradio, which would print the traceback of an error; a ValueError or OSError is the caller's matter."""
         try:
             return await super().process_api(*arguments, **named)
-        except gr.Error:
-            raise
         except Exception as error:
-            logger.error("a call failed: %s", one_line(error))
+            if not isinstance(error, gr.Error | ValueError | OSError):
+                logger.error("a call failed: %s", one_line(error))
             raise gr.Error(one_line(error), print_exception=False) from error
 
 

@@ -52,32 +52,24 @@ def build_page(
 
     async def translate(text: str, beams: int, length_penalty: float, request: gr.Request) -> tuple[str, pd.DataFrame]:
         """The best translation, and the best of each beam with their scores, log P / length penalty."""
-        text = _filled(text, max_characters)
-        beams, length_penalty = int(_within(beams, beams_slider)), _within(length_penalty, penalty_slider)
-        try:
-            hypotheses = await batcher.translate(
-                text, beams, length_penalty, max_seconds, lambda: request.session_hash in page.sessions
-            )
-        except TimeoutError:
-            raise _message(
-                f"There is no translation after {max_seconds:g} seconds: try a shorter text, fewer beams, or later."
-            ) from None
-        except (ValueError, ConnectionAbortedError) as error:
-            raise _message(str(error)) from error
+        hypotheses = await batcher.translate(
+            _checked(text, max_characters),
+            beams,
+            length_penalty,
+            max_seconds,
+            lambda: request.session_hash in page.sessions,
+        )
         rows = [(round(hypothesis.score, 4), hypothesis.text) for hypothesis in hypotheses]
         return hypotheses[0].text, pd.DataFrame(rows, columns=COLUMNS)
 
     def attention(text: str, translation: str) -> str:
         """A page in a frame: what every head of every layer attends to as the model reads and produces these."""
-        text, translation = _filled(text, max_characters), str(translation or "")
-        translation = _stripped(translation, 10 * max_characters)  # none of ours is so long
-        try:
-            with lock:  # of the tokenizer, too: MarianTokenizer switches itself from one language to the other
-                check_length("text", tokenizer(text).input_ids)
-                check_length("translation", tokenizer(text_target=translation).input_ids)
-                return attention_maps(model, tokenizer, text, translation)._repr_html_()
-        except ValueError as error:
-            raise _message(str(error)) from error
+        text = _checked(text, max_characters)
+        translation = _checked(translation, 10 * max_characters) if translation else ""  # none of ours is so long
+        with lock:  # of the tokenizer, too: MarianTokenizer switches itself from one language to the other
+            check_length("text", tokenizer(text).input_ids)
+            check_length("translation", tokenizer(text_target=translation).input_ids)
+            return attention_maps(model, tokenizer, text, translation)._repr_html_()
 
     def attention_of_row(text: str, event: gr.SelectData) -> tuple[str, str]:
         return attention(text, str(event.row_value[1])), _mark(event.index[0])
@@ -93,7 +85,7 @@ def build_page(
                 label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
             )
         button = gr.Button("Translate", variant="primary", elem_id="translate")
-        beams_slider, penalty_slider = _sliders(model.generation_config)
+        sliders = _sliders(model.generation_config)
         if examples:
             chosen = gr.Radio(examples, label="Examples", elem_id="examples")
             chosen.input(None, chosen, text, js="(example) => example", api_visibility="private")
@@ -110,10 +102,9 @@ def build_page(
         gr.on(
             [button.click, text.submit],
             translate,
-            [text, beams_slider, penalty_slider],
+            [text, *sliders],
             [best, nbest],
             api_name="translate",
-            preprocess=False,  # Gradio would answer what is no number with an error of its own
             concurrency_limit=None,  # the batcher has a queue of its own
         ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal").success(
             lambda: _mark(0), None, mark, api_visibility="private"
@@ -166,35 +157,20 @@ def launch(page: Page, host: str, port: int) -> str:
     return address
 
 
-def _filled(text, most: int) -> str:
-    """As `_stripped`; an error if nothing is left."""
-    text = _stripped(text, most) if isinstance(text, str) else ""
+def _checked(text: str | None, most: int) -> str:
+    """A text without the white space around it.
+
+    Raises:
+        ValueError: if nothing is left, or more characters than `most`, or some that are none.
+    """
+    text = (text or "").strip()
     if not text:
-        raise _message("Type a text first.")
-    return text
-
-
-def _stripped(text: str, most: int) -> str:
-    """A text without the white space around it; an error if it has more characters, or some that are none."""
-    text = text.strip()
+        raise ValueError("Type a text first.")
     if len(text) > most:
-        raise _message(f"The text has {len(text)} characters, and at most {most} are translated at once.")
+        raise ValueError(f"The text has {len(text)} characters, and at most {most} are translated at once.")
     if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and a tokenizer may not
-        raise _message("The text has half of a surrogate pair, which is no character.")
+        raise ValueError("The text has half of a surrogate pair, which is no character.")
     return text
-
-
-def _within(value, slider: gr.Slider) -> float:
-    """A number that a slider can stand at; an error for any other value."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and slider.minimum <= value <= slider.maximum):
-        raise _message(f"{slider.label} must be from {slider.minimum:g} to {slider.maximum:g}, not {value!r}.")
-    return value
-
-
-def _message(text: str) -> gr.Error:
-    """An error that the page shows as a message; it is no matter for the log."""
-    return gr.Error(text, print_exception=False)
 
 
 def _describe(model: PreTrainedModel) -> str:
