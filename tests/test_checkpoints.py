@@ -1,6 +1,8 @@
 """Checkpoints: whole or not at all, without pickle, averaged as section 6.1 has it."""
 
+import json
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,14 @@ def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, trained
     for path in folder.glob("*.safetensors"):
         assert load_file(path)  # a pickle would not parse
     assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(("values", "complaint"), [({"step": 1}, "lacks averaged"), ({"rng": 1}, "has rng")])
+def test_progress_of_another_version_is_named(tmp_path, values, complaint):
+    known = asdict(Progress()) if "rng" in values else {}
+    (tmp_path / "progress.json").write_text(json.dumps(known | values))
+    with pytest.raises(ValueError, match=rf"^resume: {tmp_path}/progress.json is of another version .* {complaint}$"):
+        load_progress(tmp_path)
 
 
 def test_weights_and_moments_survive(tmp_path, trained, tokenizer, make_model):

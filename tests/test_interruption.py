@@ -237,13 +237,13 @@ def terminate():
 
 def send_in_update():
     """Send the signal at the beginning of the next update."""
-    take_step = trainer._take_step
+    take_step = trainer.take_step
 
     def signalled(*arguments):
         terminate()
         return take_step(*arguments)
 
-    trainer._take_step = signalled
+    trainer.take_step = signalled
 
 
 def test_a_signal_ends_a_run_with_a_checkpoint(runs, whole):

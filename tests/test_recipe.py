@@ -75,6 +75,21 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert choose(4_000_000, "cpu", max_target_tokens=5000)["tokens_per_batch"] == 5000
 
 
+def test_a_saved_model_is_fine_tuned(choose):
+    """Some four characters are a token: 4 million of both sides are 122 updates of 4096 tokens a side."""
+    recipe = choose(4_000_000, "cpu", model="saved")
+    assert 2e-5 <= recipe["learning_rate"] <= 1e-4
+    assert 2 * 122 < recipe["max_steps"] < 10 * 122
+    assert recipe["warmup_steps"] <= recipe["max_steps"] / 10 and recipe["validate_steps"] <= recipe["max_steps"] / 5
+    assert not {"preset", "dropout", "vocab_size"} & recipe.keys()
+    rates = [
+        (training.learning_rate, training.learning_rate_scale)
+        for given in ({}, {"learning_rate": 1e-3}, {"learning_rate_scale": 0.1})
+        for training in [complete(TrainingOptions("run", **given), choose(4_000_000, "cpu", model="saved", **given))]
+    ]
+    assert rates == [(recipe["learning_rate"], None), (1e-3, None), (None, 0.1)]
+
+
 def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
     assert "vocab_size" in choose(4_000_000, "cpu")
     assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved")

@@ -148,6 +148,18 @@ def test_the_help_of_a_model_option_is_what_the_configuration_says_of_it():
         assert len(text) > 10 and text in documented
 
 
+def test_the_help_names_each_option_once_in_groups():
+    lines = call(main, "--help").output.splitlines()
+    options = [word for line in lines if (word := line.strip().split(" ")[0]).startswith("--")]
+    assert {"--max_steps", "--d_model", "--train_file"} <= set(options)
+    assert len(options) == len(set(options)) and not any("-" in option[2:] for option in options)
+    assert {"data:", "model:", "training:"} <= set(lines) and len(lines) < 180
+
+
+def test_the_options_need_no_docstrings(tmp_path):
+    assert run_python("-OO", "-c", "import modeling_vanilla.training", cwd=tmp_path).code == 0
+
+
 # Bad input
 
 BAD = '{"translation": {"en": "a", "fr": "un"}}\n'
@@ -244,6 +256,15 @@ def test_resume_refuses_another_run(change, files, finished, other_vocabulary, t
     complaint = refused({**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run, **change, "resume": True})
     assert complaint.startswith(f"resume: {run} was started with {next(iter(change))} ")
     assert tree(run) == before
+
+
+def test_a_model_without_padding_is_refused_before_anything_is_written(files, finished, tmp_path):
+    model = shutil.copytree(finished[0] / "model", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    complaint = refused({**files, **SHORT, "model": model, "output_dir": tmp_path / "run"})
+    assert complaint == f"model: {model} cannot be trained, as its config.json has no pad_token_id"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_without_all_its_weights_is_refused(files, finished, tmp_path):

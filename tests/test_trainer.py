@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -211,6 +212,8 @@ def test_the_schedule_fits_the_length_of_the_run():
         ({}, None),
         ({"max_steps": 8000}, None),
         ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
+        ({"max_steps": 40, "warmup_steps": 10}, None),
+        ({"max_steps": 40, "warmup_steps": 10, "checkpoint_steps": 10}, "average_checkpoints: 5 checkpoints"),
         ({"max_minutes": 26.0}, "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000"),
         ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
     ],
@@ -454,6 +457,13 @@ BAD_OPTIONS = {
 }
 
 
+def test_a_learning_rate_is_the_peak_or_a_factor(tmp_path, run_loop):
+    run_loop(tmp_path, learning_rate=0.01)
+    assert list(scalars(tmp_path)["learning_rate"].values()) == pytest.approx([0.005, 0.01, 0.01 * (2 / 3) ** 0.5])
+    with pytest.raises(ValueError, match=r"^learning_rate and learning_rate_scale set the same"):
+        TrainingOptions("unused", learning_rate=0.01, learning_rate_scale=1.0)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [(name, bad) for bad, names in BAD_OPTIONS.items() for name in names.split()]
 )
@@ -517,6 +527,26 @@ def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
     averaged = json.loads((run / "results.json").read_text(encoding="utf-8"))["averaged_checkpoints"]
     assert averaged == [9]
     assert_same_weights(run / "best", last)
+
+
+def test_the_last_checkpoints_are_those_of_the_model(tmp_path, data):
+    """After a run was resumed with another schedule, whose steps from 7 backwards are 5, 3 and 1."""
+    run = tmp_path / "run"
+    run_to(run, data, 3)
+    results = run_to(run, data, 7, resume=True, checkpoint_steps=2, average_checkpoints=5)
+    averaged = [path.name for path in last_checkpoints(run, 5)]
+    assert averaged == [f"checkpoint-{step}" for step in results["averaged_checkpoints"]]
+    assert results["averaged_checkpoints"] == [1, 3, 5, 7]
+
+
+def test_a_fine_tuning_that_makes_worse_keeps_the_start_and_says_so(tmp_path, data, monkeypatch, caplog):
+    run_to(tmp_path / "first", data, 1)
+    set_scores(monkeypatch, 5.0, 1.0)
+    options = TranslationOptions(model=str(tmp_path / "first" / "model"))
+    training = TrainingOptions(str(tmp_path / "run"), max_steps=2, tokens_per_update=900, mixed_precision="no")
+    train_translation(data, replace(training, validate_steps=2), options)
+    assert_same_weights(tmp_path / "run" / "best", tmp_path / "first" / "model")
+    assert "model: its validation BLEU fell from 5.00 to 1.00; take best/" in caplog.text
 
 
 def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):

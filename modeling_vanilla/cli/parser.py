@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -17,10 +18,24 @@ EXAMPLES = 5
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """The description line by line, and of each option its default, if it has one."""
+    """The description line by line, and of each option one spelling, a short word for its value, and its default."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # HfArgumentParser gives each option with an underscore a second spelling, with hyphens.
+        shown = copy(action)
+        shown.option_strings = [name for name in action.option_strings if "-" not in name[2:]] or action.option_strings
+        return super()._format_action_invocation(shown)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kind = getattr(action.type, "__name__", "")
+        known = {"int": "N", "float": "X", "string_to_bool": "BOOL"}
+        return known.get(kind.removesuffix(" or none"), action.dest.rpartition("_")[2].upper())
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        unset = action.default is None or action.default is False
+        unset = not action.default and type(action.default) is not int
         return action.help if unset else super()._get_help_string(action)
 
 
@@ -45,11 +60,6 @@ class CommandParser(HfArgumentParser):
             except UnicodeEncodeError:
                 self.error(f"{word!a} is not UTF-8")
         return super().parse_known_args(args, namespace)
-
-    def given(self, args: Sequence[str] | None = None) -> dict:
-        """The options that the arguments name, by default those of the process, and nothing by default."""
-        nothing = argparse.Namespace(**{action.dest: None for action in self._actions})
-        return {name: value for name, value in vars(self.parse_args(args, nothing)).items() if value is not None}
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {' '.join(message.split())}; see --help\n")

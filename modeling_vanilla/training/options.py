@@ -14,7 +14,7 @@ from types import NoneType
 from typing import cast, get_args
 
 from .. import configuration_vanilla
-from ..configuration_vanilla import PRESETS, VanillaConfig
+from ..configuration_vanilla import VanillaConfig
 from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
 
 SPLITS = ("train", "validation", "test")
@@ -118,7 +118,7 @@ class TranslationOptions:
 
     _argument_group_name = "model"
 
-    preset: str | None = _option(None, f"A model of the paper, and its recipe: {', '.join(PRESETS)}.")
+    preset: str | None = _option(None, "base, big, tiny, parsing or a row of Table 3, such as A-h1.")
     model: str | None = _option(None, "Fine-tune this saved model folder, with its vocabulary.")
     tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
     tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
@@ -143,6 +143,9 @@ class _PresetValue:
     def __repr__(self) -> str:
         return "the preset's"
 
+    def __bool__(self) -> bool:
+        return False
+
 
 _PRESET_VALUE = _PresetValue()
 
@@ -166,8 +169,7 @@ def _model_fields() -> list[tuple]:
     texts, result = _field_texts(), []
     for name, annotation in VanillaConfig.__annotations__.items():
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_")):
-            none = " Write none for None." if NoneType in get_args(annotation) else ""
-            result.append((name, _argument_type(annotation), _option(_PRESET_VALUE, texts[name] + none)))
+            result.append((name, _argument_type(annotation), _option(_PRESET_VALUE, texts[name])))
     return result
 
 
@@ -176,7 +178,7 @@ def _overrides(model_options) -> dict:
     return {name: value for name, value in vars(model_options).items() if value is not _PRESET_VALUE}
 
 
-_GROUP = {"_argument_group_name": "fields of the model's configuration, in place of the preset's"}
+_GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's; none is None)"}
 ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
 ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
 

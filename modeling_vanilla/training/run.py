@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..progress import inform
-from .checkpoints import follow_schedule, newest_checkpoint, put_aside_damaged, save_model
+from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
 from .model import check_model_options, check_positions, make_model, make_tokenizer, vocabulary_size
@@ -118,6 +118,8 @@ def _train_translation(
 
     to_improve = options.model is not None
     model, progress = train(model, tokenizer, training_data, validation, training, checkpoint, to_improve, begin)
+    if to_improve and state.is_main_process:
+        warn_if_worse(progress)
     facts = {
         **training_results(model, training_data, training, progress),
         "vocabulary": len(tokenizer),
@@ -187,6 +189,15 @@ def _open_run(run: Path, settings: dict, training: TrainingOptions, state: Parti
             logger.warning(line)
         follow_schedule(run, training.is_scheduled)
     return newest_checkpoint(run)
+
+
+def warn_if_worse(progress: Progress) -> None:
+    """Say what fine-tuning has made of the model, if that may be worse than it was."""
+    if not progress.validations:
+        logger.warning("model: without validation data nothing tells whether it has become better or worse")
+    elif progress.validations[-1]["bleu"] < progress.validations[0]["bleu"]:
+        bleus = " to ".join(f"{progress.validations[index]['bleu']:.2f}" for index in (0, -1))
+        logger.warning(f"model: its validation BLEU fell from {bleus}; take best/, or lower learning_rate")
 
 
 def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
