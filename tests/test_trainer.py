@@ -40,6 +40,7 @@ from modeling_vanilla.training.batches import epoch_batches, update_batches
 from modeling_vanilla.training.checkpoints import (
     Progress,
     checkpoint_step,
+    last_checkpoints,
     list_checkpoints,
     load_progress,
     newest_checkpoint,
