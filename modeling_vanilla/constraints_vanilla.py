@@ -333,14 +333,5 @@ class ForcedPrefix(LogitsProcessor):
         forced = torch.full_like(scores, -torch.inf).scatter(1, given, scores.gather(1, given))
         return torch.where(token >= 0, forced, scores)
 
-    def check(self, sequences: torch.Tensor) -> None:
-        """Raise ValueError unless the outputs, start token included, are long enough for the prefixes."""
-        # The best of each sentence: of others there may be none.
-        outputs = sequences[:, 1:].cpu().unflatten(0, (len(self.prefixes), -1))[:, 0]
-        for prefix, output in zip(self.prefixes, outputs.tolist(), strict=True):
-            tokens = prefix[prefix >= 0].tolist()
-            if output[: len(tokens)] != tokens:
-                raise ValueError(f"a prefix of {len(tokens)} tokens is longer than the limit of its output")
-
 
 __all__ = ["Constraints", "ForcedPrefix", "NoConstraints", "phrases_of"]

@@ -1,13 +1,11 @@
-"""Texts that are longer than the model's source: split at the ends of sentences, translated in pieces, joined."""
+"""Text cut into the pieces that are translated by themselves: its lines, and of what is too long its sentences."""
 
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
 
 MAX_SOURCE_TOKENS = 512
 # A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.
@@ -21,66 +19,145 @@ _CUTS = [
     re.compile(r"\s+"),
     re.compile(r"(?s)."),
 ]
+_LINE_END = re.compile(r"(\r?\n)")
+_BLANK = " "
+
+
+class Piece(NamedTuple):
+    """A part of a text that is translated by itself.
+
+    ids: its tokens, EOS included. spans: the characters of each token, where they were asked for. separator: what joins
+    its translation to that of the next piece: a line end, a blank, or at the end of the text nothing.
+    """
+
+    text: str
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    separator: str
+
+
+class Limits(NamedTuple):
+    """What a source may have, so that it is translated as it is: tokens, EOS included, and sentences (None: any).
+
+    piece_tokens: the most of a piece. by_sentence: a text beyond the limits is translated sentence by sentence, because
+    the model has seen no longer one in training; else in as few pieces as its sentences allow.
+    """
+
+    tokens: int
+    sentences: int | None
+    piece_tokens: int
+    by_sentence: bool
+
+    def allow(self, text: str, tokens: int) -> bool:
+        return tokens <= self.tokens and (self.sentences is None or count_sentences(text) <= self.sentences)
+
+
+def source_limits(model: PreTrainedModel, max_source_tokens: int | None = None) -> Limits:
+    """The limits of a source.
+
+    max_source_tokens is the only one if it is given. If not, they are what the model's training has recorded in its
+    configuration, or 512 tokens where there is no record. Learned positions are a limit in any case.
+
+    Raises:
+        ValueError: if max_source_tokens is below 8, which may be too few for a character.
+    """
+    if max_source_tokens is not None and max_source_tokens < MIN_SOURCE_TOKENS:
+        raise ValueError(f"max_source_tokens must be at least {MIN_SOURCE_TOKENS}, not {max_source_tokens}")
+    config, records = model.config, (None, None)
+    if max_source_tokens is None:
+        records = getattr(config, "max_source_tokens", None), getattr(config, "max_source_sentences", None)
+    longest = max_source_tokens or max(MAX_SOURCE_TOKENS, records[0] or 0)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and getattr(config, "position_embedding_type", None) != "sinusoidal":
+        longest = min(longest, positions)
+    return Limits(min(longest, records[0] or longest), records[1], longest, records != (None, None))
 
 
 def split_long(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    max_source_tokens: int = MAX_SOURCE_TOKENS,
+    max_source_tokens: int | None = None,
 ) -> list[list[str]]:
-    """Cut each text that is too long for the model into as few pieces as the ends of its sentences allow.
+    """Cut each text into its lines, and a line that is too long for the model at the ends of its sentences.
 
-    A single sentence that is too long is cut at clause marks, if need be at blanks, at last between characters. A text
-    that is short enough is left as it is. The pieces of a text, in order, are the text without the white space at the
-    cuts.
+    A line of more tokens or sentences than the model has seen in training is cut at the end of each sentence. Where
+    max_source_tokens is given, or the model has no record of its training, a line is too long if it has more tokens
+    than that, or than 512, and is cut into as few pieces as the ends of its sentences allow. A single sentence that is
+    too long is cut at clause marks, if need be at blanks, at last between characters. The pieces of a text, in order,
+    are the text without the white space at the cuts.
 
     Args:
-        max_source_tokens: the most tokens of a piece, EOS included; see `source_limit`.
+        max_source_tokens: the most tokens of a piece, EOS included.
 
     Raises:
-        ValueError: if texts is a single string, or max_source_tokens is below 8, which may be too few for a character.
+        ValueError: if texts is a single string, or max_source_tokens is below 8.
+    """
+    found = split_texts(tokenizer, texts, source_limits(model, max_source_tokens))
+    return [[piece.text for piece in pieces] for pieces in found]
+
+
+def split_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limits: Limits | None, spans: bool = False, **settings
+) -> list[list[Piece]]:
+    """The pieces of each text.
+
+    Args:
+        limits: a line beyond them is cut; None: no line is.
+        spans: say where in the text each token stands, which takes a fast tokenizer.
+        settings: of the tokenizer.
     """
     if isinstance(texts, str):
         raise ValueError(f"a list of texts is needed, not one text: {texts!r:.60}")
-    limit = source_limit(model, max_source_tokens)
-    return [
-        [text] if size <= limit else [piece.strip() for piece in _fit(tokenizer, text, limit, limit)]
-        for text, size in zip(texts, _count(tokenizer, texts), strict=True)
-    ]
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")
+    parts = [_LINE_END.split(text) for text in texts]
+    encoded = encode(tokenizer, [line for lines in parts for line in lines[::2]], spans=spans, **settings)
+    found: list[list[Piece]] = []
+    for lines in parts:
+        found.append([])
+        for line, separator in zip(lines[::2], [*lines[1::2], ""], strict=True):
+            ids, places = next(encoded)
+            if limits is None or limits.allow(line, len(ids)):
+                found[-1].append(Piece(line, ids, places, separator))
+                continue
+            pieces = [piece.strip() for piece in _cut_line(tokenizer, line, limits)]
+            separators = [*[_BLANK] * (len(pieces) - 1), separator]
+            tokens = encode(tokenizer, pieces, spans=spans, **settings)
+            found[-1] += [Piece(*each) for each in zip(pieces, *zip(*tokens, strict=True), separators, strict=True)]
+    return found
 
 
-def split_with_warning(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    max_source_tokens: int = MAX_SOURCE_TOKENS,
-) -> list[list[str]]:
-    """As `split_long`, with a warning in the log for each text that is cut."""
-    pieces = split_long(model, tokenizer, texts, max_source_tokens)
-    for text, parts in zip(texts, pieces, strict=True):
-        if len(parts) > 1:
-            logger.warning(f"a text is too long and translated in {len(parts)} pieces: {text[:60]!r}...")
-    return pieces
+def is_cut(pieces: Sequence[Piece]) -> bool:
+    """Whether a line of a text is cut."""
+    return any(piece.separator == _BLANK for piece in pieces)
 
 
-def join_pieces(translations: Iterable[str]) -> str:
+def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
     """The translation of a text from those of its pieces."""
-    return " ".join(filter(None, translations))
+    text, line = "", []
+    for piece, translation in zip(pieces, translations, strict=True):
+        line.append(translation)
+        if piece.separator != _BLANK:
+            text += _BLANK.join(filter(None, line)) + piece.separator
+            line = []
+    return text
 
 
-def source_limit(model: PreTrainedModel, max_source_tokens: int = MAX_SOURCE_TOKENS) -> int:
-    """The most tokens of a source: max_source_tokens, or the model's positions where those end earlier.
+def count_sentences(text: str) -> int:
+    """The sentences of a text, as far as their marks tell."""
+    return sum(map(bool, map(str.strip, _parts(text, _CUTS[0]))))
 
-    Raises:
-        ValueError: if max_source_tokens is below 8.
-    """
-    if max_source_tokens < MIN_SOURCE_TOKENS:
-        raise ValueError(f"max_source_tokens must be at least {MIN_SOURCE_TOKENS}, not {max_source_tokens}")
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is None or getattr(model.config, "position_embedding_type", None) == "sinusoidal":
-        return max_source_tokens
-    return min(max_source_tokens, positions)
+
+def _parts(text: str, cut: re.Pattern) -> list[str]:
+    ends = [match.end() for match in cut.finditer(text)]
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
+
+
+def _cut_line(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits) -> list[str]:
+    parts = _parts(line, _CUTS[0]) if limits.by_sentence else [line]
+    return [piece for part in parts for piece in _fit(tokenizer, part, limits.piece_tokens, limits.piece_tokens)]
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, text: str, limit: int, target: int) -> list[str]:
@@ -89,19 +166,15 @@ def _fit(tokenizer: PreTrainedTokenizerBase, text: str, limit: int, target: int)
     The sums of `_cut` may be too small, as around white space other than blanks: such a piece is cut again, with a
     smaller target.
     """
+    if target < 2 or _count(tokenizer, [text.strip()]) <= [limit]:
+        return [text]
     pieces = _cut(tokenizer, text, _CUTS, target)
-    sizes = _count(tokenizer, [piece.strip() for piece in pieces])
-    return [
-        shorter
-        for piece, size in zip(pieces, sizes, strict=True)
-        for shorter in ([piece] if size <= limit or target < 2 else _fit(tokenizer, piece, limit, target * 3 // 4))
-    ]
+    return [shorter for piece in pieces for shorter in _fit(tokenizer, piece, limit, target * 3 // 4)]
 
 
 def _cut(tokenizer: PreTrainedTokenizerBase, text: str, cuts: Sequence[re.Pattern], limit: int) -> list[str]:
     """Cut a text at the first of `cuts`, a part that is still too long at the next, and join parts up to `limit`."""
-    ends = [match.end() for match in cuts[0].finditer(text)]
-    parts = [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
+    parts = _parts(text, cuts[0])
     pieces: list[str] = []
     sizes: list[int] = []
     # Tokens add up: every part but one has an EOS too many, and a blank at its end is the start of the next word.
@@ -121,22 +194,34 @@ def _cut(tokenizer: PreTrainedTokenizerBase, text: str, cuts: Sequence[re.Patter
 
 def _count(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[int]:
     """The tokens of each text, EOS included."""
-    return [len(ids) for ids in token_ids(tokenizer, texts)]
+    return [len(ids) for ids, _ in encode(tokenizer, texts)]
 
 
-def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text") -> Iterator[list[int]]:
-    """The token ids of each text, as tokenizer(text=texts) gives them, or tokenizer(text_target=texts).
+def encode(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", spans: bool = False, **settings
+) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """The token ids of each text, and the characters that each token stands for, or an empty list.
 
-    A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line (`make robust`).
-
-    Raises:
-        ValueError: for a text that is no string.
+    Args:
+        name: "text" for sources, "text_target" for translations.
+        spans: whether to tell the characters, which takes a fast tokenizer.
+        settings: of the tokenizer.
     """
-    for text in texts:
-        if not isinstance(text, str):
-            raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")
+    # A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line (`make robust`).
     for start in range(0, len(texts), 1000):
-        yield from tokenizer(**{name: list(texts[start : start + 1000])}, verbose=False).input_ids
+        batch = {name: list(texts[start : start + 1000]), "verbose": False, **settings}
+        encoded = tokenizer(**batch, return_offsets_mapping=spans)
+        yield from zip(encoded.input_ids, encoded.offset_mapping if spans else itertools.repeat([]))  # noqa: B905
 
 
-__all__ = ["MAX_SOURCE_TOKENS", "join_pieces", "source_limit", "split_long", "split_with_warning", "token_ids"]
+__all__ = [
+    "Limits",
+    "Piece",
+    "count_sentences",
+    "encode",
+    "is_cut",
+    "join_pieces",
+    "source_limits",
+    "split_long",
+    "split_texts",
+]

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from modeling_vanilla.inference import Ensemble, pharaoh, score_pairs, translate, word_alignments
-from modeling_vanilla.inference.alignment import _words, align, align_pieces, join_links
+from modeling_vanilla.inference.alignment import _words, align, align_translations, join_links
+from modeling_vanilla.splitting_vanilla import Piece, split_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.translation_vanilla import Translation
 from modeling_vanilla.visualization import attention_maps
 
 SOURCES = ["a dog sees a cat", "the old man", "a"]
@@ -51,16 +53,18 @@ def test_pharaoh_format():
 
 def test_links_of_pieces_are_counted_on(model, tokenizer):
     links = [[(0, 0), (1, 1)], [(0, 0)], [(1, 1)]]
-    joined = join_links("a b. c \u3000d e", ["a b.", "c", "d e"], ["A B.", "C", "D E"], links)
+    cut = lambda *texts: [Piece(text, [], [], " ") for text in texts]  # noqa: E731
+    joined = join_links("a b. c \u3000d e", cut("a b.", "c", "d e"), ["A B.", "C", "D E"], links)
     assert joined == [(0, 0), (1, 1), (2, 2), (4, 4)]
     # A cut inside a word, as in a text without blanks: both halves are word 1.
-    halves = ["a bc", "d e"], ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]
+    halves = cut("a bc", "d e"), ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]
     assert join_links("a bcd e", *halves) == [(1, 1), (1, 2), (2, 3)]
     whole, first, second = word_alignments(model, tokenizer, SOURCES, TARGETS)
     shifted = [(source + 5, target + 5) for source, target in first]
-    pieces, targets = [SOURCES[:2], SOURCES[2:]], [TARGETS[:2], TARGETS[2:]]
-    sources = [" ".join(parts) for parts in pieces]
-    assert align_pieces(model, tokenizer, sources, pieces, targets) == [sorted(whole + shifted), second]
+    sources = [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[2]]
+    pieces = split_texts(tokenizer, sources, limits=None, spans=True)
+    translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
+    assert align_translations(model, tokenizer, sources, translations) == [sorted(whole + shifted), second]
 
 
 @pytest.mark.parametrize("layer", [0, 2])

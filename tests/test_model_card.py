@@ -50,15 +50,12 @@ def test_a_signature_is_one_cell_of_the_table(card):
 def test_the_card_says_what_the_run_was(card):
     parsed, _ = card({"source_lang": "en", "target_lang": "de"}, licence="cc-by-4.0", model_id="you/it")
     assert (parsed.data.language, parsed.data.license) == (["en", "de"], "cc-by-4.0")
-    assert {score.metric_type: score.metric_value for score in parsed.data.eval_results} == {
-        "bleu": 40.93,
-        "chrf": 61.2,
-    }
+    assert {one.metric_type: one.metric_value for one in parsed.data.eval_results} == {"bleu": 40.93, "chrf": 61.2}
     for said in (
         "29000 sentence pairs,",
         "It translates en to de.",
         'model="you/it"',
-        "| vocab_size | 280 |",
+        "| vocabulary | 280 |",
         "1000 test sentences",
     ):
         assert said in parsed.text
@@ -85,11 +82,14 @@ def test_a_dataset_of_the_hub_is_named(card):
 
 def test_no_value_is_taken_for_markup(card):
     evil = "x\n# y <img src=a onerror=b> [c](http://d) | `e` **f**"
-    parsed, tokens = card({"source_lang": evil, "target_lang": "de"}, licence=evil)
+    parsed, tokens = card({"source_lang": evil, "target_lang": "de"}, licence=evil, example=evil)
     inline = [child for token in tokens for child in token.children or []]
     assert not {"html_inline", "link_open", "strong_open"} & {child.type for child in inline if "e" in child.content}
     assert not any(token.type == "html_block" for token in tokens)
     assert sum(token.tag == "h1" and token.nesting == 1 for token in tokens) == 1
+    (code,) = [token.content for token in tokens if token.type == "fence"]
+    assert json.dumps("\n# y")[1:-1] in code  # a string of Python still
+    compile(code, "snippet", "exec")
     assert parsed.data.license == evil  # escaped by YAML
 
 
@@ -128,10 +128,7 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "_name_or_path": "Helsinki-NLP/opus-mt-en-de"}))
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
-    source = {**source_metadata(tmp_path / "ours"), "language": "fr"}  # the run says which languages it has
-    results = copy.deepcopy(RESULTS)
-    results["settings"]["data"].update(source_lang="en", target_lang="de")
-    write_model_card(tmp_path, make_tiny(), results, source)
+    write_model_card(tmp_path, make_tiny(), RESULTS, source_metadata(tmp_path / "ours"))
     for folder, verb in ((tmp_path / "ours", "Converted"), (tmp_path, "Fine-tuned")):
         card = ModelCard.load(folder / "README.md")
         facts = {"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0", "language": ["en", "de"]}

@@ -13,7 +13,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline
-from modeling_vanilla.inference import split_long, translate
+from modeling_vanilla.inference import translate_nbest
 
 CORPUS = ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft"]
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
@@ -113,27 +113,17 @@ def test_what_is_no_string_is_refused(translator, wrong):
         translator(wrong)
 
 
-@pytest.mark.parametrize("batch_size", (1, 4))
-def test_blank_and_long_texts_are_translated_as_translate_does(translator, model, tokenizer, caplog, batch_size):
-    texts = ["", "a small house", LONG, " \t", "a dog"]
-    results = translator(texts, batch_size=batch_size, max_new_tokens=4)
-    assert f"a text is too long and translated in 4 pieces: '{LONG[:60]}'..." in caplog.text
-    shorter = translator(LONG, max_source_tokens=32)[0]["translation_text"]
-    assert [shorter] == translate(model, tokenizer, [LONG], max_source_tokens=32)
-    assert texts_of(results) == translate(model, tokenizer, texts, max_new_tokens=4)
-    assert [result["translation_text"] == "" for result in results] == [not text.strip() for text in texts]
-
-
-def test_the_nth_translations_of_pieces_are_joined(translator, model, tokenizer):
-    (pieces,) = split_long(model, tokenizer, [LONG])
+@pytest.mark.parametrize("batch_size", (1, 3))
+def test_several_translations_of_a_text_in_pieces_are_the_best_combinations(translator, model, tokenizer, batch_size):
+    """As `translate_nbest` joins them; a blank text has as many as the others."""
     settings = {"num_return_sequences": 2, "max_new_tokens": 4}
-    ids = [model.generate(**tokenizer(piece, return_tensors="pt"), **settings) for piece in pieces]
-    results = translator(LONG, **settings, return_tensors=True, return_text=True)
-    for number, result in enumerate(results):
-        assert result["translation_token_ids"].tolist() == [token for rows in ids for token in rows[number].tolist()]
-        texts = [tokenizer.decode(rows[number], skip_special_tokens=True) for rows in ids]
-        assert result["translation_text"] == " ".join(filter(None, texts))
-    assert len(results) == 2
+    expected = translate_nbest(model, tokenizer, [LONG], 2, max_new_tokens=4)[0]
+    long, blank = translator([LONG, ""], batch_size=batch_size, **settings, return_tensors=True, return_text=True)
+    assert texts_of(long) == [best.text for best in expected] and texts_of(blank) == ["", ""]
+    for result, best in zip(long, expected, strict=True):
+        assert result["translation_token_ids"].tolist() == [*best.ids]
+        # Four pieces, each with a start token and no padding.
+        assert best.ids.count(tokenizer.bos_token_id) == 4 and tokenizer.pad_token_id not in best.ids
 
 
 # Arguments

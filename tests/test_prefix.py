@@ -9,11 +9,10 @@ from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, pad_rig
 from test_constraints import WORDS, larger_model
 from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
 from test_generation import search as plain_search
-from transformers import pipeline
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.constraints_vanilla import ForcedPrefix
-from modeling_vanilla.inference import translate, translate_nbest
+from modeling_vanilla.inference import translate
 
 SENTENCES = ["the old man has a dog", "", "a dog", "a man. a dog sees the old man."]
 PREFIXES = ["der Hund", "ein", "", "der Mann"]
@@ -79,68 +78,28 @@ def test_it_is_the_plain_search_whose_first_tokens_are_given():
 # Text
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer([*SENTENCES, *PREFIXES], vocab_size=320)
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
+def test_a_translation_begins_with_its_prefix_and_has_its_terms(tmp_path):
+    tokenizer = make_tokenizer([*SENTENCES, *PREFIXES], vocab_size=320)
     model = make_tiny(len(tokenizer))
     model.generation_config.max_extra_tokens = 8
-    return model
-
-
-def test_every_translation_begins_with_its_prefix(model, tokenizer):
     free = translate(model, tokenizer, SENTENCES)
-    found = translate(model, tokenizer, SENTENCES, prefix=PREFIXES, max_source_tokens=8)
-    assert found[1] == "" and found[2] == free[2]
-    assert found[0].startswith("der Hund") and found[3].startswith("der Mann") and found[3].count("der Mann") == 1
-    assert [one[0].text for one in translate_nbest(model, tokenizer, SENTENCES[:3], 2, prefix=PREFIXES[:3])] == found[
-        :3
-    ]
+    begun = translate(model, tokenizer, SENTENCES, prefix=PREFIXES, max_source_tokens=8)
+    assert begun[1:3] == ["ein", free[2]]
+    assert begun[0].startswith("der Hund") and begun[3].startswith("der Mann") and begun[3].count("der Mann") == 1
     both = translate(model, tokenizer, SENTENCES[2:3], prefix="der Mann", terms=[("dog", "Hund")])[0]
     assert both.startswith("der Mann") and "Hund" in both
-
-
-def test_a_prefix_may_fill_the_limit(model, tokenizer):
-    """Then there is one hypothesis, however many are asked for."""
-    ids = tokenizer(text_target="der Mann").input_ids[:-1]
-    (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
-    assert [one.text for one in found] == ["der Mann"]
-
-
-@pytest.mark.parametrize("batch_size", (1, 4))
-def test_the_pipeline_begins_with_it(model, tokenizer, batch_size):
-    translator = pipeline("translation", model=model, tokenizer=tokenizer, batch_size=batch_size, max_source_tokens=8)
-    found = [one["translation_text"] for one in translator(SENTENCES, prefix="der Mann")]
-    assert found == translate(model, tokenizer, SENTENCES, prefix="der Mann", max_source_tokens=8)
-    assert found[0].startswith("der Mann") and found[1] == ""
-
-
-def test_the_command_begins_with_it(model, tokenizer, tmp_path):
+    # The command has a prefix for each line; one that is wrong is named by its file and line.
     folder = save_folder(tmp_path / "model", model, tokenizer)
-    (tmp_path / "prefixes").write_bytes(as_lines(PREFIXES))
-    done = call(command.main, folder, "--prefix", tmp_path / "prefixes", stdin=as_lines(SENTENCES))
-    assert done.output == as_lines(translate(model, tokenizer, SENTENCES, prefix=PREFIXES)).decode()
-    (tmp_path / "prefixes").write_bytes(as_lines([*PREFIXES[:3], "Hund " * 40]))
-    done = call(command.main, folder, "--prefix", tmp_path / "prefixes", stdin=as_lines(SENTENCES))
-    assert re.fullmatch(r"a prefix of \d+ tokens is longer than the limit of its output", done.error)
-    assert done.output == ""
-
-
-@pytest.mark.parametrize(
-    ("prefix", "message"),
-    [
-        (["der"], "there are 4 sentences but 1 prefixes"),
-        (7, "prefix must be a string or a list of them, not 7"),
-        ([7, "der", "", ""], "the prefix must be a string, not 7"),
-        ("Hund " * 40, "a prefix of .* tokens is longer than the limit of its output"),
+    arguments = (folder, "--max_source_tokens", "8", "--prefix", tmp_path / "prefixes")
+    for prefix, message in [
+        (PREFIXES[3], None),
+        ("Hund " * 40, r"a prefix of \d+ tokens is longer than the limit of its output"),
         ("der </s>", "the prefix 'der </s>' contains the end-of-sentence token </s>"),
-    ],
-)
-def test_what_is_no_prefix_is_refused(model, tokenizer, prefix, message):
-    tokenizer = make_tokenizer([*SENTENCES, *PREFIXES], vocab_size=320)
-    tokenizer.split_special_tokens = False  # "</s>" in a text is EOS then
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        translate(model, tokenizer, SENTENCES, prefix=prefix)
+    ]:
+        (tmp_path / "prefixes").write_bytes(as_lines([*PREFIXES[:3], prefix]))
+        done = call(command.main, *arguments, stdin=as_lines(SENTENCES))
+        if message is None:
+            assert done.output == as_lines(begun).decode()
+        else:
+            assert done.output == ""
+            assert re.fullmatch(f"{re.escape(str(tmp_path / 'prefixes'))}, line 4: {message}", done.error)

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from helpers import as_lines, call, make_tiny, make_tokenizer, save_folder
-from transformers import pipeline
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import read_terms, translate, translate_nbest
@@ -70,22 +69,23 @@ def test_every_translation_has_its_terms(model, tokenizer, terms_file, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("batch_size", (1, 3))
-def test_the_pipeline_translates_with_terms_as_translate_does(model, tokenizer, caplog, batch_size):
-    translator = pipeline("translation", model=model, tokenizer=tokenizer, batch_size=batch_size)
-    expected = translate(model, tokenizer, SENTENCES, terms=TERMS)
-    assert [one["translation_text"] for one in translator(SENTENCES, terms=TERMS)] == expected
-    assert [one["translation_text"] for one in translator(SENTENCES)] == translate(model, tokenizer, SENTENCES)
-    translator(SENTENCES[0], terms=[("dog", "Hund" * 40)])
-    assert caplog.messages == [f"the term 'dog' could not be met in the translation of {SENTENCES[0]!r}"]
+@pytest.mark.parametrize(
+    ("translation", "missing"),
+    [
+        ("der Hund.", []),
+        ("Hundehütte, Hund", []),
+        ("ein Hundehaus", ["dog"]),
+        ("Schosshund", ["dog"]),
+        ("犬は", ["dog"]),
+    ],
+)
+def test_a_term_is_met_by_whole_words(tokenizer, translation, missing):
+    assert Terminology([("dog", "Hund")], tokenizer).missing("a dog", translation) == missing
 
 
-@pytest.mark.parametrize("how", ("file", "interactive"))
-def test_the_command_translates_with_terms(model, tokenizer, folder, terms_file, how):
-    options = ["--interactive"] * (how == "interactive")
-    done = call(command.main, folder, "--terms", terms_file, *options, stdin=as_lines(SENTENCES))
-    assert done.output == as_lines(translate(model, tokenizer, SENTENCES, terms=TERMS)).decode()
-    assert "warning" not in done.errors
+def test_chinese_and_japanese_put_no_blanks_between_words(tokenizer):
+    terms = Terminology([("dog", "犬"), ("猫", "cat")], tokenizer)
+    assert terms.missing("a dog", "小さな犬は") == [] and terms.find("小さな猫は") == ["猫"]
 
 
 @pytest.mark.parametrize("how", ("file", "interactive"))
@@ -95,8 +95,8 @@ def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model
     options = ["--interactive"] * (how == "interactive")
     done = call(command.main, folder, "--terms", tmp_path / "terms.tsv", *options, stdin=as_lines(SENTENCES))
     assert re.findall("warning: .*", done.errors) == [
-        "warning: stdin, line 1: the term 'dog' could not be met",
-        "warning: stdin, line 3: the term 'dog' could not be met",
+        f"warning: stdin, line {row + 1}: the term 'dog' could not be met in the translation of {SENTENCES[row]!r}"
+        for row in (0, 2)
     ]
     assert done.output == as_lines(translate(model, tokenizer, SENTENCES, terms=[("man", "Mann")])).decode()
 
@@ -106,8 +106,11 @@ def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model
     [
         ("dog\tHund\ncat\tKatze\tn\n", "terms.tsv, line 2: 2 columns, source term and target term, are needed, not 3"),
         ("dog\n", "terms.tsv, line 1: 2 columns, source term and target term, are needed, not 1"),
-        ("dog\tHund\n\t \n", "terms.tsv, line 2: a term is empty"),
-        ("dog\tHund </s>\n", "the term 'Hund </s>' contains the end-of-sentence token </s>"),
+        ("dog\tHund\n\t \n", "terms.tsv, line 2: a term is empty: ('', ' ')"),
+        (
+            "cat\tKatze\ndog\tHund </s>\n",
+            "terms.tsv, line 2: the term 'Hund </s>' contains the end-of-sentence token </s>",
+        ),
         (b"dog\t\xff\n", "terms.tsv, line 1: not UTF-8: byte 0xff at position 4"),
         (None, "terms.tsv: cannot be read: No such file or directory"),
     ],

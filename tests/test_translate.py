@@ -16,6 +16,7 @@ from helpers import ROOT, as_lines, call, environment, make_tokenizer, save_fold
 
 from modeling_vanilla.cli import score
 from modeling_vanilla.cli import translate as command
+from modeling_vanilla.cli.streams import one_line
 from modeling_vanilla.inference import (
     load_translator,
     pharaoh,
@@ -107,7 +108,7 @@ def test_a_missing_package_is_found_before_the_translation(folder, tmp_path, mon
 @pytest.mark.parametrize("main", [command.main, score.main], ids=["translate", "score"])
 def test_what_cannot_be_aligned_is_found_before_the_translation(folder, tmp_path, monkeypatch, main):
     (tmp_path / "targets").write_bytes(INPUT)
-    for module, name in ((command, "search"), (score, "score_pairs")):
+    for module, name in ((command, "translate_texts"), (score, "score_pairs")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("has begun to translate"))
     options = ["--alignments", tmp_path / "links", "--alignment_layer", "3"]
     options += ["--target", tmp_path / "targets"] if main is score.main else []
@@ -116,16 +117,16 @@ def test_what_cannot_be_aligned_is_found_before_the_translation(folder, tmp_path
 
 
 def test_line_ends_of_a_model_become_blanks():
-    assert command.one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
+    assert one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
 
 
 def best(model, tokenizer, **settings) -> list[str]:
-    return [command.one_line(text) for text in translate(model, tokenizer, SENTENCES, **settings)]
+    return [one_line(text) for text in translate(model, tokenizer, SENTENCES, **settings)]
 
 
 def best_of_three(model, tokenizer, **settings) -> list[str]:
     return [
-        f"{number} ||| {command.one_line(text)} ||| {score:.6f}"
+        f"{number} ||| {one_line(text)} ||| {score:.6f}"
         for number, found in enumerate(translate_nbest(model, tokenizer, SENTENCES, 3, **settings))
         for text, score, *_ in found
     ]
@@ -209,23 +210,17 @@ def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
     )
 
 
-def test_long_lines_are_translated_in_pieces_with_a_warning(folder, translator, tmp_path):
-    pieces = ["a dog sees a cat, a small red dog.", "the old man gives a cat the apple.", "a red apple sees a man"]
-    sources = ["a dog", " ".join(pieces), ""]
-    limit = max(len(ids) for ids in translator[1](pieces).input_ids)
-    arguments = (folder, "--max_source_tokens", limit, "--alignments", tmp_path / "links")
-    _, output, errors = call(command.main, *arguments, stdin=as_lines(sources))
-    expected = translate(*translator, sources, max_source_tokens=limit)
-    assert lines(output) == [*map(command.one_line, expected)]
-    assert re.findall("warning.*", errors) == ["warning: stdin, line 2: too long, translated in 3 pieces"]
+def test_warnings_name_the_lines(folder, tmp_path):
+    long = "a dog sees a cat, a small red dog. the old man gives a cat the apple."
+    options = (folder, "--max_source_tokens", "16", "--alignments", tmp_path / "links")
+    done = call(command.main, *options, stdin=as_lines(["a dog", long, "", *[long] * 3]))
+    assert re.findall("warning.*", done.errors) == [
+        f"warning: stdin, line 2, 4, 5: too long, translated in pieces of at most 16 tokens: {long[:60]!r} and 3 more"
+    ]
     # No word of the whole is out of range.
-    for side, text in ((0, sources[1]), (1, expected[1])):
+    for side, text in ((0, long), (1, lines(done.output)[1])):
         links = lines((tmp_path / "links").read_text())[1].split()
         assert max(int(link.split("-")[side]) for link in links) < len(text.split())
-    # The best of n is the same translation.
-    nbest = [line.split(" ||| ")[:2] for line in run(*arguments, "--nbest", 2, stdin=as_lines(sources))]
-    assert [number for number, _ in nbest] == ["0", "0", "1", "1", "2"]
-    assert nbest[2][1] == lines(output)[1]
 
 
 def test_interactive_answers_each_line_before_it_reads_the_next(folder, translator, monkeypatch, capsysbinary):
@@ -258,6 +253,19 @@ def test_nobody_reads_the_output(folder, tmp_path, options):
     assert b"Traceback" not in errors and b"Error" not in errors
 
 
+def test_streams_that_are_not_needed_may_be_closed(folder, tmp_path):
+    (tmp_path / "in").write_bytes(INPUT)
+    script = f'exec "{sys.executable}" -m modeling_vanilla translate "$@" <&- >&- 2>&-'
+    arguments = ["--input", "in", "--output", "out", "--max_source_tokens", "8"]
+    assert (
+        subprocess.run(
+            ["sh", "-c", script, "sh", folder, *arguments], cwd=tmp_path, env=environment(tmp_path), timeout=120
+        ).returncode
+        == 0
+    )
+    assert len(lines((tmp_path / "out").read_text())) == len(SENTENCES)
+
+
 def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -274,6 +282,13 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     ("options", "message"),
     [
         (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
+        (["--output", "model"], "--output: model is a folder, not a file"),
+        (["--output", "/dev/full"], "/dev/full: cannot be written: No space left on device"),
+        (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
+        (["--output", "two", "--input", "two"], "--input and --output are both two"),
+        (["--output", "two", "--prefix", "two"], "--prefix and --output are both two"),
+        (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
+        (["--output", "two", "--reference", "two"], "--reference and --output are both two"),
         (["--output", "none/out"], "none/out: cannot be written: .*No such file or directory.*"),
         (["--output", "out", "--num_beams", "100000"], "num_beams must be at most 1000, not 100000"),
         (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),

@@ -1,32 +1,37 @@
-"""translate(): order, blank lines, batch sizes, and what it refuses; n best, scores of pairs, long sources."""
+"""Translation: where text is split, what is searched in which batch, scores, and that all faces give the same."""
 
 import itertools
+import json
 import math
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import make_tokenizer
+from helpers import as_lines, call, make_marian, make_tiny, make_tokenizer, save_folder
 from transformers import GenerationConfig, pipeline
 
-from modeling_vanilla.inference import score_pairs, split_long, word_alignments
-from modeling_vanilla.inference.translation import Hypothesis, join_nbest, translate, translate_nbest
+from modeling_vanilla.cli import translate as command
+from modeling_vanilla.constraints_vanilla import ForcedPrefix
+from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
+from modeling_vanilla.splitting_vanilla import count_sentences
+from modeling_vanilla.translation_vanilla import Hypothesis, _join, batches_by_length
 
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
+FEW = ["a dog.", "the man sees.", "a cat sees, a dog."]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return make_tokenizer(SENTENCES, vocab_size=320)
+    return make_tokenizer([*SENTENCES, *FEW, "Hund der Mann"], vocab_size=330)
 
 
 @pytest.fixture
 def model(make_model, tokenizer):
     model = make_model(vocab_size=len(tokenizer))
-    # Up to 12 tokens instead of the input's 50 more: an untrained model rarely ends a sentence by itself.
-    model.generation_config.max_new_tokens = 12
+    model.generation_config.max_extra_tokens = 4  # an untrained model rarely ends a sentence by itself
     return model
 
 
@@ -36,18 +41,108 @@ def one_by_one(model, tokenizer, sentences, **settings):
     return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
+# All faces give the same
+
+
+def by_function(model, tokenizer, folder, texts, **settings):
+    return translate(model, tokenizer, texts, **settings)
+
+
+def by_nbest(model, tokenizer, folder, texts, **settings):
+    return [best.text for best, *_ in translate_nbest(model, tokenizer, texts, 2, **settings)]
+
+
+def by_pipeline(batch_size):
+    def translate_by_it(model, tokenizer, folder, texts, **settings):
+        translator = pipeline("translation", model=model, tokenizer=tokenizer, batch_size=batch_size)
+        return [result["translation_text"] for result in translator(texts, **settings)]
+
+    return translate_by_it
+
+
+def by_command(*flags):
+    def translate_by_it(model, tokenizer, folder, texts, terms=(), prefix="", **settings):
+        save_folder(folder / "model", model, tokenizer)
+        (folder / "terms").write_bytes(as_lines(map("\t".join, terms)))
+        (folder / "prefix").write_bytes(as_lines([prefix] * len(texts)))
+        files = [] if "--interactive" in flags or not prefix else ["--prefix", folder / "prefix"]
+        options = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        options += [*flags, "--terms", folder / "terms", *files]
+        done = call(command.main, folder / "model", *options, stdin=as_lines(texts))
+        assert done.code == 0, done.errors
+        lines = done.output.split("\n")[:-1]
+        return [json.loads(line)["translation"] for line in lines] if "--json" in flags else lines
+
+    return translate_by_it
+
+
+FACES = {"translate": by_function, "nbest": by_nbest, "pipeline": by_pipeline(1), "pipeline of 3": by_pipeline(3)}
+FACES |= {"command": by_command(), "json": by_command("--json"), "interactive": by_command("--interactive")}
+WHOLE = " ".join(FEW)
+NO_RECORD, SINGLE, SHORT = (None, None), (None, 1), (8, None)
+CASES = [
+    # what training has recorded, the texts, the pieces of each, the settings
+    (NO_RECORD, [*FEW, "", WHOLE, " \t", "\u3000"], [*([text] for text in FEW), [], [WHOLE], [], []], {}),
+    (SINGLE, [FEW[0], WHOLE], [[FEW[0]], FEW], {}),
+    (SHORT, [FEW[2], "a cat sees a dog and the man sees the old man"], None, {}),
+    (SHORT, [WHOLE], [FEW], {}),
+    (SINGLE, [WHOLE], [[WHOLE]], {"max_source_tokens": 100}),
+    (SINGLE, [WHOLE], [[" ".join(FEW[:2]), FEW[2]]], {"max_source_tokens": 9}),
+    (SINGLE, [WHOLE, "a dog"], [FEW, ["a dog"]], {"terms": [("dog", "Hund"), ("horse", "Pferd")]}),
+    (SINGLE, [WHOLE, "a dog", "", " "], [FEW, ["a dog"], [], []], {"prefix": "der Mann"}),
+]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_path, face, case):
+    (tokens, sentences), texts, pieces, settings = CASES[case]
+    if face == "interactive" and "prefix" in settings:
+        pytest.skip("it takes no prefixes")
+    model = make_tiny(len(tokenizer), max_source_tokens=tokens, max_source_sentences=sentences)
+    terms, prefix = settings.get("terms", ()), settings.get("prefix", "")
+    begin = tokenizer(text_target=prefix, add_special_tokens=False).input_ids
+    (hund,) = tokenizer(text_target=["Hund"], add_special_tokens=False).input_ids
+    expected = []
+    for parts in [[text] for text in texts] if pieces is None else pieces:
+        found = []
+        for number, part in enumerate(parts):
+            given = {"force_words_ids": [hund]} if terms and "dog" in part else {}
+            given |= {"logits_processor": [ForcedPrefix([begin])]} if prefix and not number else {}
+            found += one_by_one(model, tokenizer, [part], **given)
+        expected.append(" ".join(filter(None, found)) if parts else prefix)
+    assert FACES[face](model, tokenizer, tmp_path, texts, **settings) == expected
+
+
+@pytest.mark.parametrize("face", [name for name in FACES if name not in ("command", "json", "interactive")])
+def test_lines_are_translated_apart_and_keep_their_ends(tokenizer, tmp_path, face):
+    model = make_tiny(len(tokenizer))
+    dog, man = one_by_one(model, tokenizer, ["a dog.", "the man sees."])
+    found = FACES[face](model, tokenizer, tmp_path, ["a dog.\nthe man sees.\r\n\na dog.\n", "\n"])
+    assert found == [f"{dog}\n{man}\r\n\n{dog}\n", "\n"]
+
+
+def test_what_is_cut_is_told_once(model, tokenizer, caplog):
+    model.config.max_source_sentences = 1
+    texts = ["a dog", WHOLE, "a dog. a cat. the man"]
+    translate(model, tokenizer, texts)
+    translate(model, tokenizer, texts[1:2], max_source_tokens=9)
+    assert caplog.messages == [
+        f"too long, translated sentence by sentence, as in training: {WHOLE!r} and 1 more",
+        f"too long, translated in pieces of at most 9 tokens: {WHOLE!r}",
+    ]
+
+
+# Batches
+
+
 @pytest.mark.parametrize("tokens_per_batch", [1, 40, 4096])
 @pytest.mark.parametrize("settings", [{"num_beams": 1}, {}])  # the model's own search has 4
 def test_every_sentence_in_its_place_whatever_the_batch(model, tokenizer, tokens_per_batch, settings):
     expected = one_by_one(model, tokenizer, SENTENCES, **{"num_beams": 4, **settings})
     assert len(set(expected)) > 1  # or no order could be told
     assert translate(model, tokenizer, SENTENCES, tokens_per_batch, **settings) == expected
-
-
-def test_empty_and_blank_lines_stay_empty(model, tokenizer):
-    (alone,) = translate(model, tokenizer, ["a dog"])
-    for texts in (["", "a dog", "  \t", "a dog", "\u3000"], ["", " "], []):
-        assert translate(model, tokenizer, texts) == [alone if text.strip() else "" for text in texts]
+    assert translate(model, tokenizer, []) == []
 
 
 def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
@@ -65,6 +160,15 @@ def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
     assert [*widths] == sorted(widths, reverse=True)
 
 
+def test_batching_takes_time_in_proportion_to_the_rows():
+    def seconds(rows):
+        start = time.process_time()
+        assert sum(map(len, batches_by_length([9] * rows, 1))) == rows
+        return time.process_time() - start
+
+    assert seconds(80_000) < 100 * seconds(5_000)
+
+
 @pytest.mark.parametrize(
     ("translate_with", "message"),
     [
@@ -77,6 +181,11 @@ def test_batches_hold_no_more_than_asked(model, tokenizer, monkeypatch):
         ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
         ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
         ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
+        ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
+        ({"prefix": 7}, "prefix must be a string or a list of them, not 7"),
+        ({"prefix": [7]}, "the prefix must be a string, not 7"),
+        ({"prefix": "Hund " * 40}, "a prefix of .* tokens is longer than the limit of its output"),
+        ({"prefix": "der </s>"}, "the prefix 'der </s>' contains the end-of-sentence token </s>"),
     ],
 )
 def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, message):
@@ -86,10 +195,13 @@ def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, mes
 
 
 def test_no_translation_is_made_of_nothing(model, tokenizer):
-    """More beams than there are first tokens."""
+    """More beams than there are first tokens; a prefix that fills the limit leaves one hypothesis."""
     beams = model.config.vocab_size + 20
     (found,) = translate_nbest(model, tokenizer, ["a dog"], beams, num_beams=beams, max_new_tokens=1)
     assert 1 < len(found) <= model.config.vocab_size and found[-1].score > -math.inf
+    ids = tokenizer(text_target="der Mann").input_ids[:-1]
+    (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
+    assert [best.text for best in found] == ["der Mann"]
 
 
 @pytest.mark.parametrize("function", [score_pairs, word_alignments])
@@ -111,17 +223,27 @@ def test_refuses_what_are_no_pairs(model, tokenizer, function, pairs, message):
 
 def by_hand(model, tokenizer, source: str, ids: list[int]) -> list[float]:
     """log P of each token, given those before, by one forward pass."""
-    target = torch.tensor([[tokenizer.bos_token_id, *ids[:-1]]])
+    target = torch.tensor([[model.config.decoder_start_token_id, *ids[:-1]]])
     with torch.no_grad():
         logits = model(**tokenizer(source, return_tensors="pt"), decoder_input_ids=target).logits[0]
     return logits.log_softmax(dim=-1)[range(len(ids)), ids].tolist()
 
 
-def test_a_greedy_translation_has_a_score_too(model, tokenizer):
-    (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 1, num_beams=1)[0]
-    ids = tokenizer.convert_tokens_to_ids(found.tokens)
-    assert found.log_probs == pytest.approx(by_hand(model, tokenizer, SENTENCES[0], ids), abs=1e-4)
-    assert found.score == pytest.approx(sum(found.log_probs) / ((5 + len(ids)) / 6) ** 0.6, abs=1e-4)
+@pytest.mark.parametrize("architecture", ["vanilla", "marian"])
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    "given", [{}, {"prefix": "der Mann"}, {"bad_words_ids": [[20], [21]]}, {"repetition_penalty": 3.0}]
+)
+def test_scores_are_the_models_own_in_every_search(model, tokenizer, architecture, beams, given):
+    """Whatever prefixes and logits processors make of them, and by either length penalty."""
+    if architecture == "marian":
+        model = make_marian(len(tokenizer), init_std=0.5, forced_eos_token_id=None)
+        model.generation_config.max_new_tokens = 8
+    (best,) = translate_nbest(model.eval(), tokenizer, SENTENCES[:1], 1, num_beams=beams, **given)[0]
+    ids = tokenizer.convert_tokens_to_ids(best.tokens)
+    assert best.log_probs == pytest.approx(by_hand(model, tokenizer, SENTENCES[0], ids), abs=1e-4)
+    penalty = ((5 + len(ids)) / 6) ** 0.6 if architecture == "vanilla" else len(ids)
+    assert best.score == pytest.approx(sum(best.log_probs) / penalty, abs=1e-4)
 
 
 @pytest.mark.parametrize("alpha", (0.6, 1.0))
@@ -131,13 +253,12 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
     for sentence, hypotheses in zip(SENTENCES, found, strict=True):
         inputs = tokenizer(sentence, return_tensors="pt")
         output = model.generate(**inputs, length_penalty=alpha, **settings)
-        texts, scores, tokens, log_probs = zip(*hypotheses, strict=True)
+        texts, scores, tokens, _, ids = zip(*hypotheses, strict=True)
         assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)
-        for row, ids in enumerate(map(tokenizer.convert_tokens_to_ids, tokens)):
-            assert output.sequences[row, 1 : len(ids) + 1].tolist() == ids
-            assert log_probs[row] == pytest.approx(by_hand(model, tokenizer, sentence, ids), abs=1e-4)
-            assert sum(log_probs[row]) / ((5 + len(ids)) / 6) ** alpha == pytest.approx(scores[row], abs=1e-4)
+        for row, row_ids in enumerate(ids):
+            assert output.sequences[row, : len(row_ids)].tolist() == [*row_ids]
+            assert tokenizer.convert_tokens_to_ids(tokens[row]) == [*row_ids[1:]]
 
 
 @pytest.mark.parametrize("beams", (1, 3))
@@ -157,13 +278,6 @@ def test_what_generate_returns_is_not_the_models_to_choose(model, tokenizer):
     assert translate(model, tokenizer, SENTENCES) == expected
     translator = pipeline("translation", model=model, tokenizer=tokenizer)
     assert [best["translation_text"] for best, _ in translator(SENTENCES)] == expected
-
-
-def test_the_best_of_n_is_the_translation(model, tokenizer):
-    best = [hypotheses[0].text for hypotheses in translate_nbest(model, tokenizer, ["", *SENTENCES], 2)]
-    assert best == translate(model, tokenizer, ["", *SENTENCES])
-    assert translate_nbest(model, tokenizer, [" "], 2) == [[Hypothesis("", 0.0)]]
-    assert translate_nbest(model, tokenizer, [], 2) == []
 
 
 def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
@@ -188,14 +302,14 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
 def test_joined_hypotheses_are_the_best_combinations():
     first = [Hypothesis("a", -1.0), Hypothesis("b", -1.5), Hypothesis("c", -9.0)]
     second = [Hypothesis("x", -2.0), Hypothesis("y", -2.2), Hypothesis("z", -2.9)]
-    pieces = [first, second, [Hypothesis("", 0.0)]]
+    found = [first, second, [Hypothesis("", 0.0)]]
     combinations = [
         (" ".join(filter(None, texts)), sum(scores))
-        for texts, scores, *_ in (zip(*chosen, strict=True) for chosen in itertools.product(*pieces))
+        for texts, scores, *_ in (zip(*chosen, strict=True) for chosen in itertools.product(*found))
     ]
-    best = [hypothesis[:2] for hypothesis in join_nbest(pieces, 3)]
+    pieces = [SimpleNamespace(separator=separator) for separator in (" ", " ", "")]
+    best = [hypothesis[:2] for hypothesis in _join(pieces, found, 3).hypotheses]
     assert best == sorted(combinations, key=lambda pair: -pair[1])[:3]
-    assert join_nbest([first], 2) == first[:2]
 
 
 # Long sources
@@ -203,20 +317,6 @@ def test_joined_hypotheses_are_the_best_combinations():
 
 def lengths(tokenizer, texts):
     return [len(ids) for ids in tokenizer(texts).input_ids]
-
-
-def test_long_sentences_are_translated_in_pieces_with_a_warning(model, tokenizer, caplog):
-    pieces = ["the man sees a dog.", "the old man sees a cat and a small child.", "a cat."]
-    limit = max(lengths(tokenizer, pieces))
-    short, *parts = one_by_one(model, tokenizer, ["a dog", *pieces])
-    expected = [short, "", " ".join(filter(None, parts))]
-    texts = ["a dog", " ", " ".join(pieces)]
-    assert split_long(model, tokenizer, texts, limit) == [["a dog"], [" "], pieces]
-    assert translate(model, tokenizer, texts, max_source_tokens=limit) == expected
-    assert caplog.messages == [f"a text is too long and translated in 3 pieces: {texts[2][:60]!r}..."]
-    found = translate_nbest(model, tokenizer, texts, 2, max_source_tokens=limit)
-    assert [hypotheses[0].text for hypotheses in found] == expected
-    assert found[2] == join_nbest(translate_nbest(model, tokenizer, pieces, 2), 2)
 
 
 class OneTokenAWord:
@@ -238,11 +338,29 @@ class OneTokenAWord:
         (8, "a b c,| d e f, g h.| i"),
         (8, "a b c d e f g| h i j. k"),
         (8, "a b c d e f。|g h i j！k"),
+        (15, "a\n| b. c\r\n| d"),
+        (None, "a b c. d"),
     ],
 )
 def test_long_texts_are_cut_where_it_hurts_least(model, limit, pieces):
-    expected = [piece.strip() for piece in pieces.split("|")]
+    expected = [piece.strip("\r\n" if "\n" in pieces else None) for piece in pieces.split("|")]
     assert split_long(model, OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", 0),
+        (" ", 0),
+        ("a dog", 1),
+        ("A dog. ", 1),
+        ('"A dog." A cat', 2),
+        ("3.5 dogs! \u2026 a", 3),
+        ("犬。猫。", 2),
+    ],
+)
+def test_sentences_are_counted_by_their_ends(text, sentences):
+    assert count_sentences(text) == sentences
 
 
 def test_no_piece_is_too_long_and_nothing_is_lost(model, tokenizer):

@@ -1,6 +1,7 @@
 """What all commands share: help that keeps the lines of its examples, bad usage in one line, --debug and --quiet."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -98,6 +99,15 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
+def _fill_closed_streams() -> None:
+    """Give the null device the numbers of standard streams that are closed: the next files opened would get them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    if sys.stderr is None:  # print() would take stdout
+        sys.stderr = os.fdopen(2, "w")
+
+
 def run_command(
     parser: CommandParser, command: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None = None
 ) -> None:
@@ -107,6 +117,7 @@ def run_command(
     """
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error, as VANILLA_DEBUG=1 does")
     parser.add_argument("--quiet", action="store_true", help="say nothing on stderr but warnings and errors")
+    _fill_closed_streams()
     options = parser.parse_args(arguments)
     set_quiet(options.quiet)
     with one_line_errors(options.debug):

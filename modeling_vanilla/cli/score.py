@@ -16,16 +16,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inference import score_pairs, word_alignments
-from ..inference.alignment import check_alignable
-from ..inference.batching import TOKENS_PER_BATCH
+from ..inference import pharaoh, score_pairs, word_alignments
 from ..inference.scoring import PairScore
 from ..progress import inform
+from ..translation_vanilla import TOKENS_PER_BATCH
 from .parser import CommandParser, run_command
-from .translate import (
+from .streams import (
     add_shared_options,
+    check_paths,
     closed_pipe,
-    format_links,
     input_lines,
     load,
     output_streams,
@@ -38,9 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     add = parser.add_argument
     add_shared_options(parser)
-    add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
     add("--target", type=Path, metavar="FILE", required=True, help="their translations, line by line")
-    add("--output", type=Path, metavar="FILE", help="written when all is scored (default: stdout)")
     add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, help="tokens of a batch on either side, with padding")
     run_command(parser, score, arguments)
 
@@ -48,18 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def score(options: Namespace) -> None:
     if options.alignment_layer and not options.alignments:
         raise ValueError("--alignment_layer needs --alignments")
+    check_paths(options, "input", "target")
     sources = list(input_lines(options))
     targets = parallel_lines(options.target, sources)
+    model, tokenizer = load(options, aligned=bool(options.alignments))
     with closed_pipe(), output_streams(options) as (output, alignments):
-        model, tokenizer = load(options)
-        if options.alignments:
-            check_alignable(model, tokenizer, options.alignment_layer)
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
-        if options.alignments:
+        if alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = word_alignments(model, tokenizer, sources, targets, *settings)
-            write(format_links(links), alignments, options.alignments)
-        lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}\n".encode() for pair in scores)
+            write(map(pharaoh, links), alignments, options.alignments)
+        lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
         write(lines, output, options.output)
     if scores:
         total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))

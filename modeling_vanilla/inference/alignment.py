@@ -1,16 +1,18 @@
 """Which source word each word of a translation comes from, read off the cross attention."""
 
 import bisect
-import itertools
 import re
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .batching import TOKENS_PER_BATCH, check_pairs, pair_batches, regroup
+from ..splitting_vanilla import Piece, encode
+from ..translation_vanilla import TOKENS_PER_BATCH, Translation
+from .scoring import check_pairs, pair_batches
 
 Links = list[tuple[int, int]]
+Words = list[int | None]  # of each token the word that it is a piece of, None if of none
 
 
 def word_alignments(
@@ -43,17 +45,41 @@ def word_alignments(
     """
     check_pairs(sources, targets)
     check_alignable(model, tokenizer, layer)
-    source_ids, source_words = _encode(tokenizer, text=sources)
-    target_ids, target_words = _encode(tokenizer, text_target=targets)
-    batches = pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress)
+    encoded = _encode(tokenizer, sources, "text"), _encode(tokenizer, targets, "text_target")
+    return _align_tokens(model, tokenizer, *encoded, layer, tokens_per_batch, show_progress)
+
+
+def align_translations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    translations: Sequence[Translation],
+    layer: int = 0,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+) -> list[Links]:
+    """As `word_alignments`, of each source and its best translation, which may have been made in pieces with spans."""
+    pieces = [piece for translation in translations for piece in translation.pieces]
+    encoded = [(piece.ids, _words(piece.text, piece.spans)) for piece in pieces]
+    targets = _encode(tokenizer, [text for translation in translations for text in translation.best], "text_target")
+    links = iter(_align_tokens(model, tokenizer, encoded, targets, layer, tokens_per_batch, False))
+    return [
+        join_links(source, translation.pieces, translation.best, [next(links) for _ in translation.pieces])
+        for source, translation in zip(sources, translations, strict=True)
+    ]
+
+
+def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int, show_progress: bool):
+    """The links of each pair of texts, given as token ids and the words of these."""
+    source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
     links: list[Links] = [[] for _ in sources]
-    for rows, inputs, _ in batches:
+    for rows, inputs, _ in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
         attention = sum(_attention(member, inputs, layer) for member in _members(model))
         first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
         for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
+            source_words, target_words = sources[row][1], targets[row][1][:-1]
             # Step t reads target token t - 1; the padding on either side is cut off.
-            weights = weights[1 : len(target_ids[row]), start : start + len(source_ids[row])]
-            links[row] = align(weights, source_words[row], target_words[row][:-1])
+            weights = weights[1 : len(target_words) + 1, start : start + len(source_words)]
+            links[row] = align(weights, source_words, target_words)
     return links
 
 
@@ -82,36 +108,19 @@ def align(attention: torch.Tensor, source_words: Sequence[int | None], target_wo
     return sorted({pair for pair in pairs if None not in pair})
 
 
-def align_pieces(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[str],
-    pieces: Sequence[Sequence[str]],
-    targets: Sequence[Sequence[str]],
-    layer: int = 0,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
-) -> list[Links]:
-    """As `word_alignments`, of texts that were translated in pieces.
+def join_links(source: str, pieces: Sequence[Piece], targets: Sequence[str], links: Sequence[Links]) -> Links:
+    """The links of a text from those of its pieces, in each of which words are counted from 0.
 
-    Args:
-        pieces: of each source, as `split_long` gives them.
-        targets: the translation of each piece; joined by blanks they are the text's.
+    targets: the translation of each piece; joined, they are the text's.
     """
-    flat_pieces, flat_targets = (list(itertools.chain.from_iterable(side)) for side in (pieces, targets))
-    links = regroup(word_alignments(model, tokenizer, flat_pieces, flat_targets, layer, tokens_per_batch), pieces)
-    return [join_links(*text) for text in zip(sources, pieces, targets, links, strict=True)]
-
-
-def join_links(source: str, pieces: Sequence[str], targets: Sequence[str], links: Sequence[Links]) -> Links:
-    """The links of a text from those of its pieces, in each of which words are counted from 0."""
     joined, end, target_words = set(), 0, 0
-    for piece, target, found in zip(pieces, targets, links, strict=True):
-        start = source.index(piece, end)
-        end = start + len(piece)
+    for piece, target, own in zip(pieces, targets, links, strict=True):
+        start = source.index(piece.text, end)
+        end = start + len(piece.text)
         # A cut inside a word leaves its halves one word of the whole.
         halved = start > 0 and not source[start - 1].isspace()
         source_words = len(source[:start].split()) - halved
-        joined |= {(left + source_words, right + target_words) for left, right in found}
+        joined |= {(left + source_words, right + target_words) for left, right in own}
         target_words += len(target.split())
     return sorted(joined)
 
@@ -141,22 +150,13 @@ def _attention(model: PreTrainedModel, inputs: dict, layer: int) -> torch.Tensor
     return outputs.cross_attentions[layer].float().mean(dim=1)
 
 
-def _encode(
-    tokenizer: PreTrainedTokenizerBase, **side: Sequence[str]
-) -> tuple[list[list[int]], list[list[int | None]]]:
-    """Token ids of each text, and the number of the word that each token is a piece of, None for EOS.
-
-    side: the texts, as text or as text_target.
-    """
-    ((name, texts),) = side.items()
-    if not texts:
-        return [], []
-    encoded = tokenizer(**{name: list(texts)}, return_offsets_mapping=True, verbose=False)
-    words = [_words(text, spans) for text, spans in zip(texts, encoded.offset_mapping, strict=True)]
-    return encoded.input_ids, words
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str) -> list[tuple[list[int], Words]]:
+    """Token ids of each text, and the words that they are pieces of. name: as `encode` takes it."""
+    encoded = encode(tokenizer, texts, name, spans=True)
+    return [(ids, _words(text, spans)) for text, (ids, spans) in zip(texts, encoded, strict=True)]
 
 
-def _words(text: str, spans: Sequence[tuple[int, int]]) -> list[int | None]:
+def _words(text: str, spans: Sequence[tuple[int, int]]) -> Words:
     """The word that each span of characters begins in, or before if it begins with a blank; None for an empty span."""
     ends = [match.end() for match in re.finditer(r"\S+", text)]
     result = []

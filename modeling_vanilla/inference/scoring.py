@@ -1,14 +1,15 @@
-"""Score given translations: log P(target | source)."""
+"""Score given translations, log P(target | source), by decoding them by force."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..splitting_vanilla import token_ids
-from .batching import TOKENS_PER_BATCH, check_pairs, pair_batches
+from ..progress import track_batches
+from ..splitting_vanilla import encode
+from ..translation_vanilla import TOKENS_PER_BATCH, batches_by_length
 
 
 class PairScore(NamedTuple):
@@ -41,10 +42,8 @@ def score_pairs(
         ValueError: if the numbers differ, one is a string, or tokens_per_batch is below 1.
     """
     check_pairs(sources, targets)
-    if not sources:
-        return []
-    source_ids = list(token_ids(tokenizer, sources))
-    target_ids = list(token_ids(tokenizer, targets, "text_target"))
+    source_ids = [ids for ids, _ in encode(tokenizer, sources)]
+    target_ids = [ids for ids, _ in encode(tokenizer, targets, "text_target")]
     scores = [PairScore(0.0, 0)] * len(sources)
     for rows, inputs, labels in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
         with torch.inference_mode():
@@ -54,3 +53,39 @@ def score_pairs(
         for row, values in zip(rows, log_probs.double().cpu(), strict=True):
             scores[row] = PairScore(values[: len(target_ids[row])].sum().item(), len(target_ids[row]))
     return scores
+
+
+def pair_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    tokens_per_batch: int,
+    show_progress: bool,
+) -> Iterator[tuple[list[int], dict[str, torch.Tensor], torch.Tensor]]:
+    """Pairs of token ids, batch by batch, for a model that reads each target as it stands.
+
+    Args:
+        tokens_per_batch: the most tokens of a batch on either side, padding included.
+
+    Yields:
+        Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels (B, T).
+        Targets are padded on the right, where the decoder's causal mask hides padding from every token.
+    """
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    for rows in track_batches(list(batches_by_length(lengths, tokens_per_batch)), " pairs", show_progress):
+        inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
+        ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
+        labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
+        labels = labels.to(model.device)
+        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+        yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
+
+
+def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
+    """Raise ValueError unless these are two lists of texts of the same length."""
+    for name, texts in (("sources", sources), ("targets", targets)):
+        if isinstance(texts, str):
+            raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
+    if len(sources) != len(targets):
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets")

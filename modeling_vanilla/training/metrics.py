@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 import sacrebleu
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 TOKENIZE = "13a"  # sacreBLEU's own default
 TOKENIZERS = (TOKENIZE, "none", "zh", "char")
@@ -42,8 +45,10 @@ def translation_scores(
     """
     check_tokenize(tokenize)
     streams = _reference_streams(predictions, references)
-    # force: no warning that the text looks tokenised where the caller says that it is.
-    bleu, chrf = sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), sacrebleu.CHRF()
+    if tokenize != "none" and sum(text.endswith(" .") for text in predictions) >= 100:
+        logger.warning("the translations look tokenised, as 100 or more end in ' .'; --bleu_tokenize none is for those")
+    # force: without sacreBLEU's own warning of that, which knows nothing of our option.
+    bleu, chrf = sacrebleu.BLEU(tokenize=tokenize, force=True), sacrebleu.CHRF()
     split, split_signature = compound_split_bleu(predictions, streams, tokenize)
     quotes, quotes_signature = compound_split_bleu(predictions, streams, tokenize, plain_quotes=True)
     return {

@@ -1,0 +1,130 @@
+"""What `vanilla translate` and `vanilla score` share: their options, the lines they read, and what they write."""
+
+import logging
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from ..files import check_outputs, decode_lines, disk_errors, read_lines, whole_file
+from ..inference import load_translator
+from ..inference.alignment import check_alignable
+from .parser import CommandParser, add_device, standard_stream, warn
+
+
+def add_shared_options(parser: CommandParser) -> None:
+    """The models, how they compute, the input, the output, and word alignments."""
+    add = parser.add_argument
+    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
+    add("--output", type=Path, metavar="FILE", help="written when all is done (default: stdout)")
+    add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
+    add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
+    add("--bf16", action="store_true", help="compute in bfloat16")
+    add_device(parser)
+
+
+def load(options: Namespace, aligned: bool):
+    """The model and the tokenizer; ValueError if they cannot be loaded, or are to give alignments and cannot."""
+    disable_progress_bar()  # for the weights, not for the sentences
+    model, tokenizer = load_translator(options.model, options.device, torch.bfloat16 if options.bf16 else torch.float32)
+    if aligned:
+        check_alignable(model, tokenizer, options.alignment_layer)
+    return model, tokenizer
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print what the package warns of as the command's warnings."""
+    log, handler = logging.getLogger("modeling_vanilla"), logging.Handler()
+    handler.emit = lambda record: warn(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+# Input
+
+
+def input_lines(options: Namespace) -> Iterator[str]:
+    return read_lines(options.input) if options.input else decode_lines(standard_stream("stdin"), "stdin")
+
+
+def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
+    """The lines of a file; ValueError if there are more or fewer than sources."""
+    lines = list(read_lines(path))
+    if len(lines) != len(sources):
+        raise ValueError(f"{path} has {len(lines)} lines, the input {len(sources)}")
+    return lines
+
+
+# Output
+
+
+def check_paths(options: Namespace, *inputs: str) -> None:
+    """Raise ValueError if --output or --alignments is a folder, both are one file, or one of them is an input.
+
+    inputs: the options that name files to be read.
+    """
+    outputs = {f"--{name}": getattr(options, name) for name in ("output", "alignments")}
+    for name, path in outputs.items():
+        if path is not None and path.is_dir():
+            raise ValueError(f"{name}: {path} is a folder, not a file")
+    check_outputs(outputs, {f"--{name}": getattr(options, name) for name in inputs})
+
+
+@contextmanager
+def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
+    """The streams of --output and --alignments."""
+    alignments = _stream(options.alignments) if options.alignments else nullcontext()
+    with _stream(options.output) as output, alignments as aligned:
+        yield output, aligned
+
+
+@contextmanager
+def _stream(path: Path | None) -> Iterator[BinaryIO]:
+    """A stream to a file that appears under its name when all is written; stdout for None."""
+    if path is None:
+        yield standard_stream("stdout")
+    elif path.exists() and not path.is_file():  # such as /dev/null or a named pipe
+        with disk_errors(path), path.open("wb") as stream:
+            yield stream
+    else:
+        with whole_file(path) as part, part.open("wb") as stream:
+            yield stream
+
+
+def write(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
+    """Write lines to the stream of a file or, for None, of stdout, which an error of the disk names."""
+    try:
+        with disk_errors(path or Path("stdout")):
+            stream.writelines(f"{line}\n".encode() for line in lines)
+            stream.flush()
+    except OSError:
+        if path is None:
+            # The rest of the buffer goes nowhere, or Python would report it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+def one_line(text: str) -> str:
+    """The text with each line end that the model generated as a blank."""
+    return re.sub(r"[\r\n]+", " ", text)
+
+
+@contextmanager
+def closed_pipe() -> Iterator[None]:
+    """End the process quietly when nobody reads its output any more, with the exit code of a SIGPIPE."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(141)
