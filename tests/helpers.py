@@ -160,6 +160,11 @@ def write_toy_corpus(folder: Path, **sizes: int) -> dict[str, str]:
     return dict(zip(names, map(str, write_corpus(toy_corpus(**sizes), folder / "corpus")), strict=True))
 
 
+def tensors(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """Those of each safetensors file below a folder."""
+    return {str(path.relative_to(folder)): load_file(path) for path in folder.rglob("*.safetensors")}
+
+
 def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: float = 0) -> None:
     """The tensors of two folders are the same, to the bit unless `atol` is given."""
     values, others = (load_file(folder / f"{name}.safetensors") for folder in (found, expected))

@@ -18,6 +18,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+from helpers import ROOT, tensors, tree
 from safetensors.torch import load_file
 from toy_corpus import toy_corpus, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -27,7 +28,6 @@ from modeling_vanilla.files import locked
 from modeling_vanilla.training import trainer
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints
 
-ROOT = Path(__file__).parents[1]
 RECIPE = """
     --preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
     --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --dropout 0.2 --mixed_precision no
@@ -172,24 +172,14 @@ def run(runs, stopped, request):
     return Path(shutil.copytree(stopped, runs.folder / f"copy-{request.node.name}"))
 
 
-def tree(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def assert_same_end(run, whole):
     """The same losses, weights and moments to the bit, and the same files."""
-    assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
-    folders = [folder.name for folder in list_checkpoints(whole)] + ["model", "best"]
-    for folder in folders:
-        assert {path.name for path in (run / folder).iterdir()} == {path.name for path in (whole / folder).iterdir()}
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            if (whole / folder / name).is_file():
-                found, expected = load_file(run / folder / name), load_file(whole / folder / name)
-                assert found.keys() == expected.keys()
-                assert all(torch.equal(value, expected[key]) for key, value in found.items()), f"{folder}/{name}"
-    found, expected = (load_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
+    names = [{name for name in tree(folder) if not name.startswith("tensorboard/")} for folder in (run, whole)]
+    assert names[0] == names[1]
+    torch.testing.assert_close(tensors(run), tensors(whole), rtol=0, atol=0)
+    progress, expected = (load_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
     assert len(expected["losses"]) == expected["step"]
-    assert found | {"seconds": 0} == expected | {"seconds": 0}
+    assert progress | {"seconds": 0} == expected | {"seconds": 0}
 
 
 def steps_of(run):
@@ -295,10 +285,10 @@ def test_a_run_in_use_is_refused(runs, run):
 
 def assert_one_error(code, lines, start):
     assert code == 2, lines
-    (found,) = [line for line in lines if "error: " in line]
-    assert found.startswith(f"error: {start}")
+    (error,) = [line for line in lines if "error: " in line]
+    assert error.startswith(f"error: {start}")
     assert "Traceback" not in "".join(lines)
-    return found
+    return error
 
 
 def assert_resumes(runs, run, whole):

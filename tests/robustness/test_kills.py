@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from helpers import tensors
 from trial import PROGRAMS
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
@@ -63,22 +63,20 @@ def has_begun(program: str, run: Path) -> bool:
 
 def weights(run: Path) -> dict[str, dict]:
     """The tensors of all safetensors of a run and, of the fine-tuning, of its optimizer."""
-    found = {str(path.relative_to(run)): load_file(path) for path in run.rglob("*.safetensors")}
+    files = tensors(run)
     for path in run.rglob("optimizer.pt"):
         moments = torch.load(path, weights_only=True)["state"]
-        found[str(path.relative_to(run))] = {f"{n}/{key}": value for n in moments for key, value in moments[n].items()}
-    return found
+        files[str(path.relative_to(run))] = {f"{n}/{key}": value for n in moments for key, value in moments[n].items()}
+    return files
 
 
 def is_same(run: Path, whole: Path) -> bool:
     """Whether two runs have the same files of tensors, to the bit, and nothing half-written lies about."""
-    found, expected = weights(run), weights(whole)
-    return (
-        found.keys() == expected.keys()
-        and all(found[file].keys() == expected[file].keys() for file in expected)
-        and all(torch.equal(found[file][name], value) for file in expected for name, value in expected[file].items())
-        and not list(run.parent.rglob(".*.tmp"))
-    )
+    try:
+        torch.testing.assert_close(weights(run), weights(whole), rtol=0, atol=0)
+    except AssertionError:
+        return False
+    return not list(run.parent.rglob(".*.tmp"))
 
 
 class Killer:

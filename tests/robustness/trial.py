@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers import tree
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce")
 PATHS = [str(ROOT / folder) for folder in FOLDERS]
@@ -70,14 +72,6 @@ class Outcome(NamedTuple):
         """The lines on stderr but for those of progress and warnings."""
         lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
         return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: |vanilla check shows", line)]
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    """All below a folder: of each file its content, of each folder None."""
-    found = {}
-    for path in folder.rglob("*"):
-        found[str(path.relative_to(folder))] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
-    return found
 
 
 def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: Sequence[Callable]) -> None:
