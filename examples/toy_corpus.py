@@ -175,7 +175,7 @@ class Grammar:
         self.nouns_of, self.verbs_for = cache(self._nouns_of), cache(self._verbs_for)
         self.nouns = [Noun(*_words(row[0]), *_words(row[1]), _words(row[2])) for row in _rows(data["nouns"])]
         self.adjectives = [Adjective(*row[:3], _words(row[3])) for row in _rows(data["adjectives"])]
-        self.qualities = {noun: [one for one in self.adjectives if noun.kinds[0] in one.kinds] for noun in self.nouns}
+        self.qualities = {noun: [adj for adj in self.adjectives if noun.kinds[0] in adj.kinds] for noun in self.nouns}
         self.person = next((noun for noun in self.nouns if "person" in noun.kinds), None)  # stands for "I", "who" ...
         self.verbs = [_to_be(self.nouns)]
         for row in _rows(data["verbs"]):

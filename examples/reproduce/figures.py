@@ -246,11 +246,11 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
     def attempt(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores (count, keys), the indices of the keys (count,), and the mean squared error."""
         key, value = (torch.randn(count, keys, width) for _ in range(2))
-        wanted, rows = torch.randint(keys, (count,)), torch.arange(count)
-        query = key[rows, wanted] + noise * torch.randn(count, width)
+        target, rows = torch.randint(keys, (count,)), torch.arange(count)
+        query = key[rows, target] + noise * torch.randn(count, width)
         scores = head(query[:, None], key)[:, 0]
         given = torch.einsum("bs,bsd->bd", scores.softmax(dim=-1), value)
-        return scores, wanted, (given - value[rows, wanted]).square().mean()
+        return scores, target, (given - value[rows, target]).square().mean()
 
     scores, _, loss = attempt(2000)
     (gradient,) = torch.autograd.grad(loss, scores)
@@ -259,10 +259,10 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
         attempt(batch)[-1].backward()
         optimizer.step()
     with torch.no_grad():
-        scores, wanted, error = attempt(2000)
+        scores, target, error = attempt(2000)
     return {
         "gradient": gradient.norm().item(),
-        "accuracy": (scores.argmax(dim=-1) == wanted).float().mean().item(),
+        "accuracy": (scores.argmax(dim=-1) == target).float().mean().item(),
         "error": error.item(),
     }
 

@@ -205,10 +205,10 @@ def measure_cost(layer: nn.Module, size: Size, options: Options) -> dict:
     """Seconds and bytes of one forward and one backward pass."""
     x = torch.randn(1, size.n, size.d, requires_grad=True)
     gradient = torch.randn_like(x)
-    wanted = [x, *layer.parameters()]
+    variables = [x, *layer.parameters()]
 
     def compute() -> None:
-        torch.autograd.grad(layer(x), wanted, gradient)
+        torch.autograd.grad(layer(x), variables, gradient)
 
     return {"seconds": best_seconds(compute, options.rounds), "bytes": peak_bytes(compute)}
 

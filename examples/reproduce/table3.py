@@ -209,16 +209,16 @@ def judge(entries: list[dict]) -> list[tuple[str, str, str]]:
 
     The last, that learned positions are as good as sinusoids, holds if their BLEU differs by at most 0.5.
     """
-    found = {entry["row"]: entry for entry in entries}
+    by_row = {entry["row"]: entry for entry in entries}
     verdicts = []
     for what, rows in ORDERINGS.items():
-        if set(rows) <= set(found):
-            pairs = [(found[better], found[worse]) for better, worse in itertools.pairwise(rows)]
+        if set(rows) <= set(by_row):
+            pairs = [(by_row[better], by_row[worse]) for better, worse in itertools.pairwise(rows)]
             by_perplexity = all(better["PPL"] < worse["PPL"] for better, worse in pairs)
             by_bleu = all(better["BLEU"] > worse["BLEU"] for better, worse in pairs)
             verdicts.append((f"{what} ({' > '.join(rows)})", _verdict(by_perplexity), _verdict(by_bleu)))
-    if {"base", "E-learned"} <= set(found):
-        difference = found["E-learned"]["BLEU"] - found["base"]["BLEU"]
+    if {"base", "E-learned"} <= set(by_row):
+        difference = by_row["E-learned"]["BLEU"] - by_row["base"]["BLEU"]
         by_bleu = f"{_verdict(abs(difference) <= 0.5)}, {difference:+.2f}"
         verdicts.append(("learned = sinusoidal (within 0.5 BLEU)", "", by_bleu))
     return verdicts

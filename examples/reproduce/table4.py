@@ -216,7 +216,7 @@ def read_splits(options: ParsingOptions) -> dict[str, list[Tree]]:
     if not options.train_trees:
         return split_files(_read(options.trees) if options.trees else toy_treebank())
     files = {split: _read(getattr(options, f"{split}_trees")) for split in ("train", "validation", "test")}
-    return {split: [tree for trees in found for tree in trees] for split, found in files.items()}
+    return {split: [tree for trees in read for tree in trees] for split, read in files.items()}
 
 
 def _read(paths: Sequence[str]) -> list[list[Tree]]:
@@ -279,7 +279,7 @@ def evaluate(
         For "validation" and "test" the scores of PARSERS; of those that search, also the share of well-formed outputs
         in percent, and seconds.
     """
-    labels, grammar = right_branching_labels(splits["train"]), Grammar.of(splits["train"], lexicon)
+    labels, grammar = right_branching_labels(splits["train"]), Grammar.from_trees(splits["train"], lexicon)
     results: dict[str, dict] = {}
     written: dict[str, list[str]] = {}
     for split in ("validation", "test"):
@@ -288,14 +288,14 @@ def evaluate(
         sentences = list(map(lexicon.read, words))
         branching = [right_branching(sentence, *labels) for sentence in words]
         parses = {"right_branching": branching}
-        parses["pcfg"] = [grammar.parse(one) or other for one, other in zip(words, branching, strict=True)]
+        parses["pcfg"] = [grammar.parse(sentence) or other for sentence, other in zip(words, branching, strict=True)]
         results[split] = {}
         for name in ("constrained", "unconstrained"):
             start = time.monotonic()
             outputs = write_trees(model, tokenizer, sentences, name == "constrained")
-            found = list(zip(outputs, sentences, strict=True))
-            parses[name] = [delinearise(*one) for one in found]
-            well_formed = 100 * sum(is_well_formed(*one) for one in found) / len(gold)
+            pairs = list(zip(outputs, sentences, strict=True))
+            parses[name] = [delinearise(*pair) for pair in pairs]
+            well_formed = 100 * sum(is_well_formed(*pair) for pair in pairs) / len(gold)
             results[split][name] = {"well_formed": well_formed, "seconds": time.monotonic() - start}
             written[f"{split}.{name}.output"] = list(map(" ".join, outputs))
         written[f"{split}.gold"] = list(map(bracketed, gold))

@@ -73,17 +73,17 @@ class AttentionMaps(dict[str, AttentionMap]):
     def page(self, title: str = "Attention") -> str:
         """One HTML page that needs nothing else: every kind, layer and head, as lines and as heat map."""
         data = {
-            "colours": head_colours(max(one.weights.shape[1] for one in self.values())),
+            "colours": head_colours(max(attention.weights.shape[1] for attention in self.values())),
             "least": MIN_WEIGHT,
             "maps": [
                 {
-                    "name": one.name,
-                    "rows": one.rows,
-                    "columns": one.columns,
+                    "name": attention.name,
+                    "rows": attention.rows,
+                    "columns": attention.columns,
                     # In thousandths: a third of the size, and no difference that could be seen.
-                    "weights": (1000 * one.weights).round().int().tolist(),
+                    "weights": (1000 * attention.weights).round().int().tolist(),
                 }
-                for one in self.values()
+                for attention in self.values()
             ],
         }
         # In JSON, "<" stands in strings alone; written as an escape it can end no script and begin no comment.
@@ -141,8 +141,15 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
         ValueError: if there is no such layer or head.
     """
     weights, chosen = attention.at(layer, heads)
-    title = f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}"
-    return _heat_map(weights.mean(dim=0), attention.rows, attention.columns, title)
+    rows, columns = attention.rows, attention.columns
+    figure = Figure(figsize=(2 + 0.4 * len(columns), 2 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(weights.mean(dim=0), cmap="Blues", vmin=0)
+    words = {"parse_math": False, "family": _fonts([*rows, *columns])}  # no formulas, whatever dollar signs are in them
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **words)
+    axes.set_yticks(range(len(rows)), rows, **words)
+    axes.set_title(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}")
+    return figure
 
 
 def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
@@ -203,18 +210,6 @@ def head_colours(count: int) -> list[str]:
     return [to_hex(colormaps["hsv"](head / count)) for head in range(count)]
 
 
-def _heat_map(weights: torch.Tensor, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    figure = Figure(figsize=(2 + 0.4 * len(columns), 2 + 0.4 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(weights, cmap="Blues", vmin=0)
-    # Words are no formulas, whatever dollar signs are in them.
-    family = _fonts([*rows, *columns])
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False, family=family)
-    axes.set_yticks(range(len(rows)), rows, parse_math=False, family=family)
-    axes.set_title(title)
-    return figure
-
-
 def _fonts(words: Sequence[str]) -> list[str]:
     """matplotlib's sans-serif, and installed fonts for characters that it lacks, as those of Korean."""
     lacking = {ord(character) for word in words for character in word}
@@ -225,9 +220,9 @@ def _fonts(words: Sequence[str]) -> list[str]:
     for font in sorted(fonts, key=lambda font: ("Sans" not in font.name, font.name, font.fname)):
         if not lacking:
             break
-        if found := lacking & FT2Font(font.fname).get_charmap().keys():
+        if supplied := lacking & FT2Font(font.fname).get_charmap().keys():
             families.append(font.name)
-            lacking -= found
+            lacking -= supplied
     return families
 
 

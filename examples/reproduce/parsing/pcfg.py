@@ -41,7 +41,7 @@ class Grammar:
     words: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, training: Sequence[Tree], lexicon: Lexicon) -> "Grammar":
+    def from_trees(cls, training: Sequence[Tree], lexicon: Lexicon) -> "Grammar":
         """Count the rules of the trees."""
         roots, binary, lexical = Counter(), Counter(), Counter()
         for tree in training:
@@ -77,17 +77,19 @@ class Grammar:
         """The most probable tree (CKY); None if the grammar has none."""
         n = len(sentence)
         chart = np.full((n, n + 1, len(self.symbols)), -np.inf, dtype=np.float32)
-        found: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}  # the best rule and split of each symbol
+        backpointers: dict[
+            tuple[int, int], tuple[np.ndarray, np.ndarray]
+        ] = {}  # the best rule and split of each symbol
         for start, token in enumerate(self.lexicon.read(sentence)):
             chart[start, start + 1] = self.words.get(token, self.tags)
         for length in range(2, n + 1):
             for start in range(n - length + 1):
-                found[start, start + length] = self._fill(chart, start, start + length)
+                backpointers[start, start + length] = self._fill(chart, start, start + length)
         total = chart[0, n] + self.roots
         best = int(total.argmax())
         if total[best] == -np.inf:
             return None
-        tree = Tree("", [self._tree(found, sentence, 0, n, best)])
+        tree = Tree("", [self._tree(backpointers, sentence, 0, n, best)])
         tree.un_chomsky_normal_form(childChar=NEW, unaryChar="+")
         return tree[0]
 
@@ -110,13 +112,13 @@ class Grammar:
         best[symbols], split[symbols] = rules[last], start + 1 + splits[last]
         return best, split
 
-    def _tree(self, found: dict, sentence: Sequence[str], start: int, end: int, symbol: int) -> Tree:
+    def _tree(self, backpointers: dict, sentence: Sequence[str], start: int, end: int, symbol: int) -> Tree:
         if end == start + 1:
             return Tree(self.symbols[symbol], [sentence[start]])
-        rules, splits = found[start, end]
+        rules, splits = backpointers[start, end]
         rule, split = rules[symbol], splits[symbol]
-        left = self._tree(found, sentence, start, split, self.lefts[rule])
-        right = self._tree(found, sentence, split, end, self.rights[rule])
+        left = self._tree(backpointers, sentence, start, split, self.lefts[rule])
+        right = self._tree(backpointers, sentence, split, end, self.rights[rule])
         return Tree(self.symbols[symbol], [left, right])
 
 

@@ -77,8 +77,8 @@ def toy_treebank(files: int = 100, sentences: int = 12, seed: int = 0) -> list[l
         tree = clean(_expand("ROOT", rng))
         if len(linearise(tree)) <= _MAX_TOKENS:
             trees.setdefault(bracketed(tree), tree)
-    found = list(trees.values())
-    return [found[start : start + sentences] for start in range(0, len(found), sentences)]
+    drawn = list(trees.values())
+    return [drawn[start : start + sentences] for start in range(0, len(drawn), sentences)]
 
 
 def _expand(symbol: str, rng: random.Random) -> Tree:

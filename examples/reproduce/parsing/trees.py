@@ -32,7 +32,7 @@ def read_treebank(path: str | PathLike) -> list[list[Tree]]:
     Raises:
         ValueError: if the file cannot be read or is no file of bracketed trees; the message names file and line.
     """
-    files = [[tree for _, tree in trees] for _, trees in groupby(_cleaned_trees(path), key=lambda found: found[0])]
+    files = [[tree for _, tree in trees] for _, trees in groupby(_cleaned_trees(path), key=lambda pair: pair[0])]
     if not files:
         raise ValueError(f"{path}: there are no trees in it")
     return files
@@ -45,9 +45,9 @@ def _cleaned_trees(path: str | PathLike) -> Iterator[tuple[int, Tree]]:
         tree = Tree.fromstring(text)
         for part in tree.subtrees():
             label = part.label() or part is tree
-            if not part or not label or not (is_preterminal(part) or all(isinstance(one, Tree) for one in part)):
-                found = bracketed(part)[:60]
-                raise ValueError(f"{where}: a bracket needs a label and one word or brackets, not {found}")
+            if not part or not label or not (is_preterminal(part) or all(isinstance(child, Tree) for child in part)):
+                shown = bracketed(part)[:60]
+                raise ValueError(f"{where}: a bracket needs a label and one word or brackets, not {shown}")
         tree = clean(tree)
         if tree is None:
             raise ValueError(f"{where}: the tree has no words")

@@ -28,7 +28,7 @@ class Lexicon:
     signatures: frozenset[str]
 
     @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], size: int) -> "Lexicon":
+    def from_sentences(cls, sentences: Iterable[Sequence[str]], size: int) -> "Lexicon":
         """Of the words that occur at least MIN_COUNT times the most frequent, up to `size` with the signatures."""
         counts = Counter(_normalise(word) for sentence in sentences for word in sentence)
         for token in SPECIAL_TOKENS:
@@ -68,19 +68,19 @@ def signature(word: str, first: bool, known: Container[str]) -> str:
     """
     lower, capitals = word.lower(), sum(letter.isupper() for letter in word)
     number, dash = any(letter.isdigit() for letter in word), "-" in word
-    found = [UNKNOWN]
+    parts = [UNKNOWN]
     if word[0].isupper() and first and capitals == 1:
-        found += ["INITC", "KNOWNLC"] if lower in known else ["INITC"]
+        parts += ["INITC", "KNOWNLC"] if lower in known else ["INITC"]
     elif capitals:
-        found.append("CAPS")
+        parts.append("CAPS")
     elif any(letter.islower() for letter in word):
-        found.append("LC")
-    found += ["NUM"] * number + ["DASH"] * dash
+        parts.append("LC")
+    parts += ["NUM"] * number + ["DASH"] * dash
     if lower.endswith("s") and len(lower) > 2:
-        found += ["s"] * (lower[-2] not in "siu")
+        parts += ["s"] * (lower[-2] not in "siu")
     elif len(lower) > 4 and not dash and not (number and capitals):
-        found += next(([ending] for ending in _ENDINGS if lower.endswith(ending)), [])
-    return "-".join(found)
+        parts += next(([ending] for ending in _ENDINGS if lower.endswith(ending)), [])
+    return "-".join(parts)
 
 
 def _normalise(word: str) -> str:
