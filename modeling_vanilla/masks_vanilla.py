@@ -65,7 +65,8 @@ def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.T
 
     An attention_mask (B, 1, T, past + T), which says what each target token sees, is the whole mask.
     """
-    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not _is_static(cache):
+    whole = cache is not None and cache.is_compileable  # with places for tokens yet to come
+    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not whole:
         return None  # one position behind all the others sees everything
     and_mask_function = window(config, causal=True)
     return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=and_mask_function))
@@ -79,10 +80,6 @@ def _as_booleans(mask):
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
         return mask
     return mask > _hidden(mask) if mask.is_floating_point() else mask.bool()
-
-
-def _is_static(cache: Cache | None) -> bool:
-    return cache is not None and cache.is_compileable  # it holds places for tokens yet to come
 
 
 def cross_mask(
