@@ -138,6 +138,8 @@ def test_the_page_translates_as_the_package_does(page, tiny):
     assert [text for _, text in table["data"]] == [hypothesis.text for hypothesis in expected]
     scores = [hypothesis.score for hypothesis in expected]
     assert [score for score, _ in table["data"]] == pytest.approx(scores, abs=1e-3)
+    lines, _ = client.predict("\n".join(SENTENCES), 4, 0.6, api_name="/translate")
+    assert lines.split("\n") == [best.text for (best,) in translate_nbest(*tiny, SENTENCES, 1)]
     picture = client.predict("<b>a</b> dog", best, api_name="/attention")
     assert picture.startswith("<iframe srcdoc=") and "<b>" not in picture
     assert set(page[1]) <= {"127.0.0.1", "localhost"}
