@@ -128,12 +128,17 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "_name_or_path": "Helsinki-NLP/opus-mt-en-de"}))
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
-    write_model_card(tmp_path, make_tiny(), RESULTS, source_metadata(tmp_path / "ours"))
+    source = {**source_metadata(tmp_path / "ours"), "language": "fr"}  # the run says which languages it has
+    results = copy.deepcopy(RESULTS)
+    results["settings"]["data"].update(source_lang="en", target_lang="de")
+    results["settings"]["training"].update(learning_rate=5e-5, learning_rate_scale=None)
+    write_model_card(tmp_path, make_tiny(), results, source)
     for folder, verb in ((tmp_path / "ours", "Converted"), (tmp_path, "Fine-tuned")):
         card = ModelCard.load(folder / "README.md")
         facts = {"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0", "language": ["en", "de"]}
         assert card.data.to_dict() == card.data.to_dict() | facts | {"datasets": "opus100"}
         assert f"{verb} from [Helsinki-NLP/opus-mt-en-de](https://huggingface.co/Helsinki-NLP/opus-mt" in card.text
+        assert ("learning rate 5e-05 at its peak" in card.text) is (verb == "Fine-tuned")
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
 
 

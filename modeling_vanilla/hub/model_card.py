@@ -208,12 +208,14 @@ def _dataset(results: dict) -> str | None:
 
 def _training(results: dict) -> str:
     training, dataset = results["settings"]["training"], _dataset(results)
+    peak = training.get("learning_rate")
+    rate = f"scale {training['learning_rate_scale']}" if peak is None else f"{peak} at its peak"
     return (
         f"{results['training_pairs']} sentence pairs{f' of {_escape(dataset)}' if dataset else ''}, "
         f"{results['steps']} updates of about {training['tokens_per_update']} tokens a side, {results['tokens']} "
         f"tokens in all, in {results['train_seconds'] / 60:.1f} minutes on {results['processes']} "
         f"{_escape(results['device'])} process(es). Adam, {training['warmup_steps']} warm-up steps, "
-        f"learning rate scale {training['learning_rate_scale']}, seed {training['seed']}; the average of the last "
+        f"learning rate {rate}, seed {training['seed']}; the average of the last "
         f"{training['average_checkpoints']} checkpoints at the most."
     )
 
