@@ -12,22 +12,7 @@ from ..files import read_json, write_text
 TEMPLATE = Path(__file__).with_name("model_card.md")
 # What a model inherits from the one that it was made from.
 INHERITED = ("base_model", "license", "license_name", "license_link", "language", "datasets")
-_SIZES = (
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "d_k",
-    "d_v",
-    "dropout",
-    "label_smoothing",
-    "position_embedding_type",
-)
 _METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compounds split", "chrf": "chrF"}
-_HERE = "path/to/this/folder"
 _HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
@@ -36,9 +21,8 @@ def write_model_card(
     model: PreTrainedModel,
     results: dict | None = None,
     source: dict | None = None,
-    model_id: str | None = None,
+    model_id: str = "path/to/this/folder",
     licence: str | None = None,
-    example: str | None = None,
     use: str | None = None,
 ) -> None:
     """Write folder/README.md.
@@ -52,13 +36,12 @@ def write_model_card(
         model_id: what people will load it by, if it goes to the Hub.
         licence: of the weights, by default that of the source. The data decide it, so nothing else is claimed unless
             you say so.
-        example: a source sentence for the snippet of code.
         use: how to load it, where {model_id} stands for its name, in place of the pipeline that needs its code.
     """
     data = {} if results is None else results["settings"]["data"]
     inherited = dict(source or {})
-    languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)]
-    languages = languages or _as_list(inherited.pop("language", []))
+    inherited_languages = _as_list(inherited.pop("language", []))
+    languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)] or inherited_languages
     if licence:
         inherited = {name: value for name, value in inherited.items() if not name.startswith("license")}
         inherited["license"] = licence
@@ -79,11 +62,9 @@ def write_model_card(
         architecture=_architecture(config),
         languages=f"It translates {pair}. " if pair else "",
         origin="" if source is None else f"{_origin(source, 'Fine-tuned' if results else 'Converted')} ",
-        model_id=model_id or _HERE,
-        use=use and use.format(model_id=model_id or _HERE),
-        example=example or "Hello.",
-        model_rows=[("parameters", model.num_parameters()), ("vocabulary", config.vocab_size)]
-        + [(name, getattr(config, name)) for name in _SIZES if getattr(config, name) is not None],
+        model_id=model_id,
+        use=use and use.format(model_id=model_id),
+        model_rows=[("parameters", model.num_parameters()), *_fields(config)],
         search=_search(model.generation_config),
         training=_training(results) if results else "None since it was converted.",
         results=_results(results) if results and results["test_sentences"] else "Not tested.",
@@ -133,6 +114,12 @@ def _is_text(value) -> bool:
 
 def _as_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
+
+
+def _fields(config: PretrainedConfig) -> list[tuple[str, object]]:
+    """The fields of VanillaConfig that are set, but for the special tokens."""
+    fields = [(name, getattr(config, name)) for name in type(config).__annotations__ if not name.endswith("_id")]
+    return [(name, value) for name, value in fields if value is not None]
 
 
 def _architecture(config: PretrainedConfig) -> str:
