@@ -23,13 +23,13 @@ from matplotlib import pyplot
 SHARES = [tenths / 10 for tenths in range(1, 11)]
 
 
-def bleu_by_share(found: list[dict], references: list[str], keys: list[float], tokenize: str) -> list[float]:
+def bleu_by_share(lines: list[dict], references: list[str], keys: list[float], tokenize: str) -> list[float]:
     """BLEU of each share of the sentences, those of the largest keys."""
-    order = sorted(range(len(found)), key=lambda row: -keys[row])
+    order = sorted(range(len(lines)), key=lambda row: -keys[row])
     kept = [order[: max(1, round(share * len(order)))] for share in SHARES]
     return [
         sacrebleu.corpus_bleu(
-            [found[row]["translation"] for row in rows],
+            [lines[row]["translation"] for row in rows],
             [[references[row] for row in rows]],
             tokenize=tokenize,
             force=True,
@@ -45,14 +45,17 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, required=True, help="the picture to write")
     parser.add_argument("--bleu_tokenize", default="13a")
     options = parser.parse_args()
-    found, references = list(map(json.loads, read_lines(options.translations))), list(read_lines(options.reference))
-    pairs = zip((line["translation"] for line in found), references, strict=True)
+    lines, references = (
+        list(map(json.loads, read_lines(options.translations))),
+        list(read_lines(options.reference)),
+    )
+    pairs = zip((line["translation"] for line in lines), references, strict=True)
     keys = {
-        "score": [line["score"] for line in found],
-        "mean log P of a token": [statistics.fmean(line["log_probs"] or [0.0]) for line in found],
+        "score": [line["score"] for line in lines],
+        "mean log P of a token": [statistics.fmean(line["log_probs"] or [0.0]) for line in lines],
         "BLEU of the sentence": [sacrebleu.sentence_bleu(text, [reference]).score for text, reference in pairs],
     }
-    curves = {name: bleu_by_share(found, references, values, options.bleu_tokenize) for name, values in keys.items()}
+    curves = {name: bleu_by_share(lines, references, values, options.bleu_tokenize) for name, values in keys.items()}
     print("kept".ljust(24), *(f"{share:6.0%}" for share in SHARES))
     figure, axes = pyplot.subplots()
     for name, values in curves.items():

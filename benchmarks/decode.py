@@ -12,12 +12,12 @@ A compiled engine's first round is printed apart: it compiles there. With --outp
 """
 
 import argparse
-import gzip
 import multiprocessing
 import resource
 import statistics
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 
 import sacrebleu
@@ -25,6 +25,7 @@ import torch
 from report import draw_bars, machine, with_range, write_table
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
+from modeling_vanilla.files import read_lines
 from modeling_vanilla.interop import from_marian
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
@@ -52,14 +53,8 @@ def read_ids(options) -> list[list[int]]:
         return torch.randint(4, DIMS[options.dims][-1], (options.sentences, 23)).tolist()
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(Path(options.model) / "tokenizer.json"))
     eos = MarianConfig.from_pretrained(options.model).eos_token_id
-    rows = tokenizer(read_lines(options.source)[: options.sentences], add_special_tokens=False)["input_ids"]
+    rows = tokenizer(list(islice(read_lines(options.source), options.sentences)), add_special_tokens=False)["input_ids"]
     return [[token for token in row if token != eos] + [eos] for row in rows]
-
-
-def read_lines(path: str) -> list[str]:
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
 
 
 def batches(ids: list[list[int]], size: int) -> list[list[int]]:
@@ -72,7 +67,7 @@ def torch_engine(model, bf16: bool, ids: list[list[int]], options, **kwargs):
     model = model.eval().to(options.device, torch.bfloat16 if bf16 else torch.float32)
 
     def run() -> list[list[int]]:
-        found = [None] * len(ids)
+        outputs = [None] * len(ids)
         for rows in batches(ids, options.batch_size):
             width = max(len(ids[row]) for row in rows)
             source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows], device=options.device)
@@ -82,8 +77,8 @@ def torch_engine(model, bf16: bool, ids: list[list[int]], options, **kwargs):
                 max_new_tokens=limit, do_sample=False, forced_eos_token_id=None, **kwargs,
             )  # fmt: skip
             for row, tokens in zip(rows, output[:, 1:].tolist(), strict=True):
-                found[row] = tokens[: tokens.index(eos)] if eos in tokens else tokens
-        return found
+                outputs[row] = tokens[: tokens.index(eos)] if eos in tokens else tokens
+        return outputs
 
     return run
 
@@ -146,8 +141,8 @@ def serve(engine: str, options, pipe) -> None:
         run = torch_engine(model, kind == "bf16", ids, options, **({"compile": True} if compiled else {}))
     while pipe.recv():
         start = time.perf_counter()
-        found = run()
-        pipe.send((time.perf_counter() - start, found, peak_gib(name, options.device)))
+        outputs = run()
+        pipe.send((time.perf_counter() - start, outputs, peak_gib(name, options.device)))
 
 
 def peak_gib(name: str, device: str) -> float | None:
@@ -157,10 +152,10 @@ def peak_gib(name: str, device: str) -> float | None:
     return None if name == "CTranslate2" else torch.cuda.max_memory_allocated() / 2**30
 
 
-def bleu(found: list[list[int]], options) -> float:
+def bleu(outputs: list[list[int]], options) -> float:
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(Path(options.model) / "tokenizer.json"))
-    texts = tokenizer.batch_decode(found, skip_special_tokens=True)
-    references = read_lines(options.reference)[: len(texts)]
+    texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    references = list(islice(read_lines(options.reference), len(texts)))
     return sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
 
 
@@ -211,12 +206,12 @@ def report(options, seconds: dict[str, list[float]], results: dict, memory: dict
     columns = ("sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", f"{first} is faster by")
     rows, medians = [], {}
     for engine, times in seconds.items():
-        found, median = results[engine], statistics.median(times)
-        medians[engine] = len(found) / median
-        tokens = sum(len(row) + 1 for row in found) if options.source else len(found) * options.new_tokens
-        score = f"{bleu(found, options):.2f}" if options.reference else "-"
+        outputs, median = results[engine], statistics.median(times)
+        medians[engine] = len(outputs) / median
+        tokens = sum(len(row) + 1 for row in outputs) if options.source else len(outputs) * options.new_tokens
+        score = f"{bleu(outputs, options):.2f}" if options.reference else "-"
         ratio = statistics.median(theirs / own for theirs, own in zip(times, seconds[first], strict=True))
-        speeds = with_range([len(found) / taken for taken in times], 1), f"{1000 * median / len(found):.1f}"
+        speeds = with_range([len(outputs) / taken for taken in times], 1), f"{1000 * median / len(outputs):.1f}"
         peak = "-" if memory[engine] is None else f"{memory[engine]:.2f}"
         rows.append((engine, *speeds, f"{tokens / median:.0f}", peak, score, f"{ratio:.2f}"))
     for row in (("", *columns), *rows):

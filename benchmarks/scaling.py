@@ -51,15 +51,15 @@ def measure(length: int, tokens: int, d_model: int, bf16: bool, rounds: int) -> 
     return real / second, operations / second / 1e9
 
 
-def write_report(folder: Path, kind: str, found: dict[str, list[tuple[int, float, float]]]) -> None:
+def write_report(folder: Path, kind: str, measured: dict[str, list[tuple[int, float, float]]]) -> None:
     title = f"{kind}, {machine()}"
-    rows = [(axis, x, f"{rate:.0f}", f"{work:.0f}") for axis, rows in found.items() for x, rate, work in rows]
+    rows = [(axis, x, f"{rate:.0f}", f"{work:.0f}") for axis, rows in measured.items() for x, rate, work in rows]
     write_table(folder / "scaling.md", title, ("", "tokens/s", "GFLOP/s"), rows)
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, plots = pyplot.subplots(1, len(found), figsize=(11, 3.5), layout="constrained")
-    for axes, (axis, rows) in zip(plots, found.items(), strict=True):
+    figure, plots = pyplot.subplots(1, len(measured), figsize=(11, 3.5), layout="constrained")
+    for axes, (axis, rows) in zip(plots, measured.items(), strict=True):
         axes.semilogx([row[0] for row in rows], [row[1] for row in rows], "o-")
         axes.set(xlabel=axis, ylabel="tokens a second", ylim=(0, 1.1 * max(row[1] for row in rows)))
         axes.set_xticks([row[0] for row in rows], [str(row[0]) for row in rows], minor=False)
@@ -75,14 +75,14 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     arguments = parser.parse_args()
-    found = {axis: [] for axis in AXES}
+    measured = {axis: [] for axis in AXES}
     for axis, values in AXES.items():
         for value in values:
             length, tokens, d_model = {**MIDDLE, axis: value}.values()
             rate, work = measure(length, tokens, d_model, arguments.bf16, arguments.rounds)
-            found[axis].append((value, rate, work))
+            measured[axis].append((value, rate, work))
             print(f"{axis:16s} {value:6d} {rate:9.0f} tokens/s {work:6.0f} GFLOP/s", flush=True)
-    write_report(arguments.output_dir, "bf16" if arguments.bf16 else "fp32", found)
+    write_report(arguments.output_dir, "bf16" if arguments.bf16 else "fp32", measured)
 
 
 if __name__ == "__main__":

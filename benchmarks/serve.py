@@ -71,8 +71,8 @@ def main() -> None:
                 f"{at_once:3} at once: {statistics.median(values):6.1f} sentences/s ({min(values):.1f} to "
                 f"{max(values):.1f}), waiting p50 {cuts[49]:.3f} s, p95 {cuts[94]:.3f} s"
             )
-        one, many = (statistics.median(values) for values in rates.values())
-        print(f"ratio {many / one:.1f}")
+        alone, together = (statistics.median(values) for values in rates.values())
+        print(f"ratio {together / alone:.1f}")
     finally:
         process.terminate()
         process.wait()

@@ -59,25 +59,25 @@ def reference_phrases(tokenizer, references: list[str], words: int) -> list[list
 def translate(model, tokenizer, sources: list[str], phrases: list, beams: int) -> tuple[float, list[list[int]]]:
     """Processor seconds, and the tokens of each translation."""
     ids = tokenizer(sources).input_ids
-    order, found = sorted(range(len(ids)), key=lambda row: -len(ids[row])), [[]] * len(ids)
+    order, outputs = sorted(range(len(ids)), key=lambda row: -len(ids[row])), [[]] * len(ids)
     start = time.process_time()
     for first in range(0, len(order), 64):
         rows = order[first : first + 64]
         inputs = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-        wanted = [phrases[row] for row in rows]
-        output = model.generate(**inputs, **SEARCH, num_beams=beams, force_words_ids=wanted if any(wanted) else None)
+        batch = [phrases[row] for row in rows]
+        output = model.generate(**inputs, **SEARCH, num_beams=beams, force_words_ids=batch if any(batch) else None)
         for row, tokens in zip(rows, output.tolist(), strict=True):
-            found[row] = tokens
-    return time.process_time() - start, found
+            outputs[row] = tokens
+    return time.process_time() - start, outputs
 
 
 def contains(tokens: list[int], phrase: list[int]) -> bool:
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
 
 
-def share_met(found: list[list[int]], phrases: list) -> float:
-    pairs = [(tokens, one) for tokens, wanted in zip(found, phrases, strict=True) for one in wanted]
-    return sum(any(contains(tokens, phrase) for phrase in one) for tokens, one in pairs) / max(1, len(pairs))
+def share_met(outputs: list[list[int]], phrases: list) -> float:
+    pairs = [(tokens, term) for tokens, terms in zip(outputs, phrases, strict=True) for term in terms]
+    return sum(any(contains(tokens, phrase) for phrase in term) for tokens, term in pairs) / max(1, len(pairs))
 
 
 def main() -> None:
@@ -101,19 +101,19 @@ def main() -> None:
     terms = Terminology(dice_terms(pairs, tuple(options.count), options.dice), tokenizer)
     kinds = {"none": [[]] * len(sources), "list": [terms.phrases(source) for source in sources]}
     kinds |= {f"{words} of the reference": reference_phrases(tokenizer, references, words) for words in options.words}
-    seconds, found = {kind: [] for kind in kinds}, {}
+    seconds, outputs = {kind: [] for kind in kinds}, {}
     for _ in range(options.rounds):
         for kind, phrases in kinds.items():
-            taken, found[kind] = translate(model, tokenizer, sources, phrases, options.beams)
+            taken, outputs[kind] = translate(model, tokenizer, sources, phrases, options.beams)
             seconds[kind].append(taken)
     print(f"{len(terms.targets)} terms; {sum(map(any, kinds['list']))} of {len(sources)} sentences have some")
     for kind, phrases in kinds.items():
         ratio = statistics.median(map(float.__truediv__, seconds[kind], seconds["none"]))
-        texts = tokenizer.batch_decode(found[kind], skip_special_tokens=True)
+        texts = tokenizer.batch_decode(outputs[kind], skip_special_tokens=True)
         bleu = sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
         print(
-            f"{kind}: {sum(map(len, phrases))} phrases, met {share_met(found[kind], phrases):.2%}, without them "
-            f"{share_met(found['none'], phrases):.2%}; BLEU {bleu:.2f}; {ratio:.2f} times the seconds without",
+            f"{kind}: {sum(map(len, phrases))} phrases, met {share_met(outputs[kind], phrases):.2%}, without them "
+            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu:.2f}; {ratio:.2f} times the seconds without",
             flush=True,
         )
 

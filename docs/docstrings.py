@@ -14,7 +14,7 @@ class PlainText(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs) -> None:
         if obj.docstring is not None:
             text = RETURNS.sub(_returns, obj.docstring.value + "\n")
-            obj.docstring.value = re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text).rstrip()
+            obj.docstring.value = re.sub(r"(`[^`]*`)|<", lambda match: match[1] or "&lt;", text).rstrip()
 
 
 def _returns(section: re.Match) -> str:

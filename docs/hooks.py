@@ -24,7 +24,7 @@ def on_files(files, config):
 
 def on_page_content(content, page, config, files):
     """Formulas as MathML, which browsers draw by themselves."""
-    return FORMULA.sub(lambda found: _mathml(found[2], "block" if found[1] == "div" else "inline"), content)
+    return FORMULA.sub(lambda match: _mathml(match[2], "block" if match[1] == "div" else "inline"), content)
 
 
 def on_post_page(output, page, config):

@@ -66,7 +66,7 @@ def execute(name: str = "paper"):
 def pages() -> dict[str, str | bytes]:
     """The Markdown of each page, and the pictures on them, by path. The code is run once, for all languages."""
     outputs = [cell.outputs for cell in execute().cells if cell.cell_type == "code"][1:]
-    found = {}
+    contents = {}
     for name in NOTEBOOKS:
         texts, blocks = parts(name)
         page = [texts[0]]
@@ -81,10 +81,10 @@ def pages() -> dict[str, str | bytes]:
                 picture = f"pictures/paper-{number}-{index}.png"
                 page.append(_markdown(output, heading, picture))
                 if "image/png" in output.get("data", {}):
-                    found[picture] = base64.b64decode(output.data["image/png"])
+                    contents[picture] = base64.b64decode(output.data["image/png"])
             page.append(text)
-        found[f"{name}.md"] = "\n".join(page)
-    return found
+        contents[f"{name}.md"] = "\n".join(page)
+    return contents
 
 
 def _markdown(output, heading: str, picture: str) -> str:

@@ -53,14 +53,14 @@ def pages() -> dict[str, str]:
 def public_names(module: str) -> list[str]:
     """The full names of what a module offers: its __all__ or, where it has none, what it defines without underscore."""
     full = f"modeling_vanilla.{module}".rstrip(".")
-    found = importlib.import_module(full)
+    imported = importlib.import_module(full)
 
     def defined_here(name: str) -> bool:
-        value = getattr(found, name)
+        value = getattr(imported, name)
         kind = inspect.isclass(value) or inspect.isfunction(value)
         return kind and value.__module__ == full and not name.startswith("_")
 
-    names = getattr(found, "__all__", None) or [name for name in vars(found) if defined_here(name)]
+    names = getattr(imported, "__all__", None) or [name for name in vars(imported) if defined_here(name)]
     return [f"{full}.{name}" for name in names]
 
 
@@ -97,10 +97,10 @@ def _commands_page() -> str:
 
 def _parser(command: str) -> CommandParser:
     """The parser that the command makes, caught as it is about to print its help."""
-    found = []
-    with patch.object(CommandParser, "print_help", lambda self, *_: found.append(self)), suppress(SystemExit):
+    parsers: list[CommandParser] = []
+    with patch.object(CommandParser, "print_help", lambda self, *_: parsers.append(self)), suppress(SystemExit):
         importlib.import_module(f"modeling_vanilla.cli.{command}").main(["--help"])
-    return found[0]
+    return parsers[0]
 
 
 def _description(text: str) -> str:

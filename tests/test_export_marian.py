@@ -73,10 +73,10 @@ def test_the_command_writes_a_folder_that_loads_and_searches_elsewhere(make_mode
     config = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     write_search(tmp_path / "search", "you/search")
-    found = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
+    loaded = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
     inputs = tokenizer(SOURCES, padding=True, return_tensors="pt")
-    assert found["ids"] == inputs.input_ids.tolist() and len(found["theirs"]) == 3
-    assert found["ours"] == model.generate(**inputs, max_extra_tokens=3).tolist()
+    assert loaded["ids"] == inputs.input_ids.tolist() and len(loaded["theirs"]) == 3
+    assert loaded["ours"] == model.generate(**inputs, max_extra_tokens=3).tolist()
 
 
 def test_ctranslate2_converts_what_has_opus_mts_tokens(tmp_path):

@@ -154,8 +154,8 @@ def assert_same_greedy_search(ours, reference: Reference) -> None:
             expected = torch.cat((expected, logits.argmax(keepdim=True)))
         settings = {"num_beams": 1, "max_new_tokens": 8, "no_repeat_ngram_size": 1}
         settings |= {"bad_words_ids": [[ours.config.pad_token_id]]}
-        found = ours.generate(input_ids=source[row : row + 1, :length], **settings)
-        assert found[0].tolist() == expected.tolist()
+        output = ours.generate(input_ids=source[row : row + 1, :length], **settings)
+        assert output[0].tolist() == expected.tolist()
         outputs.add(tuple(expected.tolist()))
     assert len(outputs) > 1
 

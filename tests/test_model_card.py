@@ -51,7 +51,10 @@ def test_a_signature_is_one_cell_of_the_table(card):
 def test_the_card_says_what_the_run_was(card):
     parsed, _ = card({"source_lang": "en", "target_lang": "de"}, licence="cc-by-4.0", model_id="you/it")
     assert (parsed.data.language, parsed.data.license) == (["en", "de"], "cc-by-4.0")
-    assert {one.metric_type: one.metric_value for one in parsed.data.eval_results} == {"bleu": 40.93, "chrf": 61.2}
+    assert {score.metric_type: score.metric_value for score in parsed.data.eval_results} == {
+        "bleu": 40.93,
+        "chrf": 61.2,
+    }
     for said in (
         "29000 sentence pairs,",
         "It translates en to de.",

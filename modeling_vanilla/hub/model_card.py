@@ -136,9 +136,9 @@ def _architecture(config: PretrainedConfig) -> str:
         ),
         f"self-attention to {config.attention_window} positions (section 4)": config.attention_window is not None,
     }
-    found = [departure for departure, holds in departures.items() if holds]
-    if found:
-        return f"a post-LN encoder-decoder. It departs from the paper in this: {'; '.join(found)}."
+    present = [departure for departure, holds in departures.items() if holds]
+    if present:
+        return f"a post-LN encoder-decoder. It departs from the paper in this: {'; '.join(present)}."
     return "as the paper has it: post-LN encoder-decoder, one matrix for both embeddings and the output projection."
 
 

@@ -22,7 +22,7 @@ from transformers import FSMTTokenizer
 from ..errors import one_line
 from ..files import read_lines
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .pickles import check_weights, load_pickle
+from .pickles import check_tensors, load_pickle
 from .weights import build
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
@@ -202,7 +202,7 @@ def rename(weights: Mapping[str, torch.Tensor], limit: int) -> dict[str, torch.T
     Args:
         limit: the most bytes of a weight.
     """
-    check_weights(weights, limit)
+    check_tensors(weights, limit)
     norms = {
         "encoder": ("self_attn_layer_norm", "final_layer_norm"),
         "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),

@@ -34,8 +34,8 @@ def load_pickle(file: Path) -> object:
             warnings.simplefilter("ignore")  # of protocols
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        held = f"holds {found[1]}" if found else "cannot be read"
+        match = re.search(r"GLOBAL (\S+)", str(error))
+        held = f"holds {match[1]}" if match else "cannot be read"
         raise ValueError(
             f"{file}: {held}; of a pickle only tensors, plain containers and argparse.Namespace are taken. If you "
             "trust it, load it with fairseq and save its 'args' or 'cfg', as plain values, and its 'model' alone"
@@ -72,7 +72,7 @@ def _count_operations(stream, pickles: int) -> None:
                 raise ValueError(f"it takes more than {MAX_OPERATIONS} operations to read")
 
 
-def check_weights(weights: Mapping, limit: int) -> None:
+def check_tensors(weights: Mapping, limit: int) -> None:
     """Raise ValueError unless every weight is a named dense matrix or vector of floats, of at most `limit` bytes."""
     for name, weight in weights.items():
         if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
