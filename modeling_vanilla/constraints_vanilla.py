@@ -38,7 +38,7 @@ def phrases_of(force_words_ids: list, sentences: int, eos: Sequence[int], vocab_
         raise ValueError(f"force_words_ids must be phrases, which are lists of token ids, not {force_words_ids!r:.60}")
     if depth == 4 and len(force_words_ids) != sentences:
         raise ValueError(f"force_words_ids are of {len(force_words_ids)} sentences, the batch has {sentences}")
-    alike = [[one if _depth(one) == 2 else [one] for one in force_words_ids]] if depth < 4 else force_words_ids
+    alike = force_words_ids if depth == 4 else [[p if _depth(p) == 2 else [p] for p in force_words_ids]]
     if not all(alternatives for of_sentence in alike for alternatives in of_sentence):
         raise ValueError(f"force_words_ids has a phrase without alternatives: {force_words_ids!r:.60}")
     for phrase in (phrase for of_sentence in alike for alternatives in of_sentence for phrase in alternatives):
@@ -70,14 +70,10 @@ def _fitting(phrases: Phrases, limit: int) -> Phrases:
 class NoConstraints:
     """The empty constraint, of a search that has no phrases to meet: as `Constraints`, which documents the methods."""
 
-    def select(self, sentences: torch.Tensor) -> "NoConstraints":
+    def select(self, *_: torch.Tensor) -> "NoConstraints":
         return self
 
-    def gather(self, index: torch.Tensor) -> "NoConstraints":
-        return self
-
-    def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "NoConstraints":
-        return self
+    gather = extend = select
 
     def all_met(self) -> bool:
         return True
@@ -98,79 +94,62 @@ class NoConstraints:
         return self.rank(score).expand_as(score)
 
 
-@dataclass(frozen=True)
 class Automaton:
     """The pattern-matching machine of Aho & Corasick 1975 for the phrases of B sentences, each with a root of its own.
 
     A node is a beginning of phrases: the longest that an output ends in. There are about as many nodes as tokens in all
-    phrases.
+    phrases; the first B are the roots.
     """
 
-    edges: torch.Tensor  # (E,), node * stride + token, sorted
-    targets: torch.Tensor  # (E,), the node that each edge leads to
-    failure: torch.Tensor  # (nodes,), the next shorter beginning that an output at this node ends in; of a root, itself
-    rest: torch.Tensor  # (nodes, C), how many further tokens each phrase takes; 0 where a sentence has fewer phrases
-    stride: int
-    longest: int  # tokens of a phrase
-
-    @classmethod
-    def build(cls, phrases: list[Phrases], device: torch.device) -> "Automaton":
-        """The sentences' roots are the first B nodes."""
-        children: list[dict[int, int]] = [{} for _ in phrases]
-        remaining = []  # (node, phrase, tokens)
+    def __init__(self, phrases: list[Phrases], device: torch.device):
+        self.children: list[dict[int, int]] = [{} for _ in phrases]  # of each node, by token
+        roots, remaining = list(range(len(phrases))), []  # of each node; (node, phrase, tokens)
         for root, number, tokens in _alternatives(phrases):
             node = root
-            remaining.append((root, number, len(tokens)))
-            for length, token in enumerate(tokens, start=1):
-                if token not in children[node]:
-                    children[node][token] = len(children)
-                    children.append({})
-                node = children[node][token]
+            for length, token in enumerate(tokens):
                 remaining.append((node, number, len(tokens) - length))
-        width = max(1, *map(len, phrases))
-        rest = torch.full((len(children) * width,), torch.iinfo(torch.int32).max, dtype=torch.int32)
-        if remaining:
-            node, number, count = torch.tensor(remaining).unbind(1)
-            rest.scatter_reduce_(0, node * width + number, count.int(), "amin")
-        rest = rest.view(-1, width)
+                node = self.children[node].setdefault(token, len(self.children))
+                if node == len(self.children):
+                    self.children.append({})
+                    roots.append(root)
+            remaining.append((node, number, 0))
+        self.failure = list(range(len(self.children)))  # the next shorter beginning that an output there ends in
+        # How many further tokens each phrase takes; 0 where a sentence has fewer phrases.
+        rest = torch.full((len(self.children), max(1, *map(len, phrases))), 2**30, dtype=torch.int32)
         for root, of_sentence in enumerate(phrases):
             rest[root, len(of_sentence) :] = 0
-        failure = cls._failures(children, len(phrases), rest)
-        stride = 2 + max((token for of_node in children for token in of_node), default=0)
-        edges = sorted(
-            (node * stride + token, child) for node, of_node in enumerate(children) for token, child in of_node.items()
-        )
-        keys, targets = torch.tensor(edges or [(-2, 0)], device=device).T.contiguous()
-        longest = max((len(tokens) for _, _, tokens in _alternatives(phrases)), default=0)
-        return cls(keys, targets, torch.tensor(failure, device=device), rest.to(device), stride, longest)
-
-    @staticmethod
-    def _failures(children: list[dict[int, int]], roots: int, rest: torch.Tensor) -> list[int]:
-        """Of each node; and `rest`, from what the node's own path says, becomes what all that it ends in says."""
-        failure = list(range(len(children)))
-        queue = deque(range(roots))
+        if remaining:
+            nodes, numbers, counts = torch.tensor(remaining).unbind(1)
+            rest.view(-1).scatter_reduce_(0, nodes * rest.shape[1] + numbers, counts.int(), "amin")
+        queue = deque(range(len(phrases)))
         while queue:
             node = queue.popleft()
-            for token, child in children[node].items():
+            for token, child in self.children[node].items():
                 queue.append(child)
-                shorter = failure[node]
-                while token not in children[shorter] and failure[shorter] != shorter:
-                    shorter = failure[shorter]
-                failure[child] = children[shorter].get(token, shorter) if node >= roots else node
-                torch.minimum(rest[child], rest[failure[child]], out=rest[child])
-        return failure
+                self.failure[child] = node if node < len(phrases) else self.next(self.failure[node], token)
+                torch.minimum(rest[child], rest[self.failure[child]], out=rest[child])
+        self.whole = rest[: len(phrases)].float().to(device)  # (B, C), the tokens of the shortest alternative
+        self.saved = (rest[roots] - rest).to(device)  # (nodes, C), how many of these tokens are there already
+        self.ends = (rest == 0).to(device)  # (nodes, C), whether an alternative ends there
+
+    def next(self, node: int, token: int) -> int:
+        """The node after a further token."""
+        while token not in self.children[node] and self.failure[node] != node:
+            node = self.failure[node]
+        return self.children[node].get(token, node)
+
+    def ways_from(self, node: int) -> list[int]:
+        """The tokens by which a phrase begins or goes on."""
+        tokens = set(self.children[node])
+        while self.failure[node] != node:
+            node = self.failure[node]
+            tokens.update(self.children[node])
+        return sorted(tokens)
 
     def follow(self, node: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-        """The nodes after further tokens, both of one shape; -1 is no token."""
-        token = token.clamp(max=self.stride - 1)  # of no edge
-        target, missing = node, torch.ones_like(node, dtype=torch.bool)
-        for _ in range(self.longest + 1):
-            edge = node * self.stride + token
-            place = torch.searchsorted(self.edges, edge).clamp(max=len(self.edges) - 1)
-            there = missing & (self.edges[place] == edge)
-            target = torch.where(there, self.targets[place], target)
-            missing, node = missing & ~there, self.failure[node]
-        return torch.where(missing, node, target)  # by now it is the root
+        """The nodes after further tokens, both of one shape."""
+        pairs = zip(node.flatten().tolist(), token.flatten().tolist(), strict=True)
+        return torch.tensor([self.next(*pair) for pair in pairs], device=node.device).view_as(node)
 
 
 @dataclass(frozen=True)
@@ -179,8 +158,7 @@ class Constraints:
 
     automaton: Automaton
     eos: torch.Tensor  # (number of EOS tokens,)
-    roots: torch.Tensor  # (B,), nodes
-    tokens: torch.Tensor  # (B, U), the different tokens of a sentence's phrases, -1 past the end
+    whole: torch.Tensor  # (B, C), the tokens of each phrase, by its shortest alternative; 0 where there is none
     node: torch.Tensor  # (B, K)
     met: torch.Tensor  # (B, K, C), whether an alternative has occurred; True where there is no phrase
 
@@ -191,14 +169,9 @@ class Constraints:
         """Behind prompts (B, K, length). Phrases that together are longer than a sentence's limit (B,) are left out,
         the last ones first."""
         fitting = [_fitting(of_sentence, limit) for of_sentence, limit in zip(phrases, limits.tolist(), strict=True)]
-        different: list[set[int]] = [set() for _ in fitting]
-        for sentence, _, tokens in _alternatives(fitting):
-            different[sentence].update(tokens)
-        rows = [torch.tensor(sorted(tokens), dtype=torch.long) for tokens in different]
-        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(prompts.device)
-        automaton, roots = Automaton.build(fitting, prompts.device), torch.arange(len(fitting), device=prompts.device)
-        node = roots[:, None].expand(prompts.shape[:2])
-        constraints = cls(automaton, eos, roots, tokens, node, automaton.rest[node] == 0)
+        automaton = Automaton(fitting, prompts.device)
+        node = torch.arange(len(fitting), device=prompts.device)[:, None].expand(prompts.shape[:2])
+        constraints = cls(automaton, eos, automaton.whole, node, automaton.ends[node])
         parent = torch.arange(prompts.shape[1], device=prompts.device).expand(prompts.shape[:2])
         for step in range(1, prompts.shape[2]):  # behind the start token
             constraints = constraints.extend(parent, prompts[..., step])
@@ -206,7 +179,7 @@ class Constraints:
 
     def select(self, sentences: torch.Tensor) -> "Constraints":
         """Those of some sentences, given as a mask (B,) or as indices."""
-        of_sentences = {name: getattr(self, name)[sentences] for name in ("roots", "tokens", "node", "met")}
+        of_sentences = {name: getattr(self, name)[sentences] for name in ("whole", "node", "met")}
         return replace(self, **of_sentences)
 
     def gather(self, index: torch.Tensor) -> "Constraints":
@@ -218,16 +191,16 @@ class Constraints:
         """Of hypotheses that continue those at `parent` (B, k) by `token` (B, k)."""
         old = self.gather(parent)
         node = self.automaton.follow(old.node, token)
-        return replace(self, node=node, met=old.met | (self.automaton.rest[node] == 0))
+        return replace(self, node=node, met=old.met | self.automaton.ends[node])
 
     def _unbegun(self) -> torch.Tensor:
-        """The tokens of each phrase that is not met, by its shortest alternative, and 0 of the others. (B, K, C)"""
-        return self.automaton.rest[self.roots][:, None].masked_fill(self.met, 0)
+        """The tokens of the phrases that are not met, by their shortest alternatives. (B, K)"""
+        return (~self.met).float().matmul(self.whole[..., None]).squeeze(-1).long()
 
     def lacking(self) -> torch.Tensor:
         """With how many further tokens a hypothesis meets all phrases: one as it has begun, the others whole. (B, K)"""
-        whole = self._unbegun()
-        return whole.sum(dim=-1) - (whole - self.automaton.rest[self.node].masked_fill(self.met, 0)).amax(dim=-1)
+        begun = self.automaton.saved[self.node].masked_fill(self.met, 0).amax(dim=-1)
+        return self._unbegun() - begun
 
     def all_met(self) -> torch.Tensor:
         """Whether a hypothesis meets all phrases. (B, K)"""
@@ -261,15 +234,16 @@ class Constraints:
         """Each hypothesis with its best token, then with those by which a phrase begins or goes on.
 
         Returns:
-            (B, K + K * U), the sums and their index as `top_sums` has them; -inf and -1 where there is none.
+            (B, K + K * W), the sums and their index as `top_sums` has them; -inf and -1 where there is none.
         """
         beams, vocab_size = log_probs.shape[1:]
-        argmax = log_probs.argmax(dim=-1)
-        token = torch.cat((argmax, self.tokens.repeat(1, beams)), dim=1)
+        rows = [torch.tensor(self.automaton.ways_from(node), dtype=torch.long) for node in self.node.flatten().tolist()]
+        ways = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(score.device)
+        token = torch.cat((log_probs.argmax(dim=-1), ways.view(len(score), -1)), dim=1)
         hypothesis = torch.arange(beams, device=score.device)
-        parent = torch.cat((hypothesis, hypothesis.repeat_interleave(self.tokens.shape[1]))).expand_as(token)
-        useful = self.extend(parent, token).lacking() < self._unbegun().sum(dim=-1).gather(1, parent)
-        useful[:, :beams] = (self.tokens >= 0).any(dim=1, keepdim=True)
+        parent = torch.cat((hypothesis, hypothesis.repeat_interleave(ways.shape[1]))).expand_as(token)
+        useful = self.extend(parent, token).lacking() < self._unbegun().gather(1, parent)
+        useful[:, :beams] = (self.whole > 0).any(dim=1, keepdim=True)
         index = (parent * vocab_size + token).masked_fill(~useful, -1)
         sums = score.gather(1, parent) + log_probs.flatten(1).gather(1, index.clamp(min=0))
         return sums.masked_fill(~useful, -torch.inf), index

@@ -14,30 +14,37 @@ Private names of transformers in this file, which any release may change (test_g
 
 import copy
 import functools
+import inspect
 import json
-from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.generation import (
-    BaseStreamer,
     CompileConfig,
+    EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessorList,
+    MaxLengthCriteria,
     StoppingCriteria,
+    StoppingCriteriaList,
     StopStringCriteria,
+    logits_process,
 )
 from transformers.generation.utils import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, ModelOutput, cached_file, logging
 
 from .configuration_vanilla import VanillaConfig
-from .search_vanilla import LENGTH_PENALTIES, beam_search
+from .constraints_vanilla import Constraints, ForcedPrefix, phrases_of
+from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
 logger = logging.get_logger(__name__)
 
+# The further positional arguments of generate().
+POSITIONAL = list(inspect.signature(GenerationMixin.generate).parameters)[3:]
 # Settings of this search that transformers' generate() does not know.
 OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")
 # Each beam holds a score for every token of the vocabulary: 150 MB for a sentence, at 1000 beams and 37000 tokens.
@@ -49,6 +56,18 @@ LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_le
 LEAST |= {"max_extra_tokens": 0, "min_length": 0, "min_new_tokens": 0}
 # Settings of which None means that the call does not set them, as Seq2SeqTrainer takes it; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
+# Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
+# batch, which is then kept whole.
+ROW_BY_ROW = (
+    ForcedPrefix,  # which the search tells of the sentences that remain
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
+)
 # Of cached_file: None for a file that is neither in the folder nor downloaded.
 _ONLY_IF_HERE = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
 _ONLY_IF_HERE["_raise_exceptions_for_connection_errors"] = False
@@ -131,12 +150,7 @@ def generate(
     model: PreTrainedModel,
     inputs: torch.Tensor | None = None,
     generation_config: GenerationConfig | None = None,
-    logits_processor: list | None = None,
-    stopping_criteria: list | None = None,
-    prefix_allowed_tokens_fn: Callable | None = None,
-    synced_gpus: bool | None = None,
-    assistant_model: PreTrainedModel | None = None,
-    streamer: BaseStreamer | None = None,
+    *args,
     **kwargs,
 ) -> ModelOutput | torch.Tensor:
     """generate() of an encoder-decoder of transformers, with the search and the limit of 6.1.
@@ -149,8 +163,8 @@ def generate(
     model.generate(..., custom_generate=FOLDER, trust_remote_code=True).
 
     Args:
-        kwargs: what the model's generate() takes, max_extra_tokens, length_penalty_type, as `length_penalty` takes it,
-            and force_words_ids, as `phrases_of` does. All others as GenerationMixin.generate has them.
+        args, kwargs: what the model's generate() takes, max_extra_tokens, length_penalty_type, as `length_penalty` has
+            it, and force_words_ids, as `phrases_of` takes them.
 
     Raises:
         ValueError: as `check_search_settings` does, for a model without an encoder, for force_words_ids in another
@@ -158,21 +172,21 @@ def generate(
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
-    given = {**_set_in(generation_config), **kwargs}
+    given = {**_set_in(generation_config), **dict(zip(POSITIONAL, args, strict=False)), **kwargs}
     given = {name: value for name, value in given.items() if value is not None or name not in NEVER_NONE}
     settings = search_settings(model, **given)
     encoded = given.get("encoder_outputs")
     if encoded is not None:  # of a tuple transformers would make no source; and in a ModelOutput it repeats each row
         given["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
-    limits, new_tokens = output_limits(model.config, settings, inputs, **given)
+    limits, new_tokens = output_limits(model.config, settings, inputs, given)
     given = {name: value for name, value in given.items() if name not in OWN_SETTINGS} | limits
-    criteria = list(stopping_criteria or ())
+    criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
     with_beams = (settings.num_beams or 1) > 1 and (getattr(settings, "num_beam_groups", None) or 1) == 1
     customised = given.get("custom_generate") is not None
     if settings.force_words_ids is not None and not customised and (settings.do_sample or not with_beams):
         raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
     if with_beams and not customised:
-        if streamer is not None:
+        if given.get("streamer") is not None:
             raise ValueError("a streamer needs num_beams=1")
         if settings.stop_strings is not None and given.get("tokenizer") is not None:
             # transformers does not hand the tokenizer over.
@@ -185,69 +199,106 @@ def generate(
             new_tokens=new_tokens,
             phrases=settings.force_words_ids,
             share_encoding=getattr(model, "beams_share_encoding", False),
-            synced_gpus=_gpus_are_synced(model) if synced_gpus is None else synced_gpus,
+            synced_gpus=_gpus_are_synced(model) if given.get("synced_gpus") is None else given["synced_gpus"],
         )
     elif new_tokens is not None:
         prompt = _prompt_length(settings, given.get("decoder_input_ids"))
         criteria.append(SourceLengthCriteria(prompt + new_tokens))
-    return GenerationMixin.generate(
-        model,
-        inputs,
-        None,
-        logits_processor,
-        criteria,
-        prefix_allowed_tokens_fn,
-        synced_gpus,
-        assistant_model,
-        streamer,
-        **given,
-    )
+    return GenerationMixin.generate(model, inputs, **given)
+
+
+def beam_search(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    penalty_type: str = "gnmt",
+    new_tokens: torch.Tensor | None = None,
+    phrases: list | None = None,
+    share_encoding: bool = False,
+    synced_gpus: bool = False,
+    **model_kwargs,
+) -> BeamSearchOutput | torch.Tensor:
+    """Beam search (6.1), or with do_sample sampling with beams.
+
+    The model is used through `NextTokens.log_probs` and `NextTokens.reorder` alone.
+
+    Args:
+        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
+        penalty_type: as `length_penalty` takes it. new_tokens: (B,), the most tokens that each sentence may get.
+        phrases: force_words_ids, as `phrases_of` takes them.
+        share_encoding: whether the model takes one encoding for all beams of a sentence.
+        synced_gpus: whether forward passes go on until all processes are done.
+    """
+    config = generation_config
+    # EOS and the limits are the search's own matter.
+    own = MaxLengthCriteria | EosTokenCriteria
+    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+    limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
+    prompts = input_ids.unflatten(0, (-1, config.num_beams))
+    limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
+    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
+    # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
+    # criterion may look for a sentence at its row.
+    row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
+    drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
+    prompts = prompts[:, :1] if drop_done else prompts
+    decoder = NextTokens(model, config, logits_processor, model_kwargs, share_encoding)
+    decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
+    search = BeamSearch.start(config, prompts, limits, criteria, drop_done, penalty_type)
+    if phrases is not None:
+        vocab_size = getattr(model.config, "vocab_size", float("inf"))  # some models have none, or two
+        of_sentences = phrases_of(phrases, len(prompts), search.eos.tolist(), vocab_size)
+        search.constraints = Constraints.start(of_sentences, prompts, limits, search.eos)
+    while any_process(search.searching.any(), synced_gpus):
+        log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
+        if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
+            decoder.reorder(*search.step(*log_probs))
+    best = search.finish()
+    return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+
+
+def any_process(searching: torch.Tensor, synced_gpus: bool) -> bool:
+    """Whether this process is searching, or with synced_gpus any."""
+    if synced_gpus:
+        searching = searching.float()
+        torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
+    return bool(searching)
 
 
 def output_limits(
-    config: PreTrainedConfig,
-    settings: GenerationConfig,
-    inputs: torch.Tensor | None = None,
-    max_new_tokens: int | None = None,
-    max_length: int | None = None,
-    **model_inputs,
+    config: PreTrainedConfig, settings: GenerationConfig, inputs: torch.Tensor | None, given: dict
 ) -> tuple[dict[str, int | None], torch.Tensor | None]:
     """The limit of the output, by the rule that `generate` documents.
 
     Args:
-        config: the model's. settings: of the whole call. max_new_tokens, max_length: as the call sets them.
-        inputs, model_inputs: in which the source is.
+        config: the model's. settings: of the whole call. given: in the call itself. inputs: the source, or it is there.
 
     Returns:
         What transformers is to take as the limit, and the most new tokens of each sentence, (B,), where they depend on
         its source.
     """
-    limits = {"max_new_tokens": max_new_tokens, "max_length": max_length}
+    limits = {name: given.get(name) for name in ("max_new_tokens", "max_length")}
     extra = getattr(settings, "max_extra_tokens", None)
     if any(limits.values()):
         return limits, None
     if extra is None:
         return {}, None
-    new_tokens = _source_lengths(inputs, **model_inputs) + extra
+    new_tokens = _source_lengths(inputs, given) + extra
     if getattr(config, "position_embedding_type", None) == "learned":
-        prompt = model_inputs.get("decoder_input_ids")
+        prompt = given.get("decoder_input_ids")
         read = config.max_position_embeddings - (1 if prompt is None else prompt.shape[1])
         new_tokens = new_tokens.clamp(max=max(1, read))
     return {"max_new_tokens": int(new_tokens.max()), "max_length": None}, new_tokens
 
 
-def _source_lengths(
-    inputs: torch.Tensor | None,
-    input_ids: torch.Tensor | None = None,
-    inputs_embeds: torch.Tensor | None = None,
-    encoder_outputs: ModelOutput | None = None,
-    attention_mask: torch.Tensor | None = None,
-    **others,
-) -> torch.Tensor:
+def _source_lengths(inputs: torch.Tensor | None, given: dict) -> torch.Tensor:
     """The tokens of each source, without padding where there is a mask. (B,)"""
-    if attention_mask is not None:
-        return (attention_mask != 0).sum(dim=-1)
-    sources = (inputs, input_ids, inputs_embeds, None if encoder_outputs is None else encoder_outputs[0])
+    if given.get("attention_mask") is not None:
+        return (given["attention_mask"] != 0).sum(dim=-1)
+    encoded = given.get("encoder_outputs")
+    sources = (inputs, given.get("input_ids"), given.get("inputs_embeds"), None if encoded is None else encoded[0])
     source = next((source for source in sources if source is not None), torch.empty(1, 1))  # transformers takes BOS
     return torch.full((len(source),), source.shape[1], device=source.device)
 

@@ -1,7 +1,6 @@
 """Section 6.1: beam search with the length penalty of GNMT.
 
-`beam_search` is a decoding loop as transformers' generate() takes it for `custom_generate`; generation_vanilla.py hands
-it over.
+generation_vanilla.py holds the loop over `BeamSearch.step`, and is what connects it to transformers' generate().
 
 Axes: B sentences, K beams, V vocabulary.
 """
@@ -11,19 +10,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.generation import (
-    EosTokenCriteria,
     GenerationConfig,
     LogitsProcessorList,
-    MaxLengthCriteria,
     StoppingCriteriaList,
-    logits_process,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
-from .constraints_vanilla import Constraints, ForcedPrefix, NoConstraints, phrases_of
+from .constraints_vanilla import Constraints, NoConstraints
 from .cpu_vanilla import log_softmax
 
 LENGTH_PENALTIES = ("gnmt", "length")
@@ -33,18 +28,6 @@ LOOK_AHEAD = 10_000
 # Sentences that are done leave the batch when no more of it than this is still searched, as the rest is copied
 # (benchmarks/decode.py).
 FEW_ENOUGH = 7 / 8
-# Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
-# batch, which is then kept whole.
-ROW_BY_ROW = (
-    ForcedPrefix,  # which the search tells of the sentences that remain
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.NoBadWordsLogitsProcessor,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.RepetitionPenaltyLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
-)
 
 
 def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
@@ -54,66 +37,6 @@ def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str =
     transformers.
     """
     return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** float(alpha)
-
-
-def beam_search(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: StoppingCriteriaList,
-    generation_config: GenerationConfig,
-    penalty_type: str = "gnmt",
-    new_tokens: torch.Tensor | None = None,
-    phrases: list | None = None,
-    share_encoding: bool = False,
-    synced_gpus: bool = False,
-    **model_kwargs,
-) -> "BeamSearchOutput | torch.Tensor":
-    """Beam search (6.1), or with do_sample sampling with beams.
-
-    The model is used through `NextTokens.log_probs` and `NextTokens.reorder` alone.
-
-    Args:
-        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
-        penalty_type: as `length_penalty` takes it. new_tokens: (B,), the most tokens that each sentence may get.
-        phrases: force_words_ids, as `phrases_of` takes them.
-        share_encoding: whether the model takes one encoding for all beams of a sentence.
-        synced_gpus: whether forward passes go on until all processes are done.
-    """
-    config = generation_config
-    # EOS and the limits are the search's own matter.
-    own = MaxLengthCriteria | EosTokenCriteria
-    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
-    limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
-    prompts = input_ids.unflatten(0, (-1, config.num_beams))
-    limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
-    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
-    # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
-    # criterion may look for a sentence at its row.
-    row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)
-    drop_done = row_by_row and not (config.return_dict_in_generate or synced_gpus)
-    prompts = prompts[:, :1] if drop_done else prompts
-    decoder = NextTokens(model, config, logits_processor, model_kwargs, share_encoding)
-    decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
-    search = BeamSearch.start(config, prompts, limits, criteria, drop_done, penalty_type)
-    if phrases is not None:
-        vocab_size = getattr(model.config, "vocab_size", float("inf"))  # some models have none, or two
-        of_sentences = phrases_of(phrases, len(prompts), search.eos.tolist(), vocab_size)
-        search.constraints = Constraints.start(of_sentences, prompts, limits, search.eos)
-    while any_process(search.searching.any(), synced_gpus):
-        log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
-        if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
-            decoder.reorder(*search.step(*log_probs))
-    best = search.finish()
-    return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
-
-
-def any_process(searching: torch.Tensor, synced_gpus: bool) -> bool:
-    """Whether this process is searching, or with synced_gpus any."""
-    if synced_gpus:
-        searching = searching.float()
-        torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
-    return bool(searching)
 
 
 @dataclass
@@ -388,14 +311,7 @@ class NextTokens:
         share_encoding: whether the model takes one encoding for all beams of a sentence.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        config: GenerationConfig,
-        logits_processor: LogitsProcessorList,
-        model_kwargs: dict,
-        share_encoding: bool,
-    ):
+    def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict, share_encoding: bool):
         self.model, self.config, self.logits_processor = model, config, logits_processor
         self.share_encoding = share_encoding
         model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
@@ -485,4 +401,4 @@ class NextTokens:
         )
 
 
-__all__ = ["BeamSearch", "BeamSearchOutput", "beam_search", "length_penalty"]
+__all__ = ["BeamSearch", "BeamSearchOutput", "NextTokens", "length_penalty"]

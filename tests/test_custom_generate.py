@@ -112,6 +112,12 @@ def test_bad_settings_are_refused(folder, given, message):
         make("BART", 0).generate(torch.tensor([[3, EOS]]), **settings, **given)
 
 
+def test_a_limit_of_the_call_goes_before_the_sources(folder):
+    settings = {"num_beams": 2, "custom_generate": folder, "trust_remote_code": True, "suppress_tokens": [EOS, PAD]}
+    settings |= {"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}
+    assert make("MarianMT", 0).generate(torch.tensor([[3, EOS]]), **settings).shape == (1, 5)
+
+
 def test_the_command_publishes_no_model_with_the_search(tmp_path):
     assert call(main, tmp_path, "you/x", "--search").error == (
         "model: cannot be combined with --search, which publishes no model"

@@ -1,6 +1,7 @@
 """Section 6.1: the search equals brute force and a plain list-based reference, and all else generate() offers works."""
 
 import functools
+import inspect
 import itertools
 import math
 import re
@@ -8,13 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers import batch_of, pad_right
+from helpers import batch_of, make_tokenizer, pad_right
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from transformers.generation import MaxLengthCriteria
+from transformers.generation import GenerationMixin, MaxLengthCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
+from transformers.utils.hub import cached_files
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.generation_vanilla import can_compile
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, generation_vanilla
+from modeling_vanilla.generation_vanilla import GnmtGenerationMixin, can_compile
 
 PAD, BOS, EOS = 0, 1, 2
 ALPHAS = (0.0, 0.6, 1.0)
@@ -118,13 +120,15 @@ def assert_equals_search(model, sources, beams, alpha, returned=1, message="", g
 
 
 def assert_scores_are_the_models(model, sources, output, returned, alpha, repetition_penalty=1.0):
-    """Each score is log P(Y|X) / penalty by forward passes; a token that is there already has r times its log P."""
+    """log P of each token is the model's, by forward passes; each score is their sum / penalty, where a token that is
+    there already counts r times."""
     lengths = (output.beam_indices >= 0).sum(dim=1).tolist()
     for row, (tokens, length) in enumerate(zip(output.sequences.tolist(), lengths, strict=True)):
         total = 0.0
         for step in range(1, length + 1):
             (log_probs,) = next_log_probs(model, sources[row // returned], [tokens[:step]]).tolist()
             total += log_probs[tokens[step]] * (repetition_penalty if tokens[step] in tokens[:step] else 1)
+            assert output.token_log_probs[row, step - 1].item() == pytest.approx(log_probs[tokens[step]], abs=1e-4)
         assert output.sequences_scores[row].item() == pytest.approx(total / penalty(length, alpha), abs=1e-4)
 
 
@@ -282,10 +286,23 @@ def test_where_nothing_compiles_a_warning_says_so_once_and_the_search_goes_on(mo
     assert "no C++ compiler" in record.getMessage() and "\n" not in record.getMessage()
 
 
-def test_no_end_token_runs_to_the_limit():
+@pytest.mark.parametrize("eos", (None, -1, 99, [-1, 99]))
+def test_a_token_outside_the_vocabulary_never_comes(eos):
     model, sources = random_model(0), random_sources(0)
-    model.generation_config.eos_token_id = None
-    assert model.generate(**batch_of(sources), num_beams=3).tolist() == best(model, sources, 3, eos=())
+    settings = {**batch_of(sources), "eos_token_id": eos, "pad_token_id": -1 if eos else PAD, "num_beams": 3}
+    expected = best(model, sources, 3, eos=())
+    output = model.generate(**settings)
+    assert output.masked_fill(output < 0, PAD).tolist() == expected
+    model.generate(**settings | {"num_beams": 1, "pad_token_id": PAD})
+    if eos:
+        assert 4 in model.generate(**settings, force_words_ids=[[4]])[0]
+
+
+@pytest.mark.parametrize("limit", ({"max_new_tokens": 10**12}, {"max_extra_tokens": 10**12}), ids=str)
+def test_a_limit_that_nothing_reaches_does_not_keep_the_search_going(limit):
+    """Under the penalty of 10^12 tokens any hypothesis could still win."""
+    model, sources = random_model(0), random_sources(0)
+    assert model.generate(**batch_of(sources), num_beams=2, **limit).tolist() == best(model, sources, 2, extra=2000)
 
 
 # A sentence and its batch mates
@@ -598,6 +615,39 @@ def test_cross_attention_of_the_returned_beam_is_that_of_a_forward_pass():
         torch.testing.assert_close(torch.stack(steps, dim=1), forward.cross_attentions[0][0])
 
 
+# What is asked of transformers
+
+
+def test_what_is_used_of_transformers_is_as_it_was():
+    """The private names that generation_vanilla.py lists, and how generate() calls a search that it is handed."""
+    ours, theirs = (
+        inspect.signature(kind._valid_auto_compile_criteria) for kind in (GnmtGenerationMixin, GenerationMixin)
+    )
+    assert list(ours.parameters) == list(theirs.parameters)
+    asked = [name for name in generation_vanilla._ONLY_IF_HERE if name.startswith("_")]
+    assert set(asked) <= set(inspect.signature(cached_files).parameters)
+    assert "custom_generate" in inspect.signature(GenerationMixin.generate).parameters
+    loops = (generation_vanilla.beam_search, GenerationMixin._sample)
+    ours, theirs = (list(inspect.signature(loop).parameters)[1:5] for loop in loops)
+    assert ours == theirs
+
+
+def test_stop_strings_end_a_hypothesis():
+    tokenizer = make_tokenizer(["a dog"])
+    model, source = random_model(3, vocab_size=len(tokenizer)), batch_of([[4, 5, EOS], [6, EOS]])
+    free = model.generate(**source, num_beams=3)
+    strings = [tokenizer.decode(free[0, 2])]
+    output = model.generate(**source, num_beams=3, stop_strings=strings, tokenizer=tokenizer)
+    criteria = [StopStringCriteria(tokenizer, strings)]
+    assert output.tolist() == model.generate(**source, num_beams=3, stopping_criteria=criteria).tolist()
+    assert output.tolist() != free.tolist()
+
+
+def test_a_streamer_needs_one_beam():
+    with pytest.raises(ValueError, match=r"^a streamer needs num_beams=1$"):
+        random_model(0).generate(torch.tensor([[4, EOS]]), num_beams=2, streamer=Mock(spec=BaseStreamer))
+
+
 # The generation config
 
 
@@ -625,6 +675,14 @@ def test_the_generation_config_survives_a_save(tmp_path):
         config = reloaded.generation_config
         assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (3, 1.0, 4)
         assert reloaded.generate(**inputs).tolist() == model.generate(**inputs).tolist()
+
+
+def test_a_generation_config_made_from_the_models_is_one_as_any_other(tmp_path):
+    model = random_model(0)
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.save_pretrained(tmp_path)
+    loaded = VanillaForConditionalGeneration.from_pretrained(tmp_path)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.eos_token_id) == (None, EOS)
 
 
 @pytest.mark.parametrize("beams", (1, 2))
