@@ -17,9 +17,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, Van
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
-PARTS = ("attention", "configuration", "constraints", "cpu", "generation", "layers", "loss", "modeling")
-PARTS += ("pipeline", "splitting", "terminology")
-CODE = {f"{part}_vanilla.py" for part in PARTS}
+CODE = {path.name for path in PACKAGE.glob("*_vanilla.py")}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
 
 
