@@ -193,14 +193,13 @@ class Constraints:
         node = self.automaton.follow(old.node, token)
         return replace(self, node=node, met=old.met | self.automaton.ends[node])
 
-    def _unbegun(self) -> torch.Tensor:
+    def _whole_phrases(self) -> torch.Tensor:
         """The tokens of the phrases that are not met, by their shortest alternatives. (B, K)"""
         return (~self.met).float().matmul(self.whole[..., None]).squeeze(-1).long()
 
     def lacking(self) -> torch.Tensor:
         """With how many further tokens a hypothesis meets all phrases: one as it has begun, the others whole. (B, K)"""
-        begun = self.automaton.saved[self.node].masked_fill(self.met, 0).amax(dim=-1)
-        return self._unbegun() - begun
+        return self._whole_phrases() - self.automaton.saved[self.node].masked_fill(self.met, 0).amax(dim=-1)
 
     def all_met(self) -> torch.Tensor:
         """Whether a hypothesis meets all phrases. (B, K)"""
@@ -242,7 +241,7 @@ class Constraints:
         token = torch.cat((log_probs.argmax(dim=-1), ways.view(len(score), -1)), dim=1)
         hypothesis = torch.arange(beams, device=score.device)
         parent = torch.cat((hypothesis, hypothesis.repeat_interleave(ways.shape[1]))).expand_as(token)
-        useful = self.extend(parent, token).lacking() < self._unbegun().gather(1, parent)
+        useful = self.extend(parent, token).lacking() < self._whole_phrases().gather(1, parent)
         useful[:, :beams] = (self.whole > 0).any(dim=1, keepdim=True)
         index = (parent * vocab_size + token).masked_fill(~useful, -1)
         sums = score.gather(1, parent) + log_probs.flatten(1).gather(1, index.clamp(min=0))

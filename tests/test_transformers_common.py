@@ -6,7 +6,11 @@ An editable install of transformers brings its tests along. Otherwise TRANSFORME
     tar xzf transformers-5.23.0.tar.gz
     TRANSFORMERS_TESTS=transformers-5.23.0/tests python -m pytest -o addopts= -rs tests/test_transformers_common.py
 
-The source distribution has no tests/generation; the tests of generation then run from a clone of the repository alone.
+The source distribution has no tests/generation: the tests of generation run from a clone of the repository alone,
+
+    git clone --depth 1 --branch v5.23.0 https://github.com/huggingface/transformers
+    TRANSFORMERS_TESTS=transformers/tests python -m pytest -o addopts= -rs tests/test_transformers_common.py
+
 They need `parameterized`.
 """
 
@@ -29,7 +33,9 @@ FOLDER = Path(os.environ.get("TRANSFORMERS_TESTS") or Path(transformers.__file__
 if not (FOLDER / "test_modeling_common.py").is_file():
     if "TRANSFORMERS_TESTS" in os.environ:
         raise ValueError(f"TRANSFORMERS_TESTS: {FOLDER} holds no test_modeling_common.py")
-    pytest.skip("transformers is installed without its tests: set TRANSFORMERS_TESTS", allow_module_level=True)
+    clone = f"git clone --depth 1 --branch v{transformers.__version__} https://github.com/huggingface/transformers"
+    reason = f"transformers is installed without its tests: {clone}, and set TRANSFORMERS_TESTS=transformers/tests"
+    pytest.skip(reason, allow_module_level=True)
 pytest.importorskip("parameterized")
 PACKAGE = "transformers_tests"  # under a name of its own: our tests are a folder "tests", too
 # Modules that the common tests import and the source distribution lacks, with the class that they import.

@@ -33,7 +33,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         learned = [member.config for member in members if member.config.position_embedding_type == "learned"]
         if learned:
             config.position_embedding_type = "learned"
-            config.max_position_embeddings = min(one.max_position_embeddings for one in learned)
+            config.max_position_embeddings = min(theirs.max_position_embeddings for theirs in learned)
         super().__init__(config)
         self.members = nn.ModuleList(members)
         self.encoder = EnsembleEncoder(members)
