@@ -36,7 +36,7 @@ def sources(tmp_path_factory):
         save_file({"moments": np.zeros(3, np.float32)}, checkpoint / "optimizer.safetensors")
         (checkpoint / "progress.json").write_text("{}", encoding="utf-8")
     whole = folder / "run" / "checkpoint-8"
-    for name in ("run/checkpoint-101.part", "no tokenizer"):
+    for name in ("run/.checkpoint-101.12345678.tmp/part", "no tokenizer"):
         shutil.copytree(whole, folder / name)
     for path in (folder / "no tokenizer").glob("tokenizer*"):
         path.unlink()

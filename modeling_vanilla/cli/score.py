@@ -24,7 +24,6 @@ from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
     check_paths,
-    closed_pipe,
     input_lines,
     load,
     output_streams,
@@ -49,7 +48,7 @@ def score(options: Namespace) -> None:
     sources = list(input_lines(options))
     targets = parallel_lines(options.target, sources)
     model, tokenizer = load(options, aligned=bool(options.alignments))
-    with closed_pipe(), output_streams(options) as (output, alignments):
+    with output_streams(options) as (output, alignments):
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)

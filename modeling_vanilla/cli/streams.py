@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -119,12 +118,3 @@ def write(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
 def one_line(text: str) -> str:
     """The text with each line end that the model generated as a blank."""
     return re.sub(r"[\r\n]+", " ", text)
-
-
-@contextmanager
-def closed_pipe() -> Iterator[None]:
-    """End the process quietly when nobody reads its output any more, with the exit code of a SIGPIPE."""
-    try:
-        yield
-    except BrokenPipeError:
-        sys.exit(141)

@@ -51,7 +51,6 @@ from .parser import CommandParser, run_command, standard_stream
 from .streams import (
     add_shared_options,
     check_paths,
-    closed_pipe,
     input_lines,
     load,
     one_line,
@@ -92,7 +91,7 @@ def run(options: Namespace) -> None:
         raise ValueError("--alignment_layer needs --alignments or --json")
     if options.bleu_tokenize != "13a" and not options.reference:
         raise ValueError("--bleu_tokenize needs --reference")
-    with closed_pipe(), warnings_as_lines():
+    with warnings_as_lines():
         (translate_interactively if options.interactive else translate_file)(options)
 
 
