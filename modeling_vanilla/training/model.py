@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..configuration_vanilla import PRESETS, VanillaConfig
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..splitting_vanilla import count_sentences
 from .options import TranslationOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
@@ -136,3 +137,16 @@ def check_positions(
                 f"{config.max_position_embeddings}; set more of these, or a smaller max_source_tokens and "
                 "max_target_tokens"
             )
+
+
+def record_sources(config: PreTrainedConfig, training_data: Dataset, texts: Dataset) -> None:
+    """Set the 99.9th percentiles of the sources' tokens and sentences, or leave them where they are larger.
+
+    Args:
+        texts: the pairs as text; of a large corpus some 100 thousand are counted.
+    """
+    some = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
+    sentences = [count_sentences(text) for text in some["source"]]
+    for name, counts in (("tokens", pair_lengths(training_data)[0]), ("sentences", sentences)):
+        most, before = np.percentile(counts, 99.9, method="higher"), getattr(config, f"max_source_{name}")
+        setattr(config, f"max_source_{name}", max(1, int(most), before or 0))

@@ -9,8 +9,8 @@ from pathlib import Path
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env, set_seed
-from datasets import DatasetDict
-from transformers import PreTrainedTokenizerBase
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
@@ -18,7 +18,7 @@ from ..progress import inform
 from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
-from .model import check_model_options, check_positions, make_model, make_tokenizer, vocabulary_size
+from .model import check_model_options, check_positions, make_model, make_tokenizer, record_sources, vocabulary_size
 from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
 from .recipe import choose_recipe, complete
@@ -99,6 +99,7 @@ def _train_translation(
     with state.main_process_first():
         training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
     check_positions(training_data, validation, tokenizer, model.config)
+    record_sources(model.config, training_data, pairs["train"])
     digest = data_digest(training_data)
     if before:
         check_same_data(run, digest)
@@ -127,15 +128,33 @@ def _train_translation(
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": settings,
     }
-    results = {"test_sentences": 0, **facts}
     source = source_metadata(options.model) if options.model else None
+    return _conclude(model, tokenizer, pairs.get("test"), training, progress, facts, source)
+
+
+def _conclude(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test: Dataset | None,
+    training: TrainingOptions,
+    progress: Progress,
+    facts: dict,
+    source: dict | None,
+) -> dict:
+    """Write the model, test it, and write its results, which are returned.
+
+    Args:
+        facts: what is known of the training. source: of a model that was fine-tuned, what its card says of it.
+    """
+    run, state = Path(training.output_dir), PartialState()
+    results = {"test_sentences": 0, **facts}
     if state.is_main_process:
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
             write_model_card(part, model, results, source)
-    if "test" in pairs:  # the model is safe by now, whatever happens in the test
+    if test is not None:  # the model is safe by now, whatever happens in the test
         tokens_per_batch = progress.tokens_per_batch or training.tokens_per_batch
-        results = {**score_test(model, tokenizer, pairs["test"], tokens_per_batch, training.bleu_tokenize), **facts}
+        results = {**score_test(model, tokenizer, test, tokens_per_batch, training.bleu_tokenize), **facts}
         if state.is_main_process:
             write_model_card(run / "model", model, results, source)
     if state.is_main_process:
