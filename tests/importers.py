@@ -51,7 +51,7 @@ def make_marian(seed: int = 0, **overrides) -> MarianMTModel:
     marian = randomise(MarianMTModel(MarianConfig(**settings)))
     marian.final_logits_bias.normal_()
     with torch.no_grad():
-        marian.model.shared.weight[marian.config.pad_token_id] = 0  # which in opus-mt starts the decoder
+        marian.model.encoder.embed_tokens.weight[marian.config.pad_token_id] = 0  # which in opus-mt starts the decoder
     marian.generation_config.bad_words_ids = [[marian.config.pad_token_id]]
     return marian
 

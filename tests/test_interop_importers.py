@@ -375,7 +375,7 @@ def test_what_the_papers_model_cannot_be_is_refused(import_, make, message):
         ({"no_scale_embedding": True}, {}, "no_scale_embedding is True"),
         ({"adaptive_softmax_cutoff": "100"}, {}, "adaptive_softmax_cutoff is set"),
         ({"decoder_embed_dim": 8}, {}, r"encoder_embed_dim, decoder_embed_dim and .* differ: \[8, 16\]"),
-        ({"decoder_ffn_embed_dim": 24}, {}, r"decoder.layers.0.ffn.fc1.bias is of shape \(20,\), not"),
+        ({"decoder_ffn_embed_dim": 24}, {}, r"the weight decoder.layers.0.ffn.fc1.bias is of shape \(20,\), not"),
         (SEPARATE, {}, "the weights lack decoder.output_projection.weight"),
         ({"encoder_learned_pos": True}, {}, "the weights lack encoder.embed_positions.weight"),
         ({}, {"encoder.layer_norm.weight": torch.ones(D)}, "the weights have, beyond the model.s, encoder.layer_norm"),
