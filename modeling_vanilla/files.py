@@ -208,7 +208,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: dict) -> None:
     """Write a value as JSON, as whole_file does."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: dict) -> str:
+    """A value as the text of a JSON file."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> None:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, logging
 
-from ..files import delete_folder, read_json, whole_folder, write_json, write_text
+from ..files import delete_folder, json_text, read_json, whole_folder
 from ..inference.loading import check_readable
 from ..weights_vanilla import check_weights, compare_weights
 
@@ -125,8 +125,9 @@ def save_checkpoint(
             save_model(whole, tokenizer, part)
             flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
-            write_json(part / PROGRESS, asdict(progress))
-            write_text(part / DIGESTS, "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(part.iterdir())))
+            (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
+            digests = "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(part.iterdir()))
+            (part / DIGESTS).write_text(digests, encoding="utf-8")
     accelerator.wait_for_everyone()
     return final
 
