@@ -36,8 +36,7 @@ def best_of_all(model, source, phrases, limit, score, unfinished) -> tuple[float
     """The best of all outputs of at most `limit` tokens that contain the phrases, and its score."""
     starts = itertools.chain(*(itertools.product((0, 1, 3), repeat=length) for length in range(limit)))
     every = [[*start, EOS] for start in starts]
-    if unfinished:
-        every += [list(start) for start in itertools.product((0, 1, 3), repeat=limit)]
+    every += [list(start) for start in itertools.product((0, 1, 3), repeat=limit)] if unfinished else []
     return max((score(log_prob_of(model, source, y), len(y)), y) for y in every if meets(y, phrases))
 
 
@@ -49,15 +48,13 @@ def test_a_wide_beam_equals_brute_force(seed, rule):
     short, pair, other, another = draw(seed, 1, 2, 1, 2)
     phrases = [[[short], [pair, other]], [], [[another]], [[pair], [other]]]
     score = {"gnmt": lambda total, n: total / penalty(n, 0.6), "length": lambda total, n: total / n**0.6}[rule]
-    expected = [
-        best_of_all(model, source, one, len(source) + 2, score, unfinished=rule == "length")
-        for source, one in zip(sources, phrases, strict=True)
-    ]
+    pairs = zip(sources, phrases, strict=True)
+    best = [best_of_all(model, *pair, len(pair[0]) + 2, score, unfinished=rule == "length") for pair in pairs]
     settings = {"num_beams": 3**4, "length_penalty": 0.6, "length_penalty_type": rule, "early_stopping": "never"}
     settings |= {"max_extra_tokens": 2, "force_words_ids": phrases}
     output = model.generate(**batch_of(sources), **settings, **SCORED)
-    assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist()
-    assert_close(output.sequences_scores, torch.tensor([value for value, _ in expected]))
+    assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in best]).tolist()
+    assert_close(output.sequences_scores, torch.tensor([value for value, _ in best]))
     assert model.generate(**batch_of(sources), **settings).tolist() == output.sequences.tolist()
 
 
@@ -68,27 +65,21 @@ def larger_model(seed: int):
     return model
 
 
-def phrases_of_batch(seed: int) -> list[list[list[list[int]]]]:
-    """For four sentences: six tokens in three phrases, none, one phrase, alternatives."""
-    one, two, three, four, five, six = draw(seed, 1, 2, 3, 4, 2, 1, vocabulary=range(3, 20))
-    return [[[one], [two], [three]], [], [[four]], [[five, six], [two]]]
-
-
-@pytest.mark.parametrize("returned", (1, 4))
-@pytest.mark.parametrize("beams", (2, 4))
+@pytest.mark.parametrize(("beams", "returned"), [(2, 1), (4, 1), (2, 2), (4, 4)])
 def test_few_beams_meet_what_takes_more_and_batch_mates_change_nothing(beams, returned):
+    """Of four sentences: six tokens in three phrases, none, one phrase, alternatives."""
+    settings = {"num_beams": beams, "num_return_sequences": returned}
     for seed in range(6):
         model, sources = larger_model(seed), random_sources(seed, (4, 9, 3, 6), vocab_size=20)
-        phrases, settings = phrases_of_batch(seed), {"num_beams": beams, "num_return_sequences": min(returned, beams)}
-        alone = [
-            row
-            for source, one in zip(sources, phrases, strict=True)
-            for row in model.generate(**batch_of([source]), **settings, force_words_ids=[one] if one else None).tolist()
-        ]
+        p, q, r, s, t, u = draw(seed, 1, 2, 3, 4, 2, 1, vocabulary=range(3, 20))
+        phrases = [[[p], [q], [r]], [], [[s]], [[t, u], [q]]]
+        alone = []
+        for source, words in zip(sources, phrases, strict=True):
+            words = {"force_words_ids": [words]} if words else {}
+            alone += model.generate(**batch_of([source]), **settings, **words).tolist()
         output = model.generate(**batch_of(sources), **settings, force_words_ids=phrases).tolist()
         assert output == pad_right(alone).tolist(), f"seed {seed}"
-        best = output[:: settings["num_return_sequences"]]
-        assert all(meets(tokens, one) for tokens, one in zip(best, phrases, strict=True)), f"seed {seed}"
+        assert all(map(meets, output[::returned], phrases)), f"seed {seed}"
 
 
 def test_words_for_all_sentences_as_transformers_had_them():
@@ -114,11 +105,9 @@ def test_phrases_beyond_the_limit_are_left_out():
 
 def test_a_phrase_may_begin_in_the_prompt():
     model, source = larger_model(2), random_sources(2, (5,), vocab_size=20)
-    prompt = {"decoder_input_ids": torch.tensor([[BOS, 5, 6]])}
-    free = model.generate(**batch_of(source), **prompt).tolist()
-    assert model.generate(**batch_of(source), **prompt, force_words_ids=[[5, 6]]).tolist() == free
-    follow = model.generate(**batch_of(source), **prompt, force_words_ids=[[6, 7, 8]])[0].tolist()
-    assert meets(follow, [[[6, 7, 8]]])
+    given = {**batch_of(source), "decoder_input_ids": torch.tensor([[BOS, 5, 6]])}
+    assert model.generate(**given, force_words_ids=[[5, 6]]).tolist() == model.generate(**given).tolist()
+    assert meets(model.generate(**given, force_words_ids=[[6, 7, 8]])[0].tolist(), [[[6, 7, 8]]])
 
 
 def test_what_another_rule_forbids_is_not_met_and_the_search_ends():
@@ -128,21 +117,17 @@ def test_what_another_rule_forbids_is_not_met_and_the_search_ends():
 
 
 def test_memory_grows_in_proportion_to_the_alternatives(tmp_path):
-    """5000 of one phrase within 2 GB."""
+    """5000 of one phrase within 2 GB more than this process maps."""
     model, source = random_model(0, vocab_size=9000), batch_of([[4, 5, EOS]])
     alternatives = torch.randint(3, 9000, (5000, 3), generator=torch.Generator().manual_seed(0)).tolist()
 
     def search():
-        resource.setrlimit(resource.RLIMIT_AS, (mapped_memory() + 2 * 2**30,) * 2)
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + 2 * 2**30,) * 2)
         output = model.generate(**source, num_beams=4, max_new_tokens=5, force_words_ids=[alternatives])[0].tolist()
         assert meets(output, [alternatives])
 
     call_in_fork(search, tmp_path)
-
-
-def mapped_memory() -> int:
-    """Bytes of this process' address space."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def test_an_ensemble_takes_them():
@@ -159,10 +144,9 @@ def test_an_ensemble_takes_them():
         ([[[[[5]]]]], "force_words_ids must be phrases, which are lists of token ids, not [[[[[5]]]]]"),
         ([[5], []], "force_words_ids has a phrase without tokens: []"),
         ([[5, EOS]], "force_words_ids must not contain the end-of-sentence token 2: [5, 2]"),
-        ([[20]], "force_words_ids must hold tokens from 0 to 19, not 20"),
         ([["Hund"]], "force_words_ids must hold tokens from 0 to 19, not 'Hund'"),
+        ([[20]], "force_words_ids must hold tokens from 0 to 19, not 20"),
         ([[[[5]]]] * 3, "force_words_ids are of 3 sentences, the batch has 1"),
-        ([[[5, [6]]]], "force_words_ids has a phrase without tokens: 5"),
     ],
 )
 def test_what_is_no_phrase_is_refused(words, message):

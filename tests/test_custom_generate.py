@@ -98,24 +98,14 @@ print(json.dumps({"tokens": model.generate(torch.tensor([[3, 2]]), force_words_i
     assert "3, 1" in json.dumps(tokens)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"length_penalty_type": "log"}, "length_penalty_type must be one of gnmt, length, not 'log'"),
-        ({"max_extra_tokens": -1}, "max_extra_tokens must be a whole number of at least 0, not -1"),
-        ({"force_words_ids": [[3, EOS]]}, "force_words_ids must not contain the end-of-sentence token 2"),
-    ],
-)
-def test_bad_settings_are_refused(folder, given, message):
-    settings = {"num_beams": 2, "custom_generate": folder, "trust_remote_code": True}
-    with pytest.raises(ValueError, match=f"^{message}"):
-        make("BART", 0).generate(torch.tensor([[3, EOS]]), **settings, **given)
-
-
-def test_a_limit_of_the_call_goes_before_the_sources(folder):
+def test_limits_and_bad_settings_are_as_of_this_model(folder):
+    """See test_generation.py: a limit of the call goes before the source's."""
+    model, source = make("MarianMT", 0), torch.tensor([[3, EOS]])
     settings = {"num_beams": 2, "custom_generate": folder, "trust_remote_code": True, "suppress_tokens": [EOS, PAD]}
-    settings |= {"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}
-    assert make("MarianMT", 0).generate(torch.tensor([[3, EOS]]), **settings).shape == (1, 5)
+    limits = {"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}
+    assert model.generate(source, **settings, **limits).shape == (1, 5)
+    with pytest.raises(ValueError, match=r"^max_extra_tokens must be a whole number of at least 0, not -1$"):
+        model.generate(source, **settings, max_extra_tokens=-1)
 
 
 def test_the_command_publishes_no_model_with_the_search(tmp_path):

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, pad_right, save_folder
-from test_constraints import WORDS, larger_model
+from test_constraints import WORDS, draw, larger_model
 from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
 from test_generation import search as plain_search
 
@@ -22,8 +22,7 @@ PREFIXES = ["der Hund", "ein", "", "der Mann"]
 def test_a_wide_beam_equals_brute_force_given_the_prefix(seed):
     """Each sentence with its own prefix: of two tokens, none, one that its limit alone leaves room for."""
     model, sources = random_model(seed, vocab_size=WORDS), random_sources(seed, (2, 2, 1), vocab_size=WORDS)
-    generator = torch.Generator().manual_seed(seed)
-    prefixes = [[(0, 1, 3)[one] for one in torch.randint(3, (length,), generator=generator)] for length in (2, 0, 3)]
+    prefixes = draw(seed, 2, 0, 3)
     expected = []
     for source, prefix in zip(sources, prefixes, strict=True):
         limit = len(source) + 2
@@ -53,13 +52,9 @@ def test_the_search_goes_on_behind_it_as_if_it_had_found_it_itself(beams):
 
 
 def test_sampling_begins_with_it():
-    output = larger_model(0).generate(
-        **batch_of([[4, EOS], [5, EOS]]),
-        num_beams=1,
-        do_sample=True,
-        num_return_sequences=3,
-        logits_processor=[ForcedPrefix([[7, 8], [9]])],
-    )
+    settings = {"num_beams": 1, "do_sample": True, "num_return_sequences": 3}
+    prefixes = ForcedPrefix([[7, 8], [9]])
+    output = larger_model(0).generate(**batch_of([[4, EOS], [5, EOS]]), **settings, logits_processor=[prefixes])
     assert output[:3, 1:3].tolist() == [[7, 8]] * 3 and output[3:, 1].tolist() == [9] * 3
 
 
@@ -82,24 +77,18 @@ def test_a_translation_begins_with_its_prefix_and_has_its_terms(tmp_path):
     tokenizer = make_tokenizer([*SENTENCES, *PREFIXES], vocab_size=320)
     model = make_tiny(len(tokenizer))
     model.generation_config.max_extra_tokens = 8
-    free = translate(model, tokenizer, SENTENCES)
-    begun = translate(model, tokenizer, SENTENCES, prefix=PREFIXES, max_source_tokens=8)
-    assert begun[1:3] == ["ein", free[2]]
-    assert begun[0].startswith("der Hund") and begun[3].startswith("der Mann") and begun[3].count("der Mann") == 1
-    both = translate(model, tokenizer, SENTENCES[2:3], prefix="der Mann", terms=[("dog", "Hund")])[0]
+    (both,) = translate(model, tokenizer, SENTENCES[2:3], prefix="der Mann", terms=[("dog", "Hund")])
     assert both.startswith("der Mann") and "Hund" in both
     # The command has a prefix for each line; one that is wrong is named by its file and line.
-    folder = save_folder(tmp_path / "model", model, tokenizer)
-    arguments = (folder, "--max_source_tokens", "8", "--prefix", tmp_path / "prefixes")
-    for prefix, message in [
-        (PREFIXES[3], None),
+    (tmp_path / "prefixes").write_bytes(as_lines(PREFIXES))
+    arguments = (save_folder(tmp_path / "model", model, tokenizer), "--prefix", tmp_path / "prefixes")
+    done = call(command.main, *arguments, stdin=as_lines(SENTENCES))
+    assert done.output == as_lines(translate(model, tokenizer, SENTENCES, prefix=PREFIXES)).decode()
+    assert all(map(str.startswith, done.output.splitlines(), PREFIXES))
+    for prefix, message in (
         ("Hund " * 40, r"a prefix of \d+ tokens is longer than the limit of its output"),
         ("der </s>", "the prefix 'der </s>' contains the end-of-sentence token </s>"),
-    ]:
+    ):
         (tmp_path / "prefixes").write_bytes(as_lines([*PREFIXES[:3], prefix]))
         done = call(command.main, *arguments, stdin=as_lines(SENTENCES))
-        if message is None:
-            assert done.output == as_lines(begun).decode()
-        else:
-            assert done.output == ""
-            assert re.fullmatch(f"{re.escape(str(tmp_path / 'prefixes'))}, line 4: {message}", done.error)
+        assert re.fullmatch(f"{tmp_path}/prefixes, line 4: {message}", done.error) and done.output == ""

@@ -11,7 +11,7 @@ from modeling_vanilla.terminology_vanilla import Terminology
 
 SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a red apple", "cats"]
 TERMS = [("dog", "Hund"), ("dog", "Hunde"), ("big dog", "Dogge"), ("man", "Mann"), ("cat", "Katze")]
-FOUND = [{"Mann", "Hund"}, set(), {"Dogge", "Hund"}, {"Mann"}, set()]
+EXPECTED = [{"Mann", "Hund"}, set(), {"Dogge", "Hund"}, {"Mann"}, set()]
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +26,9 @@ def model(tokenizer):
     return model
 
 
-@pytest.fixture(scope="module")
-def terms_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("terms") / "terms.tsv"
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in TERMS), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def folder(model, tokenizer, tmp_path_factory):
-    return save_folder(tmp_path_factory.mktemp("terms") / "model", model, tokenizer)
-
-
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "sources"),
     [
-        ("the dog", ["dog"]),
         ("dogs and hotdog", []),
         ("Dog", []),  # case counts
         ("dog-tired dog", ["dog"]),
@@ -49,21 +36,20 @@ def folder(model, tokenizer, tmp_path_factory):
         ("a guide dog show", ["guide dog show"]),
         ("a guide dog shows", ["guide dog"]),
         ("on .NET (C++)", [".NET", "C++"]),
-        ("dog", ["dog"]),
-        ("", []),
     ],
 )
-def test_terms_are_whole_words_the_longest_first(tokenizer, text, found):
-    sources = ["dog", "show", "guide dog", "guide dog show", ".NET", "C++"]
-    assert Terminology([(source, "Hund") for source in sources], tokenizer).find(text) == found
+def test_terms_are_whole_words_the_longest_first(tokenizer, text, sources):
+    terms = [(source, "Hund") for source in ("dog", "show", "guide dog", "guide dog show", ".NET", "C++")]
+    assert Terminology(terms, tokenizer).find(text) == sources
 
 
-def test_every_translation_has_its_terms(model, tokenizer, terms_file, caplog):
-    assert read_terms(terms_file) == TERMS
+def test_every_translation_has_its_terms(model, tokenizer, tmp_path, caplog):
+    (tmp_path / "terms.tsv").write_bytes(as_lines(map("\t".join, TERMS)))
+    assert read_terms(tmp_path / "terms.tsv") == TERMS
     plain = translate(model, tokenizer, SENTENCES)
     translated = translate(model, tokenizer, SENTENCES, terms=TERMS)
-    for text, free, found in zip(translated, plain, FOUND, strict=True):
-        assert all(one in text for one in found) and (text == free) == (not found)
+    for text, free, expected in zip(translated, plain, EXPECTED, strict=True):
+        assert all(target in text for target in expected) and (text == free) == (not expected)
     nbest = translate_nbest(model, tokenizer, SENTENCES, 2, terms=TERMS)
     assert [hypotheses[0].text for hypotheses in nbest] == translated
     assert caplog.messages == []
@@ -72,7 +58,6 @@ def test_every_translation_has_its_terms(model, tokenizer, terms_file, caplog):
 @pytest.mark.parametrize(
     ("translation", "missing"),
     [
-        ("der Hund.", []),
         ("Hundehütte, Hund", []),
         ("ein Hundehaus", ["dog"]),
         ("Schosshund", ["dog"]),
@@ -88,11 +73,10 @@ def test_chinese_and_japanese_put_no_blanks_between_words(tokenizer):
     assert terms.missing("a dog", "小さな犬は") == [] and terms.find("小さな猫は") == ["猫"]
 
 
-@pytest.mark.parametrize("how", ("file", "interactive"))
-def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model, tokenizer, folder, tmp_path, how):
-    long = " ".join(["Hund"] * 40)
-    (tmp_path / "terms.tsv").write_text(f"dog\t{long}\nman\tMann\n")
-    options = ["--interactive"] * (how == "interactive")
+@pytest.mark.parametrize("options", ((), ("--interactive",)))
+def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model, tokenizer, tmp_path, options):
+    (tmp_path / "terms.tsv").write_text(f"dog\t{'Hund ' * 40}\nman\tMann\n")
+    folder = save_folder(tmp_path / "model", model, tokenizer)
     done = call(command.main, folder, "--terms", tmp_path / "terms.tsv", *options, stdin=as_lines(SENTENCES))
     assert re.findall("warning: .*", done.errors) == [
         f"warning: stdin, line {row + 1}: the term 'dog' could not be met in the translation of {SENTENCES[row]!r}"
@@ -104,40 +88,21 @@ def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("dog\tHund\ncat\tKatze\tn\n", "terms.tsv, line 2: 2 columns, source term and target term, are needed, not 3"),
-        ("dog\n", "terms.tsv, line 1: 2 columns, source term and target term, are needed, not 1"),
-        ("dog\tHund\n\t \n", "terms.tsv, line 2: a term is empty: ('', ' ')"),
-        (
-            "cat\tKatze\ndog\tHund </s>\n",
-            "terms.tsv, line 2: the term 'Hund </s>' contains the end-of-sentence token </s>",
-        ),
-        (b"dog\t\xff\n", "terms.tsv, line 1: not UTF-8: byte 0xff at position 4"),
-        (None, "terms.tsv: cannot be read: No such file or directory"),
+        ("dog\tHund\ncat\tKatze\tn\n", "line 2: 2 columns, source term and target term, are needed, not 3"),
+        ("dog\tHund\n\t \n", "line 2: a term is empty: ('', ' ')"),
+        ("cat\tKatze\ndog\tHund </s>\n", "line 2: the term 'Hund </s>' contains the end-of-sentence token </s>"),
     ],
 )
-def test_a_bad_file_of_terms_is_one_line(model, tokenizer, tmp_path, monkeypatch, content, message):
-    monkeypatch.chdir(tmp_path)
-    if content is not None:
-        (tmp_path / "terms.tsv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    tokenizer = make_tokenizer(SENTENCES, vocab_size=len(tokenizer))
-    tokenizer.split_special_tokens = False  # "</s>" in a text is EOS then
-    save_folder(tmp_path / "model", model, tokenizer)
-    options = ("--terms", "terms.tsv", "--output", "out")
-    assert call(command.main, "model", *options, stdin=as_lines(SENTENCES)).error == message
+def test_a_bad_file_of_terms_is_one_line(model, tokenizer, tmp_path, content, message):
+    (tmp_path / "terms.tsv").write_text(content)
+    folder = save_folder(tmp_path / "model", model, tokenizer)
+    options = ("--terms", tmp_path / "terms.tsv", "--output", tmp_path / "out")
+    assert call(command.main, folder, *options, stdin=b"a dog\n").error == f"{tmp_path}/terms.tsv, {message}"
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        (["dog"], "a term must be a pair (source term, target term), not 'dog'"),
-        ([("dog", "Hund", "n")], "a term must be a pair (source term, target term), not ('dog', 'Hund', 'n')"),
-        ([("dog", None)], "a term must be a pair (source term, target term), not ('dog', None)"),
-        ([(" ", "Hund")], "a term is empty: (' ', 'Hund')"),
-        ([("dog", "")], "a term is empty: ('dog', '')"),
-        ([("dog", "Hund</s>")], "the term 'Hund</s>' contains the end-of-sentence token </s>"),
-    ],
-)
-def test_what_is_no_term_is_refused(model, tokenizer, terms, message):
+@pytest.mark.parametrize("term", ["dog", ("dog", "Hund", "n"), ("dog", None)])
+def test_what_is_no_term_is_refused(model, tokenizer, term):
+    message = f"a term must be a pair (source term, target term), not {term!r}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        translate(model, tokenizer, SENTENCES, terms=terms)
+        translate(model, tokenizer, SENTENCES, terms=[term])
