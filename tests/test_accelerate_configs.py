@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
+from modeling_vanilla.training.checkpoints import checkpoint_step, newest_checkpoint
 
 FOLDER = ROOT / "examples" / "accelerate"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -39,38 +41,26 @@ def launch_arguments(path, *arguments):
     )[0]
 
 
-def test_there_is_a_file_for_each_machine():
-    assert [path.stem for path in FILES] == ["1_gpu", "2x8_gpus_ddp", "2x8_gpus_fsdp", "8_gpus"]
-
-
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 @each_file
-def test_accelerate_knows_every_key(path):
+def test_accelerate_takes_every_key_and_starts_as_many_processes_as_the_name_says(path):
     config = load_config_from_file(str(path))  # raises for a key that it does not know, but not within fsdp_config
-    options = {action.dest for action in launch_command_parser()._actions}
-    assert set(config.fsdp_config) <= options
+    assert set(config.fsdp_config) <= {action.dest for action in launch_command_parser()._actions}
     kinds = {"1_gpu": DistributedType.NO, "2x8_gpus_fsdp": DistributedType.FSDP}
     assert config.distributed_type == kinds.get(path.stem, DistributedType.MULTI_GPU)
-    assert config.mixed_precision == "bf16"
-    assert not config.use_cpu
-
-
-@each_file
-def test_as_many_processes_as_the_name_says(path):
+    assert (config.mixed_precision, config.use_cpu) == ("bf16", False)
     machines, processes = processes_in_name(path)
     # Of the second machine, which needs no port of its own.
     arguments = launch_arguments(path, *(("--machine_rank", "1") if machines > 1 else ()))
     assert (arguments.num_machines, arguments.num_processes) == (machines, processes)
-    if processes == 1:
-        return
-    environment = prepare_multi_gpu_env(arguments)
-    assert int(arguments.nproc_per_node) == processes // machines
-    assert environment["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    if processes > 1:
+        assert prepare_multi_gpu_env(arguments)["ACCELERATE_MIXED_PRECISION"] == "bf16"
+        assert int(arguments.nproc_per_node) == processes // machines
     if machines > 1:
-        assert (arguments.nnodes, arguments.node_rank) == (str(machines), 1)
-        assert arguments.rdzv_endpoint == "10.0.0.1:29500"
+        second = (arguments.nnodes, arguments.node_rank, arguments.rdzv_endpoint)
+        assert second == (str(machines), 1, "10.0.0.1:29500")
 
 
 @each_file
@@ -149,20 +139,33 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def launch(folder):
-    """Run `accelerate launch FLAGS -m modeling_vanilla train` once for each list of flags, at the same time."""
+def start(folder):
+    """Start `accelerate launch FLAGS -m modeling_vanilla train`."""
     data = write_toy_corpus(folder, train=120, validation=6, test=6)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
-    def launch(run, *flag_lists, sharded=False, **settings):
-        launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+    def start(run, flags, sharded=False, **settings):
         script = ["-m", "modeling_vanilla", "train"]
         if sharded:
             script = [folder / "on_cpus.py", ROOT / "examples" / "train_translation.py"]
         script += as_options({**data, **SETTINGS, "max_steps": 3, **settings, "output_dir": run})
-        commands = [list(map(str, [*launcher, *flags, *script])) for flags in flag_lists]
-        variables = environment(folder, ACCELERATE_USE_CPU="true")
-        started = [subprocess.Popen(command, env=variables, cwd=folder, **pipes) for command in commands]
+        return subprocess.Popen(
+            [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*flags, *script])],
+            env=environment(folder, ACCELERATE_USE_CPU="true"),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def launch(start):
+    """Start it once for each list of flags, at the same time: what the first says to its end."""
+
+    def launch(run, *flag_lists, **settings):
+        started = [start(run, flags, **settings) for flags in flag_lists]
         try:
             outputs = [process.communicate(timeout=300) for process in started]
         finally:
@@ -190,22 +193,24 @@ def one_process(folder, launch):
 
 
 def progress_of(run, step=3):
-    return json.loads((run / f"checkpoint-{step}" / "progress.json").read_text(encoding="utf-8"))
+    (folder,) = (path for path in run.iterdir() if path.name in (f"checkpoint-{step}", f"last-{step}"))
+    return json.loads((folder / "progress.json").read_text(encoding="utf-8"))
 
 
 def assert_same(run, other, processes):
     """The same losses, scores, weights and moments, and folders that load in the same way."""
-    assert json.loads((run / "results.json").read_text(encoding="utf-8"))["processes"] == processes
+    results = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in (run, other)]
+    assert results[0]["processes"] == processes
+    assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
     ends = progress_of(run), progress_of(other)
     assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
-    assert (ends[0]["tokens"], ends[0]["positions"]) == (ends[1]["tokens"], ends[1]["positions"])
-    for one, two in zip(*(end["validations"] for end in ends), strict=True):
-        assert one["loss"] == pytest.approx(two["loss"], abs=1e-5)
-        assert (one["step"], one["bleu"]) == (two["step"], pytest.approx(two["bleu"]))
-    assert_same_weights(run / "checkpoint-3", other / "checkpoint-3", atol=1e-5)
+    assert all(ends[0][name] == ends[1][name] for name in ("tokens", "positions"))
+    for validation, expected in zip(*(end["validations"] for end in ends), strict=True):
+        assert validation["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert (validation["step"], validation["bleu"]) == (expected["step"], pytest.approx(expected["bleu"]))
     assert_same_weights(run / "checkpoint-3", other / "checkpoint-3", "optimizer", atol=1e-6)
-    assert_same_weights(run / "model", other / "model", atol=1e-5)
     for part in ("checkpoint-3", "model"):
+        assert_same_weights(run / part, other / part, atol=1e-5)
         files = [{path.name for path in (folder / part).iterdir()} for folder in (run, other)]
         assert files[0] == files[1]
         for name in ("config.json", "generation_config.json"):
@@ -213,13 +218,12 @@ def assert_same(run, other, processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["file", "flags of gpus.md"])
-def test_one_machine_trains_as_one_process(folder, launch, one_process, how):
-    documented = ["--multi_gpu", "--num_processes", 2, "--mixed_precision", "no"]
-    flags = flags_of("8_gpus", "--num_processes", 2) if how == "file" else documented
-    told = launch(folder / how, flags)
-    assert told.count("step 2: loss") == 1  # not once for each process
-    assert_same(folder / how, one_process, processes=2)
+def test_one_machine_trains_as_one_process(folder, launch, one_process):
+    """Without a file, by the flags of gpus.md."""
+    run = folder / "flags"
+    said = launch(run, ["--multi_gpu", "--num_processes", 2, "--mixed_precision", "no"])
+    assert said.count("step 2: loss") == 1  # not once for each process
+    assert_same(run, one_process, processes=2)
 
 
 @pytest.mark.slow
@@ -234,16 +238,29 @@ def test_two_machines_train_as_one_process(folder, launch, one_process):
     assert_same(folder / "machines", one_process, processes=2)
 
 
+@pytest.mark.slow
+def test_a_signal_ends_every_process_with_a_checkpoint(folder, start):
+    """SIGTERM to the launcher, which passes it on."""
+    run = folder / "signal"
+    launcher = start(run, flags_of("8_gpus", "--num_processes", 2), max_steps=100_000)
+    while not (run / "best").exists() and launcher.poll() is None:
+        time.sleep(0.1)
+    launcher.terminate()
+    errors, step = launcher.communicate(timeout=60)[1], checkpoint_step(newest_checkpoint(run))
+    assert f"SIGTERM: stopped after update {step} of {run}" in errors
+    assert len(progress_of(run, step)["losses"]) == step >= 2
+
+
 TWO_SHARDS = ("--num_machines", 1, "--num_processes", 2)
 
 
 @pytest.mark.slow
 def test_sharded_trains_as_one_process_resumed_too(folder, launch, one_process):
     run, flags = folder / "fsdp", flags_of(SHARDED.stem, *TWO_SHARDS)
-    told = launch(run, flags, sharded=True, max_steps=2)
-    assert {"FSDPEncoderLayer", "FSDPDecoderLayer"} <= set(re.search("sharded: (.*)", told)[1].split())
-    told = launch(run, flags, sharded=True, resume=True)
-    assert told.count("step 3: loss") == 1
+    said = launch(run, flags, sharded=True, max_steps=2)
+    assert {"FSDPEncoderLayer", "FSDPDecoderLayer"} <= set(re.search("sharded: (.*)", said)[1].split())
+    said = launch(run, flags, sharded=True, resume=True)
+    assert said.count("step 3: loss") == 1
     assert [entry["step"] for entry in progress_of(run)["validations"]] == [2, 3]
     assert_same(run, one_process, processes=2)
 

@@ -1,18 +1,14 @@
 """Cost: FLOPs against products listed one by one, torch's counter on the real model, and Table 2's own arithmetic."""
 
 import itertools
-import json
 import math
-import time
 
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.configuration_vanilla import PRESETS
+from modeling_vanilla import VanillaConfig
 from modeling_vanilla.training import cost
 from modeling_vanilla.training.cost import measured_rate, model_flops, training_cost
 
@@ -86,16 +82,6 @@ def test_the_mask_of_a_window_saves_nothing(make_model):
     assert counted - model_flops(model.config, np.array([11]), np.array([4])) == beyond
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["base", "big", "B-dk16", "tiny"])
-def test_torch_counts_as_much_at_the_paper_s_sizes(name):
-    """On fake tensors, which have shapes and no numbers."""
-    config = VanillaConfig(**PRESETS[name], attn_implementation="eager")
-    with FakeTensorMode():
-        counted = counted_by_torch(VanillaForConditionalGeneration(config).eval(), 27, 25)
-    assert model_flops(config, np.array([27]), np.array([25])) == counted
-
-
 def test_large_figures_do_not_overflow(make_config):
     config = make_config(**ODD)
     lengths = np.full(2, 2_000_000_000, np.int32)
@@ -103,22 +89,27 @@ def test_large_figures_do_not_overflow(make_config):
     assert model_flops(config, lengths, lengths) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("sources", "targets", "message"),
-    [
-        ([], [], "source_lengths: there are no sentences"),
-        ([3, 4], [5], "there are 2 source_lengths, but 1 target_lengths"),
-        ([3, 4], [5, -1], "target_lengths must be at least 1, not -1"),
-    ],
-)
-def test_bad_lengths_are_one_clear_line(sources, targets, message):
-    with pytest.raises(ValueError, match=rf"^{message}$"):
-        run_cost(sources=np.array(sources, int), targets=np.array(targets, int))
-
-
 def run_cost(config=None, tokens=1000, seconds=10.0, devices=1, rate=1e12, sources=SOURCES, targets=TARGETS) -> dict:
     config = config or VanillaConfig.preset("tiny", vocab_size=8000)
     return training_cost(config, sources, targets, tokens, seconds, devices, rate)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sources": [], "targets": []}, "source_lengths: there are no sentences"),
+        ({"targets": [5]}, "there are 4 source_lengths, but 1 target_lengths"),
+        ({"targets": [5, 1, 1, -1]}, "target_lengths must be at least 1, not -1"),
+        ({"tokens": 0}, "tokens must be above 0 and finite, not 0"),
+        ({"seconds": -1.5}, "seconds must be above 0 and finite, not -1.5"),
+        ({"devices": math.inf}, "devices must be above 0 and finite, not inf"),
+        ({"rate": math.nan}, "rate must be above 0 and finite, not nan"),
+    ],
+)
+def test_bad_figures_are_one_clear_line(given, message):
+    lengths = {name: np.array(value, int) for name, value in given.items() if name in ("sources", "targets")}
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        run_cost(**{**given, **lengths})
 
 
 HOUR, DAY = 3600.0, 86400.0
@@ -159,18 +150,6 @@ def test_extrapolation_by_hand():
         assert {figure: run["paper"][name][figure] for figure in expected} == pytest.approx(expected)
 
 
-def test_the_cost_is_json():
-    run = run_cost(tokens=np.int64(1000), rate=np.float64(1e12))
-    assert json.loads(json.dumps(run, allow_nan=False)) == run
-
-
-@pytest.mark.parametrize("name", ["tokens", "seconds", "devices", "rate"])
-@pytest.mark.parametrize("value", [0, -1.5, math.nan, math.inf])
-def test_figures_that_cannot_be_are_one_clear_line(name, value):
-    with pytest.raises(ValueError, match=rf"^{name} must be above 0 and finite, not {value}$"):
-        run_cost(**{name: value})
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """Lets each product last as long as the list says that is given to it, the last one's time from there on."""
@@ -193,13 +172,6 @@ def test_rate_is_a_product_s_flops_by_its_median_second(clock):
     assert torch.equal(torch.get_rng_state(), state)
     clock([0.04])  # of a fast processor: up to 2048 rows
     assert measured_rate(torch.device("cpu"), torch.float32) == pytest.approx(2 * 2048**3 / 0.04)
-
-
-def test_rate_of_this_machine():
-    """Two products or more of at least 256 rows take the median or longer; and no CPU does 1 PFLOP/s."""
-    start = time.perf_counter()
-    rate = measured_rate(torch.device("cpu"), torch.float32)
-    assert 2 * 2 * 256**3 / (time.perf_counter() - start) < rate < 1e15
 
 
 @pytest.mark.gpu
