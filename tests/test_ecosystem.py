@@ -78,16 +78,6 @@ def test_device_map_auto(folder, model, batch, tmp_path, limits, devices):
     assert_same(loaded, model, batch)
 
 
-@pytest.mark.parametrize("place", ("cpu", "disk"))
-def test_all_weights_offloaded(folder, model, batch, tmp_path, place):
-    accelerate = pytest.importorskip("accelerate")
-    to = {"offload_dir": tmp_path / "offloaded"} if place == "disk" else {}
-    loaded = VanillaForConditionalGeneration.from_pretrained(folder)
-    loaded = getattr(accelerate, f"{place}_offload")(loaded, execution_device=torch.device("cpu"), **to)
-    assert all(parameter.device.type == "meta" for parameter in loaded.parameters())
-    assert_same(loaded, model, batch)
-
-
 # PEFT
 
 
@@ -96,10 +86,10 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
     projections = ["qkv_proj", "q_proj", "kv_proj", "out_proj"]
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=projections)
     adapted = peft.get_peft_model(copy.deepcopy(model), config)
-    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     # Two matrices for each: 2 in an encoder layer, 2 + 3 in a decoder layer.
     assert len(trained) == 2 * (2 * 2 + 3 * 5)
-    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.Adam(trained, lr=1e-2)
     labels = batch["decoder_input_ids"].roll(1, dims=1)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     losses = []
@@ -110,19 +100,15 @@ def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
-    expected = logits_of(adapted, batch)
-    for name, weight in model.named_parameters():  # the frozen weights are unchanged
-        assert torch.equal(adapted.base_model.model.get_parameter(name.replace("_proj.", "_proj.base_layer.")), weight)
 
     adapted.save_pretrained(tmp_path / "adapter")
     base = VanillaForConditionalGeneration.from_pretrained(folder)
     reloaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    expected = logits_of(adapted, batch)
     torch.testing.assert_close(logits_of(reloaded, batch), expected)
     assert reloaded.generate(**source).tolist() == adapted.generate(**source).tolist()
     merged = reloaded.merge_and_unload()
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
-    merged.save_pretrained(tmp_path / "merged")
-    assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "merged"), merged, batch)
 
 
 @pytest.mark.parametrize("beams", (1, 3))
@@ -158,33 +144,14 @@ def test_an_adapted_output_projection_is_not_bypassed(model, batch, training):
 # int8
 
 
-def assert_near(quantized, model, batch) -> None:
-    values, expected = logits_of(quantized, batch), logits_of(model, batch)
-    assert 0 < (values - expected).norm() < 0.05 * expected.norm()
-    assert len(translations_of(quantized, batch)) == 3
-
-
-def test_int8_of_torchao(model, batch):
-    torchao = pytest.importorskip("torchao.quantization")
-    quantized = copy.deepcopy(model)
-    torchao.quantize_(quantized, torchao.Int8DynamicActivationInt8WeightConfig())
-    assert_near(quantized, model, batch)
-
-
-def test_int8_of_torchao_by_from_pretrained_is_saved_and_loaded(folder, model, batch, tmp_path):
+def test_int8_of_torchao_is_saved_and_loaded(folder, model, batch, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
     quantized = VanillaForConditionalGeneration.from_pretrained(folder, quantization_config=config)
-    assert_near(quantized, model, batch)
+    values, expected = logits_of(quantized, batch), logits_of(model, batch)
+    assert 0 < (values - expected).norm() < 0.05 * expected.norm()
     quantized.save_pretrained(tmp_path / "int8")
     assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "int8"), quantized, batch)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_dynamic_quantisation_of_torch(model, batch):
-    quantized = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
-    assert not [module for module in quantized.modules() if type(module) is nn.Linear]
-    assert_near(quantized, model, batch)
 
 
 # Assisted decoding: of greedy search, and of one sentence at a time, as in GenerationMixin
@@ -194,29 +161,20 @@ def test_dynamic_quantisation_of_torch(model, batch):
 def test_assisted_decoding_is_greedy_search(make_model, draft):
     model, generator = make_model(seed=5), torch.Generator().manual_seed(1)
     given = {draft: make_model(seed=5, decoder_layers=1) if draft == "assistant_model" else 3}
-    tokens = set()
     for length in (5, 8, 11):
         source = torch.randint(4, 41, (1, length), generator=generator)
         expected = model.generate(source, **GREEDY, **VARIED)
         assert model.generate(source, **GREEDY, **VARIED, **given).tolist() == expected.tolist()
-        tokens |= set(expected.flatten().tolist())
-    assert len(tokens) > 5
 
 
 # torch.compile
 
 
 @pytest.mark.slow
-def test_compiled_forward_without_a_graph_break(model, batch):
-    compiled = torch.compile(model, fullgraph=True)
-    torch.testing.assert_close(logits_of(compiled, batch), logits_of(model, batch))
-
-
-@pytest.mark.slow
 def test_compiled_generation_with_a_static_cache(model, batch):
-    """What generate does on a GPU by default: every step runs the same graph, compiled once."""
-    settings = {**GREEDY, "max_new_tokens": 12, "cache_implementation": "static"}
-    expected = translations_of(model, batch, **GREEDY, max_new_tokens=12)
+    """What generate does on a GPU by default: every step runs the same graph, compiled once and without a break."""
+    settings = {**GREEDY, "max_new_tokens": 12}
+    expected = translations_of(model, batch, **settings)
     shapes, forward = [], model.forward
 
     def counted(*arguments, **named):
@@ -225,8 +183,6 @@ def test_compiled_generation_with_a_static_cache(model, batch):
             shapes.append((named["decoder_input_ids"].shape, type(past.self_attention_cache)))
         return forward(*arguments, **named)
 
-    model.forward = counted
-    assert translations_of(model, batch, **settings) == expected
+    for model.forward in (counted, torch.compile(forward, dynamic=False, fullgraph=True)):
+        assert translations_of(model, batch, **settings, cache_implementation="static") == expected
     assert len(set(shapes)) == 1 and shapes[0][1] is StaticCache
-    model.forward = torch.compile(forward, dynamic=False)
-    assert translations_of(model, batch, **settings) == expected
