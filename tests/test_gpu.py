@@ -9,7 +9,6 @@ from torch import nn
 from modeling_vanilla.loss_vanilla import IGNORED, fused_smoothed_cross_entropy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
-devices = pytest.mark.parametrize("processes", [1, 2])
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def training_step(model, batch, device, dtype=None):
 
 
 def assert_near(actual, expected, tolerance):
-    for one, other in zip(actual, expected, strict=True):
-        assert (one - other).norm() <= tolerance * other.norm() + tolerance * 1e-3
+    for value, other in zip(actual, expected, strict=True):
+        assert (value - other).norm() <= tolerance * other.norm() + tolerance * 1e-3
 
 
 @pytest.mark.parametrize(
@@ -63,38 +62,32 @@ def test_fused_loss(device, dtype, tolerance, scale):
     on_gpu = [x.to(device, torch.float32).requires_grad_() for x in (hidden, weight)]
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         loss = fused_smoothed_cross_entropy(*on_gpu, labels.to(device), 0.1)
-    found = [loss.detach(), *torch.autograd.grad(loss, on_gpu)]
-    assert_near([x.double().cpu() for x in found], expected, tolerance)
+    actual = [loss.detach(), *torch.autograd.grad(loss, on_gpu)]
+    assert_near([x.double().cpu() for x in actual], expected, tolerance)
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa", "flex_attention"])
 def test_back_ends_take_the_step_of_the_cpu(make_model, batch, device, attn):
-    if attn == "flex_attention":  # its kernels take heads of 16 numbers and more
-        sizes = {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
-    else:
-        sizes = {}
+    sizes = {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}  # flex attention's least
     expected = training_step(make_model(attn="eager", **sizes), batch, torch.device("cpu"))
     assert_near(training_step(make_model(attn=attn, **sizes), batch, device), expected, 1e-3)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
 def test_16_bits_are_near_32(make_model, batch, device, dtype, tolerance):
-    expected = training_step(make_model(), batch, torch.device("cpu"))
-    found = training_step(make_model(), batch, device, dtype)
-    # Of all gradients together: that of a single bias may be all rounding.
-    assert_near([found[0], *whole(found)], [expected[0], *whole(expected)], tolerance)
-
-
-def whole(step):
-    return [torch.cat([gradient.flatten() for gradient in step[1:]])]
+    steps = []
+    for place, kind in ((device, dtype), (torch.device("cpu"), None)):
+        loss, *gradients = training_step(make_model(), batch, place, kind)
+        # Of all gradients together: that of a single bias may be all rounding.
+        steps.append([loss, torch.cat([gradient.flatten() for gradient in gradients])])
+    assert_near(*steps, tolerance)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_compiled_step_is_the_plain_one(make_model, batch, device, dynamic):
     model = make_model()
     expected = training_step(model, batch, device)
-    compiled = torch.compile(model, dynamic=dynamic)
-    assert_near(training_step(compiled, batch, device), expected, 1e-3)
+    assert_near(training_step(torch.compile(model, dynamic=dynamic), batch, device), expected, 1e-3)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -106,13 +99,12 @@ def test_static_cache_finds_what_the_dynamic_one_finds(make_model, batch, device
     expected = model.generate(**inputs, **options).tolist()
     model.to(device)
     for cache in (None, "static"):
-        found = model.generate(**moved(inputs, device), **options, cache_implementation=cache)
-        assert found.tolist() == expected
+        output = model.generate(**moved(inputs, device), **options, cache_implementation=cache)
+        assert output.tolist() == expected
 
 
 def test_dropout_is_a_function_of_the_seed(make_model, batch, device):
-    model = make_model(dropout=0.3)
-    losses = []
+    model, losses = make_model(dropout=0.3), []
     for seed in (0, 1, 0):
         torch.manual_seed(seed)
         losses.append(training_step(model, batch, device)[0])
@@ -142,7 +134,7 @@ def train(tmp_path):
     return train
 
 
-@devices
+@pytest.mark.parametrize("processes", [1, 2])
 def test_ddp_trains_as_one_process_on_the_cpu(train, processes):
     if torch.cuda.device_count() < processes:
         pytest.skip(f"fewer than {processes} GPUs")
