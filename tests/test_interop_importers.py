@@ -2,10 +2,7 @@
 
 import argparse
 import json
-import os
-import pickle
 import re
-import shutil
 from collections import OrderedDict
 from pathlib import Path
 
@@ -35,18 +32,17 @@ from importers import (
     write_fsmt,
     write_marian,
 )
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianModel, T5Config
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianModel
 
 from modeling_vanilla.cli import convert
 from modeling_vanilla.interop import fairseq_tokenizer, from_fairseq, from_fsmt, from_marian
 
 # Logits and search
 
-OTHER_HEADS = {"activation_function": "gelu", "d_model": 18, "encoder_attention_heads": 1, "decoder_attention_heads": 6}
 # The sines are one more than the cosines.
-ODD = {"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 3}
+ODD = {"activation_function": "gelu", "d_model": 15, "encoder_attention_heads": 1, "decoder_attention_heads": 5}
 
 
 def marian(**overrides):
@@ -71,18 +67,11 @@ def fairseq(path: Path, spell=OrderedDict, settings: dict | None = None, **form)
 
 
 def fairseq_of_2021(path: Path):
-    """Settings in groups, as its later versions have them."""
+    """Settings in groups, as its later versions have them, in the format of torch before 1.6."""
     settings, weights = make_settings(), make_weights()
     smoothing = settings.pop("label_smoothing")
     cfg = {"model": argparse.Namespace(**settings), "criterion": {"label_smoothing": smoothing}}
-    torch.save({"args": None, "cfg": cfg, "model": weights}, path)
-    return from_fairseq(path), fairseq_reference(weights)
-
-
-def fairseq_of_old_torch(path: Path):
-    weights = make_weights()
-    checkpoint = {"args": argparse.Namespace(**make_settings()), "model": weights}
-    torch.save(checkpoint, path, _use_new_zipfile_serialization=False)
+    torch.save({"args": None, "cfg": cfg, "model": weights}, path, _use_new_zipfile_serialization=False)
     return from_fairseq(path), fairseq_reference(weights)
 
 
@@ -95,16 +84,14 @@ FAIRSEQ_CONFIG |= {"label_smoothing": 0.1, "max_position_embeddings": 60, "posit
 IMPORTED = {
     "opus-mt": (lambda _: marian(**DROPOUT), {**OPUS, **DROPOUT, "output_bias": True, "forced_eos_token_id": None}),
     "marian with <s>": (lambda _: marian(**TINY), {"eos_token_id": 2}),
-    "marian, other heads": (lambda _: marian(**OTHER_HEADS), {"encoder_attention_heads": 1}),
-    "marian, odd d_model": (lambda _: marian(**ODD), {"d_model": 15}),
+    "marian, odd d_model": (lambda _: marian(**ODD), ODD),
     "marian without a bias": (lambda _: without_bias(), {"output_bias": False}),
     "fsmt": (lambda _: fsmt(), {"tie_word_embeddings": False, "pad_token_id": 1, "decoder_start_token_id": 2}),
     "fsmt, one matrix": (lambda _: fsmt(tie_word_embeddings=True), {"tie_word_embeddings": True}),
-    "fsmt, odd d_model": (lambda _: fsmt(activation_function="gelu", **ODD), {"activation_function": "gelu"}),
-    "fairseq of 2018": (lambda path: fairseq(path, in_old_names), FAIRSEQ_CONFIG),
-    "fairseq of 2018, three matrices": (
+    "fsmt, odd d_model": (lambda _: fsmt(**ODD), ODD),
+    "fairseq of 2018": (
         lambda path: fairseq(path, in_old_names, make_settings(**SEPARATE), tied=False),
-        {"tie_word_embeddings": False},
+        {**FAIRSEQ_CONFIG, "tie_word_embeddings": False},
     ),
     "fairseq of 2019": (
         lambda path: fairseq(path, settings=make_settings(relu_dropout=0.2)),
@@ -112,7 +99,6 @@ IMPORTED = {
     ),
     "fairseq of 2021": (fairseq_of_2021, FAIRSEQ_CONFIG),
     "fairseq of 2022": (lambda path: fairseq(path, in_new_names), FAIRSEQ_CONFIG),
-    "fairseq of old torch": (fairseq_of_old_torch, FAIRSEQ_CONFIG),
     "fairseq, learned": (lambda path: fairseq(path, OrderedDict, make_settings(**LEARNED), learned=True), {}),
 }
 
@@ -228,8 +214,7 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids,
     tokenizer = AutoTokenizer.from_pretrained(destination)
     assert tokenizer(texts, padding=True).input_ids == ids
     assert tokenizer.decode(decoded[0], skip_special_tokens=True) == decoded[1]
-    special = (tokenizer.pad_token_id, tokenizer.eos_token_id)
-    assert special == (model.config.pad_token_id, model.config.eos_token_id)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (model.config.pad_token_id, model.config.eos_token_id)
 
 
 @pytest.mark.parametrize("folder", ["fairseq"], indirect=True)
@@ -252,12 +237,6 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def incomplete(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.decoder.layers.1.fc1.bias"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def with_a_larger_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_tokens(["more"])
@@ -273,14 +252,6 @@ def with_an_object(folder: Path) -> None:
     save(folder / "model.pt", make_weights(), extra={"meter": Meter()})
 
 
-def with_a_command(folder: Path) -> None:
-    class Command:
-        def __reduce__(self):
-            return exec, (f"open({str(folder / 'ran')!r}, 'w')",)
-
-    (folder / "model.pt").write_bytes(pickle.dumps(Command()))
-
-
 def without(name: str):
     return lambda folder: (folder / name).unlink()
 
@@ -289,34 +260,17 @@ def holding(name: str, text: str):
     return lambda folder: (folder / name).write_text(text)
 
 
-def cut(name: str):
-    return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
-
-
 REVERSED = "".join(f"{token} 7\n" for token in reversed(DICTIONARY))
 BAD_FOLDERS = [
-    ("marian", shutil.rmtree, ": neither a folder with a config.json nor a model of the Hub"),
-    ("marian", without("config.json"), ": a folder without a config.json"),
     ("marian", without("model.safetensors"), ": no MarianMT model could be loaded"),
     ("marian", without("tokenizer.json"), ": no tokenizer could be loaded"),
     ("marian", pickled, ": pytorch_model.bin is a pickle"),
-    ("marian", incomplete, ": no MarianMT model could be loaded: the weights lack model.decoder.layers.1.fc1.bias"),
-    ("marian", cut("model.safetensors"), ": no MarianMT model could be loaded"),
-    ("marian", lambda folder: MarianConfig(d_model=32).save_pretrained(folder), ": no MarianMT model could be loaded"),
-    ("marian", lambda folder: T5Config().save_pretrained(folder), ": model_type in config.json is 't5', not 'marian'"),
     ("marian", with_a_larger_tokenizer, ": the tokenizer has 41 tokens, the model 40"),
     ("fsmt", lambda folder: MarianConfig().save_pretrained(folder), ": model_type in config.json is 'marian', not 'fs"),
-    ("fsmt", without("vocab-tgt.json"), "/vocab-tgt.json: cannot be read"),
     ("fsmt", with_another_vocabulary, ": vocab-src.json and vocab-tgt.json differ; a model of this package has one"),
     ("fairseq", with_an_object, "/model.pt: holds .*Meter; of a pickle only tensors, plain containers"),
-    ("fairseq", with_a_command, "/model.pt: (holds .*exec; of a pickle only|cannot be read)"),
-    ("fairseq", cut("model.pt"), "/model.pt: cannot be read"),
     ("fairseq", lambda folder: torch.save({"x": 1}, folder / "model.pt"), "/model.pt: no checkpoint of fairseq's"),
-    (
-        "fairseq",
-        lambda folder: torch.save({"model": {}}, folder / "model.pt"),
-        "/model.pt: .* neither 'args' nor 'cfg'",
-    ),
+    ("fairseq", lambda folder: torch.save({"model": {}}, folder / "model.pt"), "/model.pt: .* 'args' nor 'cfg'"),
     ("fairseq", without("model.pt"), "/model.pt: no such file"),
     ("fairseq", without("dict.de.txt"), "/dict.de.txt: cannot be read"),
     ("fairseq", holding("dict.en.txt", "a b c\n"), "/dict.en.txt, line 1: not a token and"),
@@ -333,7 +287,7 @@ def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, mes
     spoil(folder)
     error = call(convert.main, "--from", folder.name, folder, tmp_path / "out").error
     assert re.match(re.escape(str(folder)) + message, error)
-    assert not (tmp_path / "out").exists() and not (folder / "ran").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def marian_with_other_positions():
@@ -353,14 +307,9 @@ TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_si
         (from_marian, lambda: make_marian(**TWO_VOCABULARIES), r"^share_encoder_decoder_embeddings is .*\(3\.4\)$"),
         (from_marian, lambda: make_marian(tie_word_embeddings=False), r"^tie_word_embeddings is False .*\(3\.4\)$"),
         (from_marian, marian_with_other_positions, r"decoder.embed_positions.weight .* is not the sinusoid"),
-        (from_marian, lambda: None, "not NoneType$"),
         (from_marian, lambda: MarianModel(MarianConfig(vocab_size=VOCAB, **SIZES, **OPUS)), "not MarianModel$"),
         (from_fsmt, lambda: make_fsmt(scale_embedding=False), r"^scale_embedding is False .*\(3\.4\)$"),
-        (
-            from_fsmt,
-            lambda: make_fsmt(tgt_vocab_size=44),
-            "^the source has a vocabulary of 40 tokens, the target one of",
-        ),
+        (from_fsmt, lambda: make_fsmt(tgt_vocab_size=44), "^the source has a vocabulary of 40 tokens, the target"),
     ],
 )
 def test_what_the_papers_model_cannot_be_is_refused(import_, make, message):
@@ -379,15 +328,9 @@ def test_what_the_papers_model_cannot_be_is_refused(import_, make, message):
         (SEPARATE, {}, "the weights lack decoder.output_projection.weight"),
         ({"encoder_learned_pos": True}, {}, "the weights lack encoder.embed_positions.weight"),
         ({}, {"encoder.layer_norm.weight": torch.ones(D)}, "the weights have, beyond the model.s, encoder.layer_norm"),
-        ({}, {"decoder.layers.1.fc1.bias": None}, "the weights lack decoder.layers.1.fc1.bias"),
-        ({}, {"encoder.embed_tokens.weight": None}, "the weights lack encoder.embed_tokens.weight"),
-        (SEPARATE, {"encoder.embed_tokens.weight": torch.zeros(24, D)}, "the source has a vocabulary of 24 tokens"),
     ],
 )
 def test_fairseqs_other_transformers_are_refused(tmp_path, settings, changed, message):
-    """Weights changed, or left out where None."""
-    weights = {**make_weights(tied=settings != SEPARATE or not changed), **changed}
-    weights = OrderedDict((name, weight) for name, weight in weights.items() if weight is not None)
-    path = save(tmp_path / "model.pt", weights, make_settings(**settings))
+    path = save(tmp_path / "model.pt", OrderedDict({**make_weights(), **changed}), make_settings(**settings))
     with pytest.raises(ValueError, match=f"model.pt: {message}"):
         from_fairseq(path)

@@ -11,14 +11,15 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, patch
 
 import pytest
 import yaml
-from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, run_elsewhere, save_folder
+from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import pipeline
 
 from modeling_vanilla.cli.push import main
 from modeling_vanilla.hub.model_card import write_model_card
@@ -27,36 +28,35 @@ REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
 
 
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
 class Hub:
     """What the client does to publish, in the form of its own cache, from which it then loads.
 
-    commits: of each repository its commits, each (name, {path: content}). errors: what a call raises, by its name.
+    commits: of each repository its commits, each (name, {path: content}).
     """
 
     def __init__(self, cache: Path):
         self.cache = cache
         self.commits: dict[str, list[tuple[str, dict[str, bytes]]]] = {}
         self.private: set[str] = set()
-        self.errors: dict[str, Exception] = {}
 
     def create_repo(self, repo: str, *, repo_type: str, exist_ok: bool, private: bool, space_sdk: str | None = None):
         assert exist_ok and (repo_type == "space") == (space_sdk == "gradio")
-        if "create_repo" in self.errors:
-            raise self.errors["create_repo"]
         self.commits.setdefault(repo, [])
         if private:
             self.private.add(repo)
 
     def create_commit(self, repo: str, operations: list, *, repo_type: str, commit_message: str):
-        if "create_commit" in self.errors:
-            raise self.errors["create_commit"]
         files = {add.path_in_repo: Path(add.path_or_fileobj).read_bytes() for add in operations}
         name = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         self.commits[repo].append((name, files))
         folder = self.cache / f"{repo_type}s--{repo.replace('/', '--')}"
-        for path, content in {f"snapshots/{name}/{path}": files[path] for path in files}.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+        write_files(folder / "snapshots" / name, files)
         (folder / "refs").mkdir(exist_ok=True)
         (folder / "refs/main").write_text(name)
         return SimpleNamespace(oid=name)
@@ -107,7 +107,6 @@ def test_all_files_arrive_in_one_commit(hub, run):
     assert hub.private == {REPO}
     assert (done.code, done.output) == (0, f'{REPO} is published; pin it with revision="{name}"\n')
     assert {path.name for path in (run / "model").iterdir()} | {"README.md"} == set(files)
-    assert {"modeling_vanilla.py", "tokenizer.json", "generation_config.json", "model.safetensors"} <= set(files)
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
     card = ModelCard(files["README.md"].decode())
     assert card.data.license == "cc-by-4.0"
@@ -115,28 +114,10 @@ def test_all_files_arrive_in_one_commit(hub, run):
     assert f'model="{REPO}"' in card.text
 
 
-def test_what_is_published_loads_by_its_commit(hub, run, model):
-    push(run)
-    pinned = {"revision": hub.commits[REPO][0][0], "cache_dir": hub.cache}
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(REPO, **pinned).eval()
-    inputs = AutoTokenizer.from_pretrained(REPO, **pinned)(SENTENCES, padding=True, return_tensors="pt")
-    assert loaded.generate(**inputs).tolist() == model.generate(**inputs).tolist()
-    with pytest.raises(OSError):  # no such commit
-        AutoModelForSeq2SeqLM.from_pretrained(REPO, revision="0" * 40, cache_dir=hub.cache)
-
-
 def test_the_search_arrives_in_one_commit(hub):
     assert call(main, REPO, "--search").code == 0
     ((_, files),) = hub.commits[REPO]
-    names = (
-        "configuration_vanilla",
-        "constraints_vanilla",
-        "cpu_vanilla",
-        "generate",
-        "generation_vanilla",
-        "search_vanilla",
-    )
-    assert sorted(files) == ["README.md", *(f"custom_generate/{name}.py" for name in names)]
+    assert {"custom_generate/generate.py", "custom_generate/search_vanilla.py"} < files.keys()
     assert f'custom_generate="{REPO}"' in files["README.md"].decode()
 
 
@@ -144,21 +125,17 @@ def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
     pytest.importorskip("gradio")
     (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))
     options = ("--space", "--licence", "mit", "--examples", tmp_path / "test.en")
-    hub.errors = {"create_commit": DISCONNECTED}
-    assert push(run, *options).code == 2 and not any(hub.commits.values())
-    hub.errors = {}
+    with patch.object(HfApi, "create_commit", side_effect=DISCONNECTED):
+        assert push(run, *options).code == 2 and not any(hub.commits.values())
     assert push(run, *options).output == f"the Space {REPO} is published\n"
     ((_, files),) = hub.commits[REPO]
     facts = yaml.safe_load(files["README.md"].decode().split("---")[1])
-    assert {name: facts[name] for name in ("title", "sdk", "app_file", "license")} == {
-        "title": "a-model", "sdk": "gradio", "app_file": "app.py", "license": "mit"
-    }  # fmt: skip
+    assert facts == facts | {"title": "a-model", "sdk": "gradio", "app_file": "app.py", "license": "mit"}
     assert facts["sdk_version"] == version("gradio") and isinstance(facts["python_version"], str)
     assert f"torch=={version('torch').split('+')[0]}\n" in files["requirements.txt"].decode()
     assert files["examples.txt"].decode().splitlines() == [*SENTENCES, *"abc"]
     assert files["model/model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
-    code = {name for name in files if name.startswith("modeling_vanilla/")}
-    assert {"modeling_vanilla/cli/demo.py", "modeling_vanilla/visualization/attention.html"} <= code
+    assert {"modeling_vanilla/cli/demo.py", "modeling_vanilla/visualization/attention.html"} <= files.keys()
     assert not any("__pycache__" in name for name in files)
 
 
@@ -167,9 +144,7 @@ def test_a_space_serves_its_page(hub, run, tmp_path):
     """Its app.py, run in its files as a Space runs it, without this tree; the port alone is another."""
     pytest.importorskip("gradio")
     push(run, "--space")
-    for name, content in hub.commits[REPO][-1][1].items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+    write_files(tmp_path, hub.commits[REPO][-1][1])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -185,33 +160,18 @@ def test_a_space_serves_its_page(hub, run, tmp_path):
     assert "Best of each beam" in page
 
 
-ELSEWHERE = """
-import json
-import re
-from huggingface_hub import hf_hub_download
-from transformers import pipeline
-
-repo, revision, sentences = sys.argv[1:]
-translator = pipeline("translation", model=repo, trust_remote_code=True, revision=revision)
-texts = [result["translation_text"] for result in translator(json.loads(sentences))]
-snippet = re.search("```python\\n(.*?)```", open(hf_hub_download(repo, "README.md")).read(), re.S)[1]
-printed = []
-exec(snippet, {"print": printed.append})
-print(json.dumps({"texts": texts, "module": type(translator.model).__module__, "snippet": snippet, "printed": printed}))
-"""
-
-
-@pytest.mark.slow
-def test_what_is_published_translates_where_the_package_is_not(hub, run, model, tmp_path):
+def test_what_is_published_translates_as_its_card_says(hub, run, model, monkeypatch):
     push(run)
-    revision = hub.commits[REPO][0][0]
-    variables = {"HF_HUB_CACHE": str(hub.cache), "PYTHONPATH": ""}
-    facts = run_elsewhere(ELSEWHERE, REPO, revision, json.dumps(SENTENCES), cwd=tmp_path, **variables)
+    ((revision, files),) = hub.commits[REPO]
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub.cache))
+    translator = pipeline("translation", model=REPO, trust_remote_code=True, revision=revision)
     tokenizer = make_tokenizer(SENTENCES)
     expected = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
-    assert facts["texts"] == tokenizer.batch_decode(expected, skip_special_tokens=True)
-    assert facts["module"].startswith("transformers_modules.") and revision in facts["module"]
-    assert f'model="{REPO}"' in facts["snippet"] and "translation_text" in str(facts["printed"])
+    texts = [result["translation_text"] for result in translator(SENTENCES)]
+    assert texts == tokenizer.batch_decode(expected, skip_special_tokens=True)
+    printed = []
+    exec(re.search("```python\n(.*?)```", files["README.md"].decode(), re.DOTALL)[1], {"print": printed.append})
+    assert "translation_text" in str(printed)
 
 
 # What goes wrong
@@ -224,11 +184,10 @@ def test_what_is_published_translates_where_the_package_is_not(hub, run, model, 
         ("create_repo", refusal(403), "the token has no right to write there"),
         ("create_commit", refusal(404), "there is no such repository, or the token may not see it"),
         ("create_commit", DISCONNECTED, f"{constants.ENDPOINT}: disconnected"),
-        ("create_commit", RuntimeError("cannot upload"), f"{constants.ENDPOINT}: cannot upload"),
     ],
 )
-def test_one_line_says_why_and_nothing_is_published(hub, run, call, error, reason):
-    hub.errors = {call: error}
+def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, call, error, reason):
+    monkeypatch.setattr(HfApi, call, Mock(side_effect=error))
     assert push(run).error == f"{REPO}: not published: {reason}"
     assert not any(hub.commits.values())
 
@@ -248,23 +207,18 @@ def test_without_a_token_nothing_is_tried(hub, run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("repo", "results", "message"),
+    ("repo", "changes", "message"),
     [
-        ("a-model", None, "repo: a-model lacks its owner, as in you/a-model"),
-        ("some body/a-model", None, "Repo id must use alphanumeric"),
-        (REPO, None, "results.json: no such file"),
-        (REPO, "[1]", "cannot be read: it holds a list"),
-        (REPO, "{1}", "cannot be read"),
-        (REPO, '{"parameters": 7}', "of a model of 7 parameters"),
-        (REPO, '{"parameters": PARAMETERS}', "lacks 'settings'"),
-        (REPO, '{"parameters": PARAMETERS, "settings": null}', "not as `vanilla train` writes it"),
+        ("a-model", {}, "repo: a-model lacks its owner, as in you/a-model"),
+        ("some body/a-model", {}, "Repo id must use alphanumeric"),
+        (REPO, {"parameters": 7}, "of a model of 7 parameters"),
+        (REPO, {"settings": None}, "not as `vanilla train` writes it"),
     ],
 )
-def test_bad_input_reaches_no_server(hub, run, model, tmp_path, repo, results, message):
-    path = tmp_path / "results.json"
-    if results is not None:
-        path.write_text(results.replace("PARAMETERS", str(model.num_parameters())))
-    assert message in call(main, run / "model", repo, "--results", path).error
+def test_bad_input_reaches_no_server(hub, run, tmp_path, repo, changes, message):
+    results = json.loads((run / "results.json").read_text()) | changes
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert message in call(main, run / "model", repo, "--results", tmp_path / "results.json").error
     assert not hub.commits
 
 

@@ -9,7 +9,7 @@ import pytest
 import table1
 import torch
 from helpers import call, tree
-from measure import fitted_exponent, peak_bytes
+from measure import peak_bytes
 from restricted_attention import restricted_attention
 from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
 from torch.utils.flop_counter import FlopCounterMode
@@ -63,11 +63,6 @@ def test_peak_is_what_is_held_at_once():
         del second, third
 
     assert peak_bytes(compute) == 4 * 1200
-    assert peak_bytes(lambda: None) == 0
-
-
-def test_exponents_are_of_a_power():
-    assert fitted_exponent([2, 4, 32], [5 * size**1.5 for size in (2, 4, 32)]) == pytest.approx(1.5)
 
 
 def test_chain_counts_operations_that_wait_for_each_other():
@@ -133,19 +128,13 @@ def test_a_time_step_reads_the_state_of_the_previous_position():
 SIZES = shlex.split("--lengths 8 16 --widths 4 8 --kernels 2 3 --windows 2 4 --d_k 4 --path_lengths 4 8 --rounds 1")
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path):
-    """Run the script on small sizes with these arguments: how it ended, and its folder."""
+def test_the_script_leaves_table_numbers_and_pictures_or_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(common, "keep_freed_memory", lambda: None)  # it would change the tests that follow
     folder = tmp_path / "out"
-    return lambda *arguments: (call(table1.main, "--output_dir", folder, *SIZES, *arguments), folder)
-
-
-def test_the_script_leaves_table_numbers_and_pictures_or_one_line(run):
-    done, folder = run("--widths", 4, 6)
-    assert done.error == "widths: 6 is no multiple of d_k 4" and not folder.exists()
-    done, folder = run()
-    assert done.code == 0
+    arguments = ("--output_dir", folder, *SIZES)
+    assert call(table1.main, *arguments, "--widths", 4, 6).error == "widths: 6 is no multiple of d_k 4"
+    assert not folder.exists()
+    assert call(table1.main, *arguments).code == 0
     assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = json.loads((folder / "table1.json").read_text())
     assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula

@@ -2,6 +2,7 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import helpers
 import pytest
@@ -98,8 +99,7 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     assert call(table4.main, *options, "--output_dir", both, "--ensemble", *runs).code == 0
     sizes = [json.loads((run / "results.json").read_text())["parameters"] for run in (*runs, both)]
     assert sizes[2] == sizes[0] + sizes[1]
-    assert sorted(path.name for path in both.iterdir()) == ["parses", "results.json", "table.md"]
-    assert "other" in (both / "table.md").read_text()
+    assert "other" in (both / "table.md").read_text() and not (both / "training").exists()
     size = len(AutoTokenizer.from_pretrained(runs[0] / "training" / "model"))
     wrong = main(output_dir=tmp_path / "wrong", ensemble=runs[0], vocab_size=size - 1).error
     assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size"
@@ -149,7 +149,6 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
         ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
         ({"trees": None, "test_trees": "a.mrg"}, "test_trees is given without the others"),
         ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
-        ({"num_beams": 0}, "num_beams must be at least 1, not 0"),
         ({"vocab_size": 40}, "vocab_size must be at least"),
         ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
         ({"substitution": 0.5, "copies": 1}, "substitution 0.5: the first copy stays as it is, and copies is 1"),
@@ -165,13 +164,11 @@ def test_bad_options_are_one_line(options, says, main, tmp_path):
 
 @pytest.mark.parametrize("scale", ["smoke", "sample", "paper"])
 def test_each_scale_sets_defaults_that_options_override(scale, monkeypatch, tmp_path):
-    passed = []
-    monkeypatch.setattr(table4, "reproduce", lambda *given: passed.extend(given))
+    reproduce = Mock()
+    monkeypatch.setattr(table4, "reproduce", reproduce)
     (tmp_path / "table.md").write_text("")
-    done = call(table4.main, "--scale", scale, "--output_dir", tmp_path, "--warmup_steps", 7)
-    assert done.code == 0, done.errors
-    options, training, model = passed
+    assert call(table4.main, "--scale", scale, "--output_dir", tmp_path, "--warmup_steps", 7).code == 0
+    options, training, model = reproduce.call_args.args
     expected = json.loads((table4.SCALES / f"{scale}.json").read_text()) | {"warmup_steps": 7}
     given = {**model, **vars(options), **vars(training)}
-    assert options.scale == scale
-    assert {name: given[name] for name in expected} == expected
+    assert given == given | expected

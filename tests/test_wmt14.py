@@ -41,7 +41,6 @@ def test_the_command_runs(command, tmp_path):
     assert done.code == 0, done.errors
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["test_sentences"] == 8
-    assert all(0 <= results[name] <= 100 for name in ("bleu", "bleu_compound_split"))
     assert results["averaged_checkpoints"] == [1, 2, 3]
     big = options["--preset"] == "big"
     training = results["settings"]["training"]

@@ -35,7 +35,7 @@ def random_model(vocab_size, seed=0):
 
 
 def encode(tokenizer, sentences):
-    return tokenizer([" ".join(sentence) for sentence in sentences], padding=True, return_tensors="pt")
+    return tokenizer(list(map(" ".join, sentences)), padding=True, return_tensors="pt")
 
 
 def generate(model, tokenizer, sentences, extra, **settings):

@@ -10,7 +10,7 @@ from nltk import Tree
 from ..baseline import right_branching, right_branching_labels
 from ..evalb import Scores, constituents, score
 from ..toy_trees import toy_treebank
-from ..trees import bracketed, is_preterminal, with_words_of
+from ..trees import bracketed, is_preterminal
 
 DELETED = ["TOP", "-NONE-", ",", ":", "``", "''", "."]
 GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"
@@ -39,18 +39,18 @@ def brackets(text):
 
 def second_score(gold, tested):
     total = Counter()
-    for one, other in zip(map(bracketed, gold), map(bracketed, tested), strict=True):
-        (one_words, one_brackets), (other_words, other_brackets) = brackets(one), brackets(other)
-        if one_words != other_words:
+    for expected, given in zip(map(bracketed, gold), map(bracketed, tested), strict=True):
+        (words, expected), (others, given) = brackets(expected), brackets(given)
+        if words != others:
             total["errors"] += 1
             continue
-        total += Counter(sentences=1, gold=len(one_brackets), tested=len(other_brackets))
-        same = 0
-        for bracket in one_brackets:
-            if bracket in other_brackets:
-                other_brackets.remove(bracket)
-                same += 1
-        total += Counter(matched=same, complete=int(same == len(one_brackets) and not other_brackets))
+        left = list(given)
+        for bracket in expected:
+            if bracket in left:
+                left.remove(bracket)
+        matched = len(given) - len(left)
+        total += Counter(sentences=1, gold=len(expected), tested=len(given), matched=matched)
+        total["complete"] += matched == len(expected) == len(given)
     return Scores(*(total[name] for name in ("matched", "gold", "tested", "sentences", "complete", "errors")))
 
 
@@ -82,7 +82,6 @@ def test_scores_are_those_of_a_second_implementation():
 @pytest.mark.parametrize(
     "tested, matched, of",
     [
-        (GOLD, 5, 5),
         ("(TOP " + GOLD + ")", 5, 5),
         (GOLD.replace("(PRT", "(ADVP"), 5, 5),
         (GOLD.replace("(PRT", "(PP"), 4, 5),
@@ -90,11 +89,9 @@ def test_scores_are_those_of_a_second_implementation():
         # A unary copy is one too many, and its span counts only once.
         ("(S (NP (NP (NNP John))) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))", 5, 6),
         # Punctuation may hang anywhere, and a bracket around it alone does not count.
-        ("(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job) (. .))))", 5, 5),
         ("(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (X (. .)))", 5, 5),
         # Tags are not scored.
         (GOLD.replace("NNP", "XX").replace("VBD", "XX"), 5, 5),
-        ("(S (NP (NNP John) (VBD gave)) (VP (RP up) (DT the) (NN job) (. .)))", 1, 3),
         ("(TOP (NNP John) (VBD gave) (RP up) (DT the) (NN job) (. .))", 0, 0),
     ],
 )
@@ -111,14 +108,8 @@ def test_percentages_by_hand():
     assert Scores(0, 0, 0, 0, 0, 0).f1 == Scores(0, 5, 0, 1, 0, 0).f1 == 0
 
 
-@pytest.mark.parametrize(
-    "tested",
-    [
-        "(S (NP (NNP John)) (VP (VBD gave)))",
-        GOLD.replace("job", "Job"),
-        GOLD.replace("(RP up)", "(. up)"),  # removed as punctuation here, a word there
-    ],
-)
+# The other is removed as punctuation here, a word there.
+@pytest.mark.parametrize("tested", [GOLD.replace("job", "Job"), GOLD.replace("(RP up)", "(. up)")])
 def test_other_words_are_an_error_and_in_no_score(tested):
     gold = Tree.fromstring(GOLD)
     scores = score([gold, gold], [gold, Tree.fromstring(tested)])
@@ -143,25 +134,16 @@ def test_right_branching_by_hand():
         right_branching([], "S", "VP")
 
 
-def test_right_branching_has_every_end_of_the_sentence_once():
-    for one in toy(4):
-        sentence, spans = constituents(with_words_of(right_branching(one.leaves(), "S", "VP"), one))
-        n = len(sentence)
-        assert spans == {("S", 0, n): 1} | {("VP", start, n): 1 for start in range(1, n - 1)}
-
-
 def test_no_other_labels_score_higher_on_the_training_trees():
-    training = toy(4)
+    ends = []
+    for sentence, spans in map(constituents, toy(4)):
+        ends += [(label, start) for label, start, end in spans if end == len(sentence) > start + 1]
 
-    def found(root, inner):
-        total = 0
-        for sentence, spans in map(constituents, training):
-            ends = [(label, start) for label, start, end in spans if end == len(sentence) > start + 1]
-            total += sum(label == (inner if start else root) for label, start in ends)
-        return total
+    def matched(root, inner):
+        return sum(label == (inner if start else root) for label, start in ends)
 
     labels = ["S", "SQ", "NP", "VP", "PP", "SBAR", "ADVP"]
-    assert found(*right_branching_labels(training)) == max(found(root, inner) for root in labels for inner in labels)
+    assert matched(*right_branching_labels(toy(4))) == max(matched(root, inner) for root in labels for inner in labels)
     assert right_branching_labels([]) == ("S", "S")
     # A last word alone is no right branch, however many brackets there are around it.
     tree = Tree.fromstring("(S (NP (NN a)) (VP (VB b) (NP (NP (NN c)))))")

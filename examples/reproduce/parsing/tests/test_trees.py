@@ -61,10 +61,8 @@ def test_a_treebank_is_read_clean_and_by_file_whatever_its_layout(read):
 @pytest.mark.parametrize(
     "raw, cleaned",
     [
-        ("((NP (NN a)) (VP (VB b)))", "(TOP (NP (NN a)) (VP (VB b)))"),
         ("(TOP (S-HLN (NN a)))", "(S (NN a))"),
         ("(TOP (NP (NN a)) (NP (NN b)))", "(TOP (NP (NN a)) (NP (NN b)))"),
-        ("(NN a)", "(TOP (NN a))"),
         ("((NN a))", "(TOP (NN a))"),
         ("(NP-SBJ=2 (-NONE- *) (NP-1-2 (-NONE- 0)) (PRP$ her))", "(NP (PRP$ her))"),
     ],
@@ -81,7 +79,6 @@ def test_cleaning(raw, cleaned, read):
         ("( (S (NN a))\n( (S (NN b)))\n)", f"x.mrg, line 1: {BAD} ( (S (NN b)))"),
         ("(S (NN a)))\n", "x.mrg, line 1: ')' is in no bracket"),
         ("(S (NN a))\n()\n", f"x.mrg, line 2: {BAD} ( )"),
-        ("(S\n(NP) (NN a))", f"x.mrg, line 1: {BAD} (NP )"),
         ("(S (NN a)\n b)", f"x.mrg, line 1: {BAD} (S (NN a) b)"),
         ("(S\n(NP a b c))", f"x.mrg, line 1: {BAD} (NP a b c)"),
         ("(S (NN a))\n{'tree': 1}", "x.mrg, line 2: \"{'tree':\" is in no bracket"),
@@ -129,21 +126,15 @@ def lose_nothing(trees):
         ("", "(TOP (XX a) (XX b) (XX c))"),
         ("(S (A) (B) (C)", "(S (A a) (B b) (C c))"),
         ("(S (NP (A) )S", "(TOP (S (NP (A a))) (XX b) (XX c))"),
-        ("(S (NP (A) )NP (VP (B)", "(S (NP (A a)) (VP (B b) (XX c)))"),
         ("(S (A) )VP (B) (C) )S", "(S (A a) (B b) (C c))"),
         ("(S (A) (B) (C) (D) (E) )S", "(S (A a) (B b) (C c))"),
         ("(S (NP )NP (A) (B) (C) )S", "(S (A a) (B b) (C c))"),
-        ("(NP (A) )NP (VP (B) (C) )VP", "(TOP (NP (A a)) (VP (B b) (C c)))"),
         ("(S (A) <unk> (B) ( () A ) (C) )S", "(S (A a) (B b) (C c))"),
         (")S (S (A) (B) (C) )S )S", "(S (A a) (B b) (C c))"),
         ("(A) (B) (C) )TOP", "(TOP (A a) (B b) (C c))"),
         ("(S (NP b (B) )NP (VP c (C) )VP )S", "(S (NP (XX a) (B b)) (VP (C c)))"),
-        ("(S (NP a (A) )NP (VP c (C) )VP )S", "(S (NP (A a)) (VP (XX b) (C c)))"),
-        ("(S (NP a (A) )NP (VP b (B) )VP )S", "(TOP (S (NP (A a)) (VP (B b))) (XX c))"),
         ("(S a (A) a (A) (NP b (B) )NP c (C) )S", "(S (A a) (NP (B b)) (C c))"),
-        ("(S d (A) c (C) )S", "(S (A a) (XX b) (C c))"),
         ("(S ca (A) t (B) b (C) c (D) )S", "(S (A a) (C b) (D c))"),
-        ("(S b (B) (NP c (C) )NP c (C) )S", "(S (XX a) (B b) (NP (C c)))"),
         ("(S (NP the a (A) )NP b (B) c (C) d )S d (D)", "(S (NP (A a)) (B b) (C c))"),
     ],
 )
@@ -165,8 +156,7 @@ def test_any_tokens_give_a_tree_over_the_words():
     soup = ["(NN)", "(S", ")S", "(NP", ")NP", "the", "(", ")"]
     trees = toy(files=4)
     well_formed = 0
-    for _ in range(3000):
-        tree = rng.choice(trees)
+    for tree in rng.choices(trees, k=3000):
         sentence, tokens = tree.leaves(), linearise(tree)
         for _ in range(rng.choice([0, 1, 1, 2, 40])):
             at = rng.randrange(len(tokens) + 1)
@@ -177,23 +167,6 @@ def test_any_tokens_give_a_tree_over_the_words():
         assert is_linear_form(tokens, len(sentence)) or not is_well_formed(tokens, sentence)
         well_formed += is_well_formed(tokens, sentence)
     assert 500 < well_formed < 2500
-
-
-def test_other_words_are_in_their_places_when_one_is_left_out_or_doubled():
-    rng = random.Random(1)
-    for tree in toy(files=20):
-        sentence, tokens = tree.leaves(), linearise(tree)
-        if len(set(sentence)) < len(sentence):
-            continue  # which of two was left out cannot be told
-        changed = rng.randrange(len(sentence))
-        tag = [at for at, token in enumerate(tokens) if token.startswith("(") and token.endswith(")")][changed]
-        doubled = delinearise([*tokens[:tag], tokens[tag], sentence[changed], *tokens[tag:]], sentence)
-        assert doubled == tree
-        at = tokens.index(sentence[changed])
-        without = delinearise([*tokens[:at], *tokens[at + 1 : tag], *tokens[tag + 1 :]], sentence)
-        expected = tree.pos()
-        expected[changed] = (sentence[changed], "XX")
-        assert without.pos() == expected
 
 
 def test_degenerate_tokens():

@@ -1,0 +1,299 @@
+"""What every exporter promises: the other library computes and translates as the model, or one line says why not."""
+
+import copy
+import json
+import logging
+import sys
+
+import pytest
+import torch
+from helpers import call, make_tokenizer, run_elsewhere, save_folder
+from importers import VOCAB, make_marian, write_marian
+from test_interop_importers import assert_same_logits, reference_of
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
+
+from modeling_vanilla.cli import export
+from modeling_vanilla.hub.publishing import write_search
+from modeling_vanilla.inference import translate, translate_nbest
+from modeling_vanilla.interop import from_marian, marian_tokenizer
+from modeling_vanilla.interop.to_marian import to_marian
+
+SOURCES = ["a small house", "the dog runs across the green meadow", "house", "the small dog runs"]
+TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green green"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(SOURCES)
+
+
+def write(library, model, tokenizer, folder, **options):
+    """Export to an existing folder."""
+    if library == "marian":
+        to_marian(model, tokenizer, folder, **options)
+    elif library == "onnx":
+        for package in ("onnxruntime", "onnx", "onnxscript"):
+            pytest.importorskip(package)
+        from modeling_vanilla.interop.to_onnx import to_onnx
+
+        to_onnx(model, folder)
+    else:
+        pytest.importorskip("ctranslate2")
+        from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2
+
+        to_ctranslate2(model, tokenizer, folder, **options)
+
+
+# Probabilities
+
+
+def assert_marian_is_same(model, tokenizer, folder):
+    marian = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    assert type(marian) is MarianMTModel
+    assert_same_logits(model, reference_of(marian), tolerance=1e-5)
+
+
+def assert_ctranslate2_is_same(model, tokenizer, folder, tolerance=1e-4):
+    """log P of each target token, EOS included."""
+    import ctranslate2
+
+    sources, targets = tokenizer(SOURCES).input_ids, tokenizer(TARGETS).input_ids
+    scored = ctranslate2.Translator(str(folder)).score_batch(
+        [tokenizer.convert_ids_to_tokens(ids) for ids in sources],
+        [tokenizer.convert_ids_to_tokens(ids[:-1]) for ids in targets],
+    )
+    for source, target, result in zip(sources, targets, scored, strict=True):
+        decoder_input = torch.tensor([[model.config.decoder_start_token_id, *target[:-1]]])
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=decoder_input).logits[0]
+        expected = logits.log_softmax(dim=-1).gather(1, torch.tensor(target)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(result.log_probs), expected, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def assert_onnx_is_same(model, tokenizer, folder):
+    """The logits of all targets at once, and token by token with the cache, at several sizes."""
+    from modeling_vanilla.interop.onnx_model import OnnxModel
+
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    exported = OnnxModel(folder)
+    for rows, source_length, target_length in ((1, 1, 1), (1, 7, 2), (3, 4, 5), (5, 16, 1), (2, 30, 20)):
+        generator = torch.Generator().manual_seed(rows)
+        source = torch.randint(4, 41, (rows, source_length), generator=generator)
+        target = torch.randint(4, 41, (rows, target_length), generator=generator)
+        mask = torch.ones_like(source)
+        for row in range(rows):
+            mask[row, max(1, source_length - row) :] = 0
+        source *= mask
+        expected = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+        torch.testing.assert_close(exported(source, mask, target).logits, expected, rtol=0, atol=1e-4)
+        encoded, cache, steps = exported.encoder(source, mask), None, []
+        for token in target.split(1, dim=1):
+            output = exported(None, mask, token, encoded, cache)
+            cache = output.past_key_values
+            steps.append(output.logits)
+        torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=0, atol=1e-4)
+
+
+COMPARISONS = {"marian": assert_marian_is_same, "ctranslate2": assert_ctranslate2_is_same, "onnx": assert_onnx_is_same}
+SEPARATE = {"tie_word_embeddings": False, "output_bias": True}
+LEARNED = {"position_embedding_type": "learned", "max_position_embeddings": 60}
+BIASES = {"attention_bias": True, "output_bias": True, "activation_function": "gelu", "layer_norm_eps": 1e-5}
+ODD = {"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 3}
+MODELS = [
+    ("marian", {}),
+    ("marian", {**BIASES, **ODD}),
+    ("ctranslate2", {}),
+    ("ctranslate2", {"d_k": 5, "d_v": 5, "activation_function": "swish", "attention_bias": True, **SEPARATE}),
+    ("ctranslate2", {"activation_function": "gelu", "layer_norm_eps": 0.1, "vocab_size": 300, **LEARNED}),
+    pytest.param("onnx", {}, marks=pytest.mark.slow),
+    pytest.param("onnx", {"d_k": 5, "d_v": 3, "attention_window": 3, **SEPARATE, **LEARNED}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("library", "overrides"), MODELS)
+def test_the_logits_are_the_models(make_model, tokenizer, tmp_path, caplog, library, overrides):
+    model = make_model(**{"vocab_size": len(tokenizer), **overrides})
+    before, attention = copy.deepcopy(model.state_dict()), model.config._attn_implementation
+    logging.getLogger("torch").addHandler(caplog.handler)
+    write(library, model, tokenizer, tmp_path)
+    logging.getLogger("torch").removeHandler(caplog.handler)
+    assert "torchvision" not in caplog.text
+    assert model.config._attn_implementation == attention
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    COMPARISONS[library](model, tokenizer, tmp_path)
+
+
+def test_what_came_from_marian_goes_back_to_the_bit(tokenizer, tmp_path):
+    marian = make_marian()
+    to_marian(from_marian(marian), tokenizer, tmp_path, positions=64)
+    weights = MarianMTModel.from_pretrained(tmp_path).state_dict()
+    torch.testing.assert_close(weights, marian.state_dict(), rtol=0, atol=0)
+
+
+def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer, tmp_path):
+    pytest.importorskip("ctranslate2")
+    model, sizes = make_model(vocab_size=len(tokenizer)), {}
+    source = save_folder(tmp_path / "model", model, tokenizer)
+    for quantization in ("float32", "int8"):
+        folder = tmp_path / quantization
+        options = ("--quantization", quantization, "--positions", 32)
+        assert call(export.main, "--to", "ctranslate2", source, folder, *options).code == 0
+        assert_ctranslate2_is_same(model, tokenizer, folder, tolerance=0.5)
+        sizes[quantization] = (folder / "model.bin").stat().st_size
+    assert sizes["int8"] < sizes["float32"] / 2
+
+
+def test_ctranslate2_converts_what_has_opus_mts_tokens(tmp_path):
+    """By its own converter of MarianMT: without the last token, <pad>, from an embedding of zeros, with heads alike."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    for name in ("opus", "marian"):
+        (tmp_path / name).mkdir()
+    reference = write_marian(tmp_path / "opus", decoder_attention_heads=4)
+    to_marian(from_marian(tmp_path / "opus"), marian_tokenizer(tmp_path / "opus"), tmp_path / "marian")
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "ct2"))
+    scored = ctranslate2.Translator(str(tmp_path / "ct2")).score_batch([["A", "c", "D", "</s>"]], [["B", "a"]])
+    source, target = torch.tensor([2, 30, 5, 0]), torch.tensor([3, 28, 0])
+    with torch.no_grad():
+        logits = reference(source, torch.tensor([VOCAB - 1, 3, 28]))[:, :-1]
+    expected = logits.log_softmax(dim=-1).gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(scored[0].log_probs), expected, rtol=0, atol=1e-4)
+
+
+# Folders and translations
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.6}])
+def test_ctranslate2_translates_as_the_model_does(make_model, tokenizer, tmp_path, settings):
+    """Each up to its own limit, which is where this model, that has learnt nothing, stops."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from modeling_vanilla.interop.to_ctranslate2 import translate as translate_there
+
+    model = make_model(vocab_size=len(tokenizer), seed=1)
+    write("ctranslate2", model, tokenizer, tmp_path, positions=1030)
+    exported = ctranslate2.Translator(str(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    theirs = translate_there(*exported, [*SOURCES, " "], max_extra_tokens=3, **settings)
+    assert theirs == translate(model, tokenizer, [*SOURCES, " "], max_extra_tokens=3, **settings)
+    assert len(set(theirs)) == 5 and theirs[-1] == ""
+    with pytest.raises(RuntimeError, match="position"):  # beyond the table
+        translate_there(*exported, ["house " * 1040], max_extra_tokens=-1040)
+
+
+def test_gnmts_rule_chooses_among_the_hypotheses(tokenizer):
+    """log P and length of the two differ so that length^alpha and GNMT's penalty disagree."""
+    pytest.importorskip("ctranslate2")
+    from modeling_vanilla.interop.to_ctranslate2 import translate as translate_there
+
+    class Result:
+        hypotheses = [["Ġhouse"] * 1, ["Ġhouse"] * 9]
+        scores = [-1.0 / 2**0.6, -2.6 / 10**0.6]  # log P -1.0 and -2.6, over length^0.6
+
+    class Translator:
+        def translate_batch(self, source, **settings):
+            assert (settings["beam_size"], settings["num_hypotheses"], settings["max_decoding_length"]) == (2, 2, 7)
+            return [Result()]
+
+    assert max(Result.scores) == Result.scores[1]
+    gnmt = [-1.0 / (7 / 6) ** 0.6, -2.6 / (15 / 6) ** 0.6]
+    expected = " ".join(["house"] * len(Result.hypotheses[gnmt.index(max(gnmt))]))
+    assert translate_there(Translator(), tokenizer, ["house"], num_beams=2, max_extra_tokens=5) == [expected]
+
+
+@pytest.mark.slow
+def test_an_onnx_folder_translates_as_the_model_does(make_model, tmp_path):
+    """100 sentences of several lengths, in batches, by both searches; rounding may turn one of them."""
+    pytest.importorskip("onnxscript")
+    from modeling_vanilla.interop.onnx_model import load_onnx
+
+    words = ["a", "small", "house", "the", "dog", "runs", "across", "green", "meadow"]
+    texts = [" ".join(words[number % 7 : number % 7 + number % 9 + 1]) for number in range(100)]
+    tokenizer = make_tokenizer(texts)
+    model = make_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
+    model.generation_config.update(length_penalty=0.8, max_extra_tokens=8)
+    destination = tmp_path / "new" / "onnx"
+    call(export.main, "--to", "onnx", save_folder(tmp_path / "model", model, tokenizer), destination)
+    assert [path.name for path in destination.parent.iterdir()] == ["onnx"]
+    exported = load_onnx(destination)
+    for beams in (1, 4):
+        settings = {"tokens_per_batch": 200, "num_beams": beams}
+        theirs, expected = translate(*exported, texts, **settings), translate(model, tokenizer, texts, **settings)
+        assert len(set(expected)) > 5
+        assert sum(map(str.__eq__, theirs, expected)) >= 99
+    for pair in (exported, (model, tokenizer)):
+        best = translate_nbest(*pair, texts[:1], 2, num_beams=2)[0][0]
+        assert best.text == translate(*pair, texts[:1], num_beams=2)[0]
+    with pytest.raises(ValueError, match="compile: a OnnxModel cannot be compiled"):
+        translate(*exported, texts[:1], compile=True)
+    (destination / "decoder.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ValueError, match=r"decoder\.onnx: cannot be read: "):
+        load_onnx(destination)
+
+
+LOADED = """
+import json
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model, tokenizer = (auto.from_pretrained(sys.argv[1]) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
+inputs = tokenizer(json.loads(sys.argv[2]), padding=True, return_tensors="pt")
+settings = {"num_beams": 4, "length_penalty": 0.6, "max_extra_tokens": 3}
+search = {"custom_generate": "search", "trust_remote_code": True}
+print(json.dumps({"ids": inputs.input_ids.tolist(), "ours": model.generate(**inputs, **settings, **search).tolist(),
+                  "theirs": model.generate(**inputs, max_length=4).tolist()}))
+"""
+
+
+def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp_path):
+    model = make_model(vocab_size=len(tokenizer))
+    source = save_folder(tmp_path / "model", model, tokenizer)
+    (source / "README.md").write_text("---\nlicense: mit\nbase_model: you/it\n---\n")
+    done = call(export.main, "--to", "marian", source, tmp_path / "marian")
+    assert (done.code, done.errors.splitlines()) == (0, [
+        "warning: length_penalty 0.6 is GNMT's; transformers divides log P by length^0.6 instead",
+        "warning: max_extra_tokens 50 follows the source's length; max_length is 1024 instead",
+    ])  # fmt: skip
+    card = (tmp_path / "marian" / "README.md").read_text()
+    assert "license: mit" in card and "trust_remote_code" not in card and "log P / length^0.6;" in card
+    config = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    write_search(tmp_path / "search", "you/search")
+    loaded = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
+    inputs = tokenizer(SOURCES, padding=True, return_tensors="pt")
+    assert loaded["ids"] == inputs.input_ids.tolist() and len(loaded["theirs"]) == 4
+    assert loaded["ours"] == model.generate(**inputs, max_extra_tokens=3).tolist()
+
+
+# What cannot be exported
+
+
+@pytest.mark.parametrize(
+    ("library", "overrides", "message"),
+    [
+        ("ctranslate2", {"attention_window": 3}, r"^attention_window 3: .*section 4"),
+        ("ctranslate2", {"d_k": 5, "d_v": 6}, r"^d_k 5 and d_v 6 differ"),
+        ("ctranslate2", {"activation_function": "relu6"}, r"^activation_function 'relu6'"),
+        ("ctranslate2", {"eos_token_id": [2, 3]}, r"^eos_token_id \[2, 3\]"),
+        ("ctranslate2", {"decoder_start_token_id": None}, r"^decoder_start_token_id is None"),
+        ("ctranslate2", {"vocab_size": 50}, r"^the tokenizer has 280 tokens, the model 50"),
+        ("ctranslate2", LEARNED, r"^positions 1024: this model has learned 60$"),
+        ("marian", LEARNED, "^position_embedding_type 'learned'"),
+        ("marian", {"attention_window": 3}, "^attention_window 3"),
+        ("marian", {"tie_word_embeddings": False}, "^tie_word_embeddings False"),
+        ("marian", {"d_k": 5, "d_v": 6}, "^d_k 5, d_v 6: MarianMT has d_model / heads, 6; use onnx$"),
+        ("marian", {"layer_norm_eps": 0.1}, "^layer_norm_eps 0.1"),
+    ],
+)
+def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_path, library, overrides, message):
+    model = make_model(**{"vocab_size": len(tokenizer), **overrides})
+    with pytest.raises(ValueError, match=message):
+        write(library, model, tokenizer, tmp_path, positions=1024)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxscript")])
+def test_the_command_asks_for_the_library(make_model, tokenizer, tmp_path, monkeypatch, library, packages):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.to_{library}", raising=False)
+    source = save_folder(tmp_path / "model", make_model(vocab_size=len(tokenizer)), tokenizer)
+    error = call(export.main, "--to", library, source, tmp_path / "out").error
+    assert error == f"{library} is not installed: pip install {packages}"
