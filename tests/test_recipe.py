@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 from helpers import TINY, as_options, call, write_toy_corpus
 
@@ -21,6 +22,8 @@ PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale
 @pytest.fixture
 def choose(monkeypatch):
     """The recipe for a corpus of so many characters on a device of a type, with eight processes."""
+
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {})
 
     def choose(characters: int, device: str, **given) -> dict:
         state = PartialState()
@@ -123,3 +126,9 @@ def test_a_folder_that_is_used_is_refused_before_the_corpus_is_read(tmp_path):
     (tmp_path / "thesis.tex").touch()
     done = call(main, "--train_file", "missing.jsonl", "--output_dir", tmp_path)
     assert done.error.startswith(f"output_dir: {tmp_path} ")
+
+
+def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):
+    assert choose(200_000, "cuda")["mixed_precision"] == "bf16"
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {"_mixed_precision": "no"})
+    assert "mixed_precision" not in choose(200_000, "cuda")

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 
 from .options import DataOptions, TrainingOptions
@@ -63,7 +64,9 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
         recipe["vocab_size"] = _vocabulary_size(characters)
     if "validation" in pairs:
         recipe["early_stopping"] = 5
-    if _has_fast_bf16(state.device) and "ACCELERATE_MIXED_PRECISION" not in os.environ:
+    # Where accelerate was told a precision, or the caller's own Accelerator has set one, that stands.
+    is_decided = "ACCELERATE_MIXED_PRECISION" in os.environ or AcceleratorState._shared_state
+    if _has_fast_bf16(state.device) and not is_decided:
         recipe["mixed_precision"] = "bf16"
     recipe |= given
     # A little more than a process's share, or a small batch is left over in each update.
