@@ -340,14 +340,16 @@ def test_of_equal_bleus_that_of_the_least_loss_is_best():
 
 
 def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_path, run_loop):
+    """The learning rate is given by a factor or by its peak."""
     free = run_loop(tmp_path / "free")[1].losses
-    run_loop(tmp_path / "clipped", max_grad_norm=1e-9)
+    run_loop(tmp_path / "clipped", max_grad_norm=1e-9, learning_rate=0.01)
     shown, other = scalars(tmp_path / "free"), scalars(tmp_path / "clipped")
     assert shown["gradient_norm"][1] == pytest.approx(other["gradient_norm"][1], rel=1e-4)
     assert shown["gradient_norm"][1] > 1e-3
     assert list(shown["loss"].values()) == pytest.approx(free, rel=1e-6)
     rates = [16**-0.5 * min(step**-0.5, step * 2**-1.5) for step in (1, 2, 3)]
     assert list(shown["learning_rate"].values()) == pytest.approx(rates, rel=1e-6)
+    assert list(other["learning_rate"].values()) == pytest.approx([0.005, 0.01, 0.01 * (2 / 3) ** 0.5])
 
 
 def scalars(run):
@@ -431,11 +433,6 @@ def test_compiled_training_is_the_same(tmp_path, run_loop):
     """Without dropout, whose masks Inductor draws otherwise."""
     losses = [run_loop(tmp_path / str(compiled), compile=compiled)[1].losses for compiled in (False, True)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-
-
-def test_a_learning_rate_is_the_peak_or_a_factor(tmp_path, run_loop):
-    run_loop(tmp_path, learning_rate=0.01)
-    assert list(scalars(tmp_path)["learning_rate"].values()) == pytest.approx([0.005, 0.01, 0.01 * (2 / 3) ** 0.5])
 
 
 @pytest.mark.parametrize(
