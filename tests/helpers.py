@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from toy_corpus import toy_corpus, write_corpus
 from transformers import MarianConfig, MarianMTModel
 
@@ -88,18 +88,18 @@ def run_python(*arguments, cwd: Path, **variables: str) -> Done:
     return Done(process.returncode, process.stdout, process.stderr)
 
 
-def call_in_fork(work: Callable[[], object], folder: Path) -> None:
-    """Call `work` in a fork of this process, which may set limits of its own; what it raises fails the test."""
+def fork(work: Callable[[], object]) -> int:
+    """Call `work` in a fork of this process: its exit code, 1 after an error, and below 0 if a signal ended it."""
     process = os.fork()
     if not process:
         try:
             work()
-            os._exit(0)
         except BaseException:
-            (folder / "error").write_text(traceback.format_exc(), encoding="utf-8")
+            traceback.print_exc()
+            sys.stderr.flush()
             os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert not status, (folder / "error").read_text(encoding="utf-8") if status == 1 else f"exit status {status}"
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:
@@ -136,6 +136,19 @@ def save_folder(folder: Path, model, tokenizer) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def change_json(path: Path, **fields) -> None:
+    """Give fields of a JSON object other values; one that is ... is taken out."""
+    values = {**json.loads(path.read_text(encoding="utf-8")), **fields}
+    path.write_text(json.dumps({name: value for name, value in values.items() if value is not ...}), encoding="utf-8")
+
+
+def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change the tensors of a file of safetensors."""
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 def as_lines(texts: Iterable[str]) -> bytes:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, call, environment, run_python
+from helpers import call, environment, run_python
 
 import modeling_vanilla
 import vanilla_command as vanilla
@@ -19,16 +19,13 @@ def run(*arguments):
     return call(vanilla.main, *arguments)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_the_list_of_commands(arguments):
-    done = run(*arguments)
+def test_the_list_of_commands():
+    done = run()
     assert (done.code, done.errors) == (0, "")
     assert re.findall(r"^  (\w+) +\w", done.output, re.M) == list(vanilla.COMMANDS)
-    rooms = {path.stem for path in (ROOT / "modeling_vanilla" / "cli").glob("*.py")}
-    assert rooms >= {*vanilla.COMMANDS}
 
 
-@pytest.mark.parametrize(("word", "hint"), [("trian", "did you mean 'train'? "), ("nosuch", ""), ("\udcff", "")])
+@pytest.mark.parametrize(("word", "hint"), [("trian", "did you mean 'train'? "), ("\udcff", "")])
 def test_an_unknown_command(word, hint):
     assert run(word) == (2, "", f"error: {word!a} is no command; {hint}see vanilla --help\n")
 
@@ -68,8 +65,7 @@ def test_help_keeps_the_lines_of_its_examples(name):
     examples = [line for line in COMMANDS[name].__doc__.splitlines() if line.startswith("    ")]
     assert any(f"vanilla {name} " in line for line in examples)
     assert set(examples) <= set(done.output.splitlines())
-    assert "--debug" in done.output and "--quiet" in done.output and "(default: None)" not in done.output
-    assert re.fullmatch("(.* required|unrecognized arguments): .*; see --help", run(name, "--none").error)
+    assert "(default: None)" not in done.output
 
 
 BAD = {
@@ -96,8 +92,3 @@ def test_bad_input_is_one_line_and_debug_shows_where(name, tmp_path, monkeypatch
     assert debugged.code == 2
     assert debugged.errors.startswith("Traceback") and debugged.errors.endswith(done.errors)
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
-
-
-def test_python_runs_the_package(tmp_path):
-    done = run_python("-m", "modeling_vanilla", "average", "none", "new", cwd=tmp_path)
-    assert done == (2, "", "error: none: no checkpoint, as it has no model.safetensors\n")

@@ -39,15 +39,13 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
-def test_json_lines_and_text(write, suffix, mark):
-    pairs = load_pairs(
-        DataOptions(
-            train_file=write(f"train.json{suffix}", mark + json_lines(PAIRS)),
-            test_source=write(f"a.en{suffix}", mark + "a cat\nthe dog barks\nyes\n"),
-            test_target=write(f"a.de{suffix}", mark + "eine Katze\nder Hund bellt\nja"),  # without a newline at the end
-        )
+def test_json_lines_and_text(write, suffix):
+    options = DataOptions(
+        train_file=write(f"train.json{suffix}", "\ufeff" + json_lines(PAIRS)),
+        test_source=write(f"a.en{suffix}", "a cat\nthe dog barks\nyes\n"),
+        test_target=write(f"a.de{suffix}", "\ufeffeine Katze\nder Hund bellt\nja"),  # without a newline at the end
     )
+    pairs = load_pairs(options)
     assert list(pairs) == ["train", "test"]
     assert pairs["train"].column_names == ["source", "target"]
     assert rows(pairs["train"]) == rows(pairs["test"]) == PAIRS
@@ -68,7 +66,6 @@ def test_languages_choose_the_direction(write):
         ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
         ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
     ],
-    ids=["flat JSON", "TSV", "TSV with its sides named", "TSV with a header", "CSV"],
 )
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_columns_and_keys(write, name, content, suffix):
@@ -97,16 +94,12 @@ TEXT = {"train_source": "a", "train_target": "b"}
     [
         (TEXT, (None, None)),
         ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
-        ({"train_source": "x.en/a", "train_target": "y.de/b"}, (None, None)),
         ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
-        ({"train_source": "train.gz.en", "train_target": "train.gz.de"}, ("en", "de")),
         ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
-        ({**TEXT, "source_lang": "en", "target_lang": "en"}, ("en", "en")),
         ({"train_file": "a"}, ("en", "de")),
         ({"train_file": "a.tsv.gz"}, (None, None)),
         ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
         ({"train_file": "train.eng_Latn-fr.tsv.gz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
-        ({"train_file": "de-en.jsonl"}, ("de", "en")),
         ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
         ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
         ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
@@ -121,7 +114,6 @@ def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, la
     ("given", "message"),
     [
         ({"train_file": "a", "source_lang": "de"}, "source_lang and target_lang are both de, one column: give both"),
-        ({"dataset_name": "a", "target_lang": "en"}, "source_lang and target_lang are both en, one column: give both"),
         ({"train_file": "a", "dataset_config": "de-en"}, "dataset_config de-en: there is no dataset_name"),
     ],
 )
@@ -137,8 +129,11 @@ def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, monke
     test = write("test.json", json_lines(PAIRS[2:]))
     options = DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit, test_file=test)
     pairs = load_pairs(options)
-    found = {split: rows(pairs[split]) for split in pairs}
-    assert found == {"train": PAIRS[:limit], "validation": PAIRS[:2], "test": PAIRS[2:]}
+    assert {split: rows(pairs[split]) for split in pairs} == {
+        "train": PAIRS[:limit],
+        "validation": PAIRS[:2],
+        "test": PAIRS[2:],
+    }
 
     # As another process, or a resumed run, would: nothing is read and nothing is stored again.
     with monkeypatch.context() as patch:
@@ -184,9 +179,7 @@ def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
     ("name", "content"),
     [
         ("train.jsonl", ""),
-        ("train.jsonl", '{"translation": ' + "[" * 10**5),
         ("train.csv", "a,b\n1,2\n1,2,3,4\n"),
-        ("train.zip", "PK"),
         ("train.jsonl.gz", "\x1f"),
         ("script.py", "raise SystemExit('run')"),
         ("README.md", "---\nconfigs: [1, {]\n---\n"),
@@ -195,10 +188,8 @@ def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit", [None, 2])
 def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content, limit):
     write(f"corpus/{name}", content)
-    with pytest.raises(
-        ValueError,
-        match=r"^(dataset_name: .*/corpus cannot be loaded: .|train data(: .* is empty| cannot be read: .))",
-    ) as raised:
+    message = r"^(dataset_name: .*/corpus cannot be loaded: .|train data(: .* is empty| cannot be read: .))"
+    with pytest.raises(ValueError, match=message) as raised:
         load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit))
     assert "\n" not in str(raised.value)
 
@@ -207,7 +198,7 @@ GOOD = json_lines(PAIRS[:2])
 
 
 def line_3(line):
-    return {"train_file": f"{GOOD}{line}\n"}
+    return {"train_file.jsonl": f"{GOOD}{line}\n"}
 
 
 def text(source, target):
@@ -220,55 +211,31 @@ def text(source, target):
         (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
         (line_3('{"text": "hello"}'), r"""line 3: no "en" in the record, which has \['text'\]$"""),
         (line_3('["translation"]'), r"""line 3: the record is \['translation'\], not an object"""),
-        (
-            line_3('{"translation": {"en": "a", "fr": "b"}}'),
-            r"""line 3: no "de" in "translation", which has \['en', 'fr'\]$""",
-        ),
-        (line_3('{"translation": {}}'), r'line 3: no "en" in "translation", which has \[\]$'),
         (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" in "translation", which has \['\\n'\]$"""),
         (line_3('{"translation": ' + "[" * 10**5), "line 3: not a record: maximum recursion depth"),
         (line_3('{"translation": ' + "1" * 5000), "line 3: not a record: Exceeds the limit"),
         (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
         (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
         (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
-        (
-            line_3('{"en": "a", "de": "b", "en": "c"}'),
-            r"line 3: not a record: a key is repeated in \['en', 'de', 'en'\]$",
-        ),
+        (line_3('{"en": "a", "en": "c"}'), r"line 3: not a record: a key is repeated in \['en', 'en'\]$"),
         ({"train_file": ""}, "train data: {train_file} is empty"),
-        (text("", ""), "train data: {train_source} and {train_target} is empty"),
         (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
         (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
-        (text("", "x\n"), "{train_source} has 0 lines, {train_target} has 1$"),
+        ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
+        ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
+        ({"train_file.csv": "en,de\na,b\n\n"}, "line 3: 0 columns, not 2"),
+        ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),
+        ({"train_file.tsv": "a\tb\nc\n"}, r"line 2: 1 columns, not 2: \['c'\]$"),
+        ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
+        ({"train_file.CSV": "en,de,en\na,b,c\n"}, r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
+        ({"train_file.tsv": "en\tde\n"}, "is empty"),
     ],
 )
 def test_broken_files(write, tmp_path, files, message):
-    paths = {name: write(name, content) for name, content in files.items()}
+    paths = {name.split(".")[0]: write(name, content) for name, content in files.items()}
     with pytest.raises(ValueError, match=message.format(**paths)):
         load_pairs(DataOptions(**paths))
     assert not list((tmp_path / "cache").rglob("*.arrow"))  # of what was read before the fault
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "english,german\na,b\n", r"""a.csv, line 1: no column "en" in \['english', 'german'\]$"""),
-        ("a.csv", "en,de\na,b\na,b,c\n", r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
-        ("a.csv", "en,de\na,b\n\n", "line 3: 0 columns, not 2"),
-        ("a.csv", 'en,de\n"a"b,c\n', "line 2: not CSV: ',' expected after '\"'$"),
-        ("a.csv", "en,de\n" + "a" * 200_000 + ",b\n", "line 2: not CSV: field larger than field limit"),
-        ("a.tsv", "1\ta\tb\n", """line 1: no column "en" in """),
-        ("a.tsv", "a\tb\nc\n", r"line 2: 1 columns, not 2: \['c'\]$"),
-        ("a.tsv", "id\tfr\ten\n", """line 1: no column "de" in """),
-        ("a.tsv", "en\tfr\na\tb\n", r"""line 1: no column "de" in \['en', 'fr'\]$"""),
-        ("A.CSV", "en,de,en\na,b,c\n", r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
-        ("a.tsv", "", "is empty"),
-        ("a.tsv", "en\tde\n", "is empty"),
-    ],
-)
-def test_broken_columns(write, name, content, message):
-    with pytest.raises(ValueError, match=message):
-        load_pairs(DataOptions(train_file=write(name, content)))
 
 
 @pytest.mark.parametrize(
@@ -279,20 +246,17 @@ def test_broken_columns(write, name, content, message):
         ({"train_file": "."}, "train_file: '.' is a folder, not a file"),
         ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
         ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
-        ({"dataset_name": "{nowhere}"}, "dataset_name: {nowhere} cannot be loaded"),
         ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),
         ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
-        (
-            {"train_source": "a.en", "train_target": "a.de", "test_file": "x.de-en.tsv"},
-            "train data are en-de, test data de-en",
-        ),
+        ({"train_file": "a.en-de.tsv", "test_file": "x.de-en.tsv"}, "train data are en-de, test data de-en"),
         ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
         ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
     ],
 )
-def test_wrong_options(write, tmp_path, options, message):
-    paths = {"good": write("good", GOOD), "nowhere": str(tmp_path / "nowhere")}
+def test_wrong_options(write, options, message):
+    good = write("good", GOOD)
     write("good-/train.jsonl", GOOD)
-    with pytest.raises(ValueError, match=message.format(**paths)) as raised:
-        load_pairs(DataOptions(**{k: v.format(**paths) if isinstance(v, str) else v for k, v in options.items()}))
+    options = {name: value.format(good=good) if isinstance(value, str) else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message.format(good=good)) as raised:
+        load_pairs(DataOptions(**options))
     assert "\n" not in str(raised.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import call, tree
+from helpers import call, fork, tree
 from safetensors.torch import save_file
 
 from modeling_vanilla import errors, files
@@ -31,7 +31,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
         ("a\u2028b\x85c\x0bd\re\n".encode(), ["a\u2028b\x85c\x0bd\re"]),
         (BYTE_ORDER_MARK + b"a dog\n" + BYTE_ORDER_MARK + b"a cat\n", ["a dog", "\ufeffa cat"]),
     ],
-    ids=["empty", "feeds", "carriage returns", "other ends", "byte order mark"],
 )
 def test_lines(tmp_path, content, lines):
     (tmp_path / "text").write_bytes(content)
@@ -44,7 +43,6 @@ def test_lines(tmp_path, content, lines):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none", None, "cannot be read: No such file or directory"),
         (".", None, "cannot be read: Is a directory"),
         ("plain.gz", b"a dog\n", r"cannot be read: Not a gzipped file .*"),
         ("cut.gz", gzip.compress(b"a dog\n" * 99, mtime=0)[:-9], r"cannot be read: Compressed file ended .*"),
@@ -94,7 +92,7 @@ def test_the_old_stays_until_the_new_is_whole(whole, place, tmp_path):
     assert tree(tmp_path) == {name: content and b"new" for name, content in before.items()}
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyError("bad"), BrokenPipeError("bad"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [ValueError("bad"), BrokenPipeError("bad"), KeyboardInterrupt()])
 def test_what_is_no_error_of_the_disk_passes_as_it_is(whole, place, tmp_path, error):
     before = tree(tmp_path)
     for path in (place, tmp_path / "new"):
@@ -139,7 +137,7 @@ def test_an_error_of_another_file_passes_as_it_is(tmp_path):
     assert raised.value.filename == str(missing) and not tree(tmp_path)
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_the_umask_decides_who_reads_what_is_written(tmp_path, umask):
     before = os.umask(umask)
     try:
@@ -151,9 +149,8 @@ def test_the_umask_decides_who_reads_what_is_written(tmp_path, umask):
     finally:
         os.umask(before)
     modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    assert modes == dict.fromkeys(
-        ("model/model.safetensors", "model/code/model.py", "text"), 0o666 & ~umask
-    ) | dict.fromkeys(("model", "model/code"), 0o777 & ~umask)
+    written = dict.fromkeys(("model/model.safetensors", "model/code/model.py", "text"), 0o666 & ~umask)
+    assert modes == written | dict.fromkeys(("model", "model/code"), 0o777 & ~umask)
 
 
 def test_new_parents_go_with_a_folder_that_fails(tmp_path):
@@ -181,14 +178,11 @@ def test_what_belongs_to_the_user_stays(whole, place, tmp_path):
     before = tree(tmp_path)
     write(whole, place)
     files.remove_litter(tmp_path)
-    assert {name: data for name, data in tree(tmp_path).items() if name.startswith(tuple(others))} == {
-        name: data for name, data in before.items() if name.startswith(tuple(others))
-    }
+    assert tree(tmp_path) == {name: b"new" if data == b"old" else data for name, data in before.items()}
 
 
-def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
-    (tmp_path / "place").mkdir()
-    (tmp_path / "place" / "file").write_text("old", encoding="utf-8")
+@pytest.mark.parametrize("whole", ["whole_folder"], indirect=True)
+def test_a_rename_that_fails_leaves_the_old_folder(whole, place, monkeypatch):
     rename = Path.rename
 
     def refuse(path, target):
@@ -198,26 +192,23 @@ def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(OSError, match=r"place: cannot be written: .*Permission denied"):
-        write(files.whole_folder, tmp_path / "place")
-    assert tree(tmp_path) == {"place": None, "place/file": b"old"}
+        write(whole, place)
+    assert tree(place.parent) == {"place": None, "place/file": b"old"}
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "fsync"), (os, "replace"), (Path, "rename"), (shutil, "rmtree")])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_killed_process_leaves_nothing_half_written(whole, place, tmp_path, monkeypatch, owner, name, count):
     """Killed before the count-th call: the old or the new is in its place, or both are whole beside it."""
-    process = os.fork()
-    if not process:
-        calls, real = [], getattr(owner, name)
+    calls, real = [], getattr(owner, name)
 
-        def die(*arguments, **keywords):
-            calls.append(name)
-            return os._exit(9) if len(calls) == count else real(*arguments, **keywords)
+    def die(*arguments, **keywords):
+        calls.append(name)
+        return os._exit(9) if len(calls) == count else real(*arguments, **keywords)
 
-        monkeypatch.setattr(owner, name, die)
-        write(whole, place)
-        os._exit(0)
-    os.waitpid(process, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, die)
+        assert fork(lambda: write(whole, place)) in (0, 9)
     left = tree(tmp_path)
     temporary = {name.split("/")[0] for name in left} - {"place"}
     assert all(re.fullmatch(r"\.place\.\w{8}\.tmp", name) for name in temporary)
@@ -244,7 +235,7 @@ def test_what_killed_processes_left_is_removed(tmp_path):
     with files.whole_file(tmp_path / "text") as part:
         part.touch()
         before = {name for name in tree(tmp_path) if name.startswith(".text")}
-        assert in_a_fork(lambda: files.remove_litter(tmp_path)) == 0
+        assert fork(lambda: files.remove_litter(tmp_path)) == 0
         assert {*tree(tmp_path)} == {"best", "best/file", *before}
 
 
@@ -261,18 +252,6 @@ def test_two_outputs_or_an_output_and_an_input_are_one_file(tmp_path):
     files.check_outputs(dict.fromkeys(("output", "alignments"), Path("/dev/null")), dict.fromkeys("ab", path["in"]))
 
 
-def in_a_fork(function) -> int:
-    """The exit code of a process that calls the function: 0, or 1 after a ValueError; below 0 if a signal ended it."""
-    process = os.fork()
-    if not process:
-        try:
-            function()
-        except ValueError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
 def test_a_locked_folder(tmp_path):
     """Held by one process; a dead one's lock is no obstacle, and a folder into which nothing was written is removed."""
     folder = tmp_path / "new" / "run"
@@ -285,12 +264,11 @@ def test_a_locked_folder(tmp_path):
     def fail():
         with pytest.raises(ValueError, match=f"^output_dir: {folder} is in use by another process$"):
             lock()
-        raise ValueError
 
-    lock(lambda: pytest.fail("two hold it") if in_a_fork(fail) != 1 else None)
+    lock(lambda: pytest.fail("two hold it") if fork(fail) else None)
     assert not folder.parent.exists()
     folder.mkdir(parents=True)
-    assert in_a_fork(lambda: lock(lambda: signal.raise_signal(signal.SIGKILL))) == -signal.SIGKILL
+    assert fork(lambda: lock(lambda: signal.raise_signal(signal.SIGKILL))) == -signal.SIGKILL
     assert tree(folder) == {"run.lock": b""}
     lock(lambda: files.write_text(folder / "kept", ""))
     assert tree(folder) == {"kept": b""}
@@ -377,7 +355,7 @@ def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing(heeded):
             if received == [signal.SIGTERM]:
                 signal.raise_signal(signal.SIGINT)
 
-    assert in_a_fork(send) == -signal.SIGINT
+    assert fork(send) == -signal.SIGINT
 
 
 def test_an_error_in_another_thread_is_one_line():

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers import make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import fork, make_marian, make_tiny, make_tokenizer, save_folder
 
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_fairseq, from_marian
@@ -30,25 +30,6 @@ def root():
         yield Path(folder)
 
 
-def error_of_a_stranger(function) -> str:
-    """The error of a function when a user without any rights calls it."""
-    receiver, sender = os.pipe()
-    process = os.fork()
-    if not process:
-        try:
-            if os.getuid() == 0:
-                os.setuid(65534)
-            function()
-        except (OSError, ValueError) as error:
-            os.write(sender, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(process, 0)
-    os.close(sender)
-    with os.fdopen(receiver) as stream:
-        return stream.read()
-
-
 def load(path: Path):
     return load_translator([path])
 
@@ -68,17 +49,22 @@ def read(path: Path):
         *((load, "model", f"model/{name}") for name in ("config.json", "generation_config.json", "model.safetensors")),
         *((load, "model", f"model/{name}") for name in ("tokenizer.json", "tokenizer_config.json")),
         (average, "model", "model/model.safetensors"),
-        (from_marian, "marian", "marian"),
         (from_marian, "marian", "marian/model.safetensors"),
         (from_fairseq, "model.pt", "model.pt"),
         (read, "data/train.jsonl", "data"),
     ],
 )
 def test_a_permission_that_is_missing_is_named(root, function, argument, closed):
+    def fail():
+        """As a user without any rights."""
+        if os.getuid() == 0:
+            os.setuid(65534)
+        with pytest.raises((OSError, ValueError)) as raised:
+            function(root / argument)
+        assert os.strerror(errno.EACCES) in str(raised.value) and str(root / closed) in str(raised.value)
+
     mode = (root / closed).stat().st_mode
     (root / closed).chmod(0)
-    try:
-        message = error_of_a_stranger(lambda: function(root / argument))
-    finally:
-        (root / closed).chmod(mode)
-    assert os.strerror(errno.EACCES) in message and str(root / closed) in message
+    status = fork(fail)
+    (root / closed).chmod(mode)
+    assert status == 0

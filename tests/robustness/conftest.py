@@ -29,8 +29,8 @@ def folder(trial):
 def _count(reporter, *files):
     """Tests of these files that came out right, of those tried."""
     outcomes = {name: reporter.getreports(name) for name in ("passed", "failed", "error", "xfailed")}
-    found = {name: [report for report in of if Path(report.fspath).stem in files] for name, of in outcomes.items()}
-    return f"{len(found['passed'])} of {sum(map(len, found.values()))}"
+    tried = {name: [report for report in of if Path(report.fspath).stem in files] for name, of in outcomes.items()}
+    return f"{len(tried['passed'])} of {sum(map(len, tried.values()))}"
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -43,7 +43,7 @@ def pytest_terminal_summary(terminalreporter):
         ("malicious folders that ran no code", _count(terminalreporter, "test_foreign_code")),
         ("kills survived", f"{survived} of {killed}"),
         ("properties held", _count(terminalreporter, "test_properties")),
-        *((name, value) for name, value in figures if name in ("threads", "load")),
+        *((name, value) for name, value in figures if name == "load"),
         *(("exception", f"{report.nodeid}: {report.wasxfail}") for report in terminalreporter.getreports("xfailed")),
     ]
     terminalreporter.section("robustness")

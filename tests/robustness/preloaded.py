@@ -2,15 +2,8 @@
 
 import datasets  # noqa: F401
 import evaluate  # noqa: F401
-import figures  # noqa: F401
 import finetune_seq2seq_trainer  # noqa: F401
-import quickstart  # noqa: F401
-import report  # noqa: F401
 import sacrebleu  # noqa: F401
-import table1  # noqa: F401
-import table2  # noqa: F401
-import table3  # noqa: F401
-import table4  # noqa: F401
 import torch
 from torch.utils import tensorboard  # noqa: F401
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer, MarianTokenizer, pipeline  # noqa: F401

@@ -1,7 +1,7 @@
 """Every option of every command with values that it cannot have: one line names it, and nothing is written."""
 
 import pytest
-from trial import DATA, PROGRAMS, check
+from trial import PROGRAMS, check
 
 ANY = ("x", "", "1e3x")
 COUNT = ("0", "-5", "1.5", *ANY)  # of what there is at least one
@@ -84,19 +84,6 @@ OPTIONS = {
     "export ctranslate2": {"quantization": CHOICE, "positions": (*SIZE, "1000000000000"), "to": CHOICE},
     "export onnx": {"quantization": ("int8",), "positions": ("9",)},
     "push": {"results": (*FILE, "model/config.json"), "licence": ("\udcff",)},
-    "toy_corpus": {
-        **dict.fromkeys(("train", "validation", "test"), SIZE),
-        "domain": CHOICE,
-        "seed": ("1.5", *ANY),
-        "output_dir": ("source.txt", "source.txt/new", "/proc/new"),
-    },
-    "quickstart": {"max_steps": COUNT, "output_dir": FOLDER},
-    "figures": {"output_dir": ("source.txt", "/proc/new"), "seed": ANY},
-    "table1": {"output_dir": ("source.txt", "/proc/new"), "seed": ANY},
-    "table2": {"output_dir": ("source.txt", "/proc/new"), "runs": ("missing", "model", "source.txt")},
-    "table3": {"rows": ("nothing",), "scale": ("nothing",), "output_dir": ("run", "source.txt"), "seed": ANY},
-    "table4": {"scale": ("nothing",), "output_dir": ("run",), "num_beams": COUNT, "trees": ("missing",), "seed": ANY},
-    "report": {"output_dir": ("source.txt", "/proc/new")},
 }
 CASES = [
     (program, option, value)
@@ -116,64 +103,3 @@ def test_one_line_names_the_option(trial, folder, case):
     # The line names a file by its path. What transformers refuses, it names by the value.
     names = [" ".join(value.split())] if value.strip() and value not in ANY else STRATEGIES
     check(trial.run([*PROGRAMS[program].split(), f"--{option}={value}"], folder), option.split("_")[0], *names)
-
-
-# Arguments that are wrong as a whole, and what the line must name.
-USAGE = {
-    "vanilla": {
-        "check": "no training data",
-        "train": "output_dir",
-        "score model": "--target",
-        "score model --input source.txt --target target.txt --alignment_layer 1": "--alignments",
-        "push you/model": "MODEL",
-        "train --max_s 5 --output_dir new": "max_s",
-        "train --output_dir new": "no training data",
-        "train --output_dir new --model model --d_model 8": "d_model",
-        "translate model --interactive --input source.txt": "--input",
-        "translate model --nbest 9 --input source.txt": "nbest",
-        "translate model marian --input source.txt": "marian",
-        "translate model --input source.txt --reference train.jsonl": "train.jsonl",
-        "score model --input source.txt --target train.jsonl": "train.jsonl",
-        "translate model --input source.txt --output source.txt/x": "source.txt",
-        "translate model --input source.txt --alignments al.txt --alignment_layer 9": "layer",
-        "convert --from marian missing new": "missing",
-        "convert --from marian model new": "model",
-        "convert --from fsmt marian new": "marian",
-        "convert --from fairseq marian new": "marian",
-        "convert --from marian marian model": "model",
-        "convert --from marian marian source.txt/new": "source.txt",
-        "export --to onnx missing new": "missing",
-        "export --to onnx model run": "run",
-        "export --to ctranslate2 marian new": "marian",
-        "export --to ctranslate2 model source.txt/new": "source.txt",
-        "attention missing --sentence dog": "missing",
-        "attention marian --sentence dog": "marian",
-        "push run/model a-model": "a-model",
-        "push missing somebody/model": "missing",
-    },
-    "finetune_seq2seq_trainer": {
-        "": "model",
-        "--model model --output_dir new": "no training data",
-        "--model model --output_dir new --train_file train.jsonl": "validation",
-        f"--model model --output_dir new {DATA} --resume": "resume",
-        f"--model model --output_dir model {DATA} --resume": "resume",
-        f"--model model --output_dir new {DATA} --none": "--none",
-        f"--model model --output_dir new {DATA} --save_strategy no": "save_strategy",
-        f"--model model --output_dir new {DATA} --eval_steps 3 --save_steps 2": "steps",
-        f"--model model --output_dir new {DATA} --no_predict_with_generate": "predict_with_generate",
-    },
-    "toy_corpus": {"": "output_dir", "--output_dir": "output_dir", "--output_dir new extra": "extra"},
-    "quickstart": {"extra": "extra", "--none": "--none"},
-    "figures": {"--none": "--none"},
-    "table1": {"--none": "--none"},
-    "table2": {"": "output_dir", "--none --output_dir new": "--none"},
-    "table3": {"": "output_dir", "--output_dir new --none": "--none"},
-    "report": {"--none": "--none"},
-}
-USAGES = [(program, line, names) for program, lines in USAGE.items() for line, names in lines.items()]
-
-
-@pytest.mark.parametrize("usage", USAGES, ids=name_case)
-def test_one_line_says_what_is_missing_or_too_much(trial, folder, usage):
-    program, line, names = usage
-    check(trial.run([program, *line.split()] if line else [program], folder), names)

@@ -48,14 +48,6 @@ PROGRAMS = {
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
     "push": "vanilla push run/model somebody/a-model",
     "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
-    "toy_corpus": "toy_corpus --output_dir new --train 5 --validation 2 --test 2",
-    "quickstart": "quickstart --output_dir new --max_steps 1",
-    "figures": "figures --output_dir new",
-    "table1": "table1 --output_dir new",
-    "table2": "table2 --runs run --output_dir new",
-    "table3": f"table3 {DATA} --output_dir new",
-    "table4": "table4 --output_dir new",
-    "report": "report --output_dir new",
 }
 
 
@@ -91,14 +83,6 @@ def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: S
     sys.argv = list(words)
     importlib.import_module(program).main()
     sys.stdout.flush()
-
-
-def run_apart(work: Callable, *arguments) -> None:
-    """Call a function of a test file in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
 
 
 class Trial:
