@@ -1,14 +1,14 @@
 """Many made-up lines through what reads and tokenises them: the memory that each adds, and its time."""
 
 import json
+import multiprocessing
 import os
 import time
-from functools import partial
 from pathlib import Path
 
 import datasets
 import pytest
-from helpers import fork, make_tiny
+from helpers import make_tiny
 
 from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import split_long
@@ -84,7 +84,9 @@ def folders(tmp_path_factory):
 def test_the_memory_of_a_line_is_bounded(folders, step, record_property):
     figures = []
     for lines, folder in folders.items():
-        assert fork(partial(measure, step, folder)) == 0
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(step, folder))
+        process.start()
+        process.join()
         figures.append(json.loads((folder / f"{step}.json").read_text(encoding="utf-8")))
         assert figures[-1]["lines"] == lines
     few, many = figures
