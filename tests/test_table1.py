@@ -9,7 +9,7 @@ import pytest
 import table1
 import torch
 from helpers import call, tree
-from measure import peak_bytes
+from measure import fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
 from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
 from torch.utils.flop_counter import FlopCounterMode
@@ -63,6 +63,10 @@ def test_peak_is_what_is_held_at_once():
         del second, third
 
     assert peak_bytes(compute) == 4 * 1200
+
+
+def test_exponents_are_of_a_power():
+    assert fitted_exponent([2, 4, 32], [5 * size**1.5 for size in (2, 4, 32)]) == pytest.approx(1.5)
 
 
 def test_chain_counts_operations_that_wait_for_each_other():
