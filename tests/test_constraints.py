@@ -12,8 +12,6 @@ from helpers import batch_of, fork, pad_right
 from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
 from transformers import GenerationConfig
 
-from modeling_vanilla.inference import Ensemble
-
 WORDS = 4  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
 
 
@@ -22,14 +20,14 @@ def contains(tokens: list[int], phrase: list[int]) -> bool:
 
 
 def meets(tokens: list[int], phrases: list[list[list[int]]]) -> bool:
-    return all(any(contains(tokens, one) for one in alternatives) for alternatives in phrases)
+    return all(any(contains(tokens, phrase) for phrase in alternatives) for alternatives in phrases)
 
 
 def draw(seed: int, *lengths: int, vocabulary=(0, 1, 3)) -> list[list[int]]:
     """Random phrases."""
     generator = torch.Generator().manual_seed(seed)
-    picked = (torch.randint(len(vocabulary), (length,), generator=generator).tolist() for length in lengths)
-    return [[vocabulary[one] for one in phrase] for phrase in picked]
+    drawn = (torch.randint(len(vocabulary), (length,), generator=generator).tolist() for length in lengths)
+    return [[vocabulary[index] for index in phrase] for phrase in drawn]
 
 
 def best_of_all(model, source, phrases, limit, score, unfinished) -> tuple[float, list[int]]:
@@ -128,12 +126,6 @@ def test_memory_grows_in_proportion_to_the_alternatives():
         assert meets(output, [alternatives])
 
     assert fork(search) == 0
-
-
-def test_an_ensemble_takes_them():
-    model = Ensemble([larger_model(4), larger_model(5)])
-    output = model.generate(**batch_of([[4, 5, EOS]]), force_words_ids=[[5, 6]])[0].tolist()
-    assert meets(output, [[[5, 6]]])
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,9 @@ def test_beam_search_equals_brute_force(members, use_cache):
     assert output.tolist() == pad_right(expected).tolist()
 
 
-def test_making_one_leaves_the_members_as_they_were(members):
+def test_making_an_ensemble_leaves_the_members_as_they_were(members):
     before = [copy.deepcopy(member.state_dict()) for member in members]
-    ensemble = Ensemble(members)
-    assert ensemble.config.max_position_embeddings == 24
+    assert Ensemble(members).config.max_position_embeddings == 24
     assert [member.config.decoder_layers for member in members] == [3, 1, 3]
     torch.testing.assert_close([member.state_dict() for member in members], before, rtol=0, atol=0)
 

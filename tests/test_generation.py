@@ -172,12 +172,9 @@ def test_search_equals_the_plain_reference(alpha, beams, compile):
     """12 x 12 batches of 3 sentences, one or all hypotheses returned. A negative alpha favours short output."""
     ends = set()
     for seed in range(12):
-        model = random_model(seed)
-        returned = beams if seed % 2 else 1
-        sources = random_sources(seed)
+        model, sources, returned = random_model(seed), random_sources(seed), beams if seed % 2 else 1
         outcomes = assert_equals_search(model, sources, beams, alpha, returned, f"seed {seed}", compile)
-        for hypotheses, finished in outcomes:
-            ends.add(len(hypotheses[0][1]) if finished else "never")
+        ends |= {len(hypotheses[0][1]) if finished else "never" for hypotheses, finished in outcomes}
     assert len(ends) >= (1 if alpha < 0 else 4)  # or the models would be too dull to tell one search from another
 
 
@@ -185,10 +182,9 @@ def test_search_equals_the_plain_reference(alpha, beams, compile):
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_search_equals_the_plain_reference_on_many_models(alpha):
     for seed in range(100, 300):
-        beams = 2 + seed % 6
-        lengths = (1 + seed % 5, 1 + seed % 3, 2 + seed % 7)
         model = random_model(seed, vocab_size=10, sharpness=0.4 + 0.1 * (seed % 9))
-        sources = random_sources(seed, lengths, vocab_size=10)
+        sources = random_sources(seed, (1 + seed % 5, 1 + seed % 3, 2 + seed % 7), vocab_size=10)
+        beams = 2 + seed % 6
         assert_equals_search(model, sources, beams, alpha, 1 + seed % beams, extra=seed % 9, message=f"seed {seed}")
 
 

@@ -104,12 +104,11 @@ def test_what_is_no_string_is_refused(translator, wrong):
         translator(wrong)
 
 
-@pytest.mark.parametrize("batch_size", (1, 3))
-def test_several_translations_of_a_text_in_pieces_are_the_best_combinations(translator, model, tokenizer, batch_size):
+def test_several_translations_of_a_text_in_pieces_are_the_best_combinations(translator, model, tokenizer):
     """As `translate_nbest` joins them; a blank text has as many as the others."""
-    settings = {"num_return_sequences": 2, "max_new_tokens": 4}
     expected = translate_nbest(model, tokenizer, [LONG], 2, max_new_tokens=4)[0]
-    long, blank = translator([LONG, ""], batch_size=batch_size, **settings, return_tensors=True, return_text=True)
+    settings = {"num_return_sequences": 2, "max_new_tokens": 4, "return_tensors": True, "return_text": True}
+    long, blank = translator([LONG, ""], batch_size=3, **settings)
     assert texts_of(long) == [best.text for best in expected] and texts_of(blank) == ["", ""]
     for result, best in zip(long, expected, strict=True):
         assert result["translation_token_ids"].tolist() == [*best.ids]

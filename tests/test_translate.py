@@ -245,9 +245,8 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     run(folder, "--output", tmp_path / "pipe", stdin=b"\n")
-    assert os.read(reader, 9) == b"\n"
+    assert os.read(reader, 9) == b"\n" and (tmp_path / "pipe").is_fifo()
     os.close(reader)
-    assert (tmp_path / "pipe").is_fifo()
 
 
 # Bad input
