@@ -161,7 +161,8 @@ class VanillaConfig(PreTrainedConfig):
         if not __name__.startswith("transformers_modules"):
             # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
             kwargs.pop("custom_pipelines", None)
-        if isinstance(self.dtype, str) and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+        dtype = getattr(torch, self.dtype, False) if isinstance(self.dtype, str) else self.dtype
+        if not isinstance(dtype, torch.dtype | None):
             raise ValueError(f"dtype {self.dtype!r} is no number format of torch")
         super().__post_init__(**kwargs)
         self.check()

@@ -1,6 +1,7 @@
 """Model folders that are none, or broken: from_pretrained and load_translator say in one line which, and why."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -85,6 +86,7 @@ FAULTS = {
     "a list": (text("config.json", "[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)"),
     "no JSON": (text("config.json", "{not json"), "{folder}/config.json' is not a valid JSON file"),
     "number format": (changed(dtype="float7"), BAD + "dtype 'float7' is no number format of torch"),
+    "NaN as number format": (changed(dtype=math.nan), BAD + "dtype nan is no number format of torch"),
 }
 
 
