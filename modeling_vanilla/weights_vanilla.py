@@ -106,12 +106,14 @@ class CheckedWeights:
             )
         except SafetensorError as error:
             raise ValueError(f"{source}: {error}") from error
-        # transformers draws missing weights at random. Where that is most of a model, the file is another one's.
-        missing, names = info["missing_keys"], model.state_dict().keys()
+        # transformers draws missing weights at random. Where most are, beside as many others, they are another model's.
+        missing, unexpected = info["missing_keys"], info["unexpected_keys"]
+        is_another = 2 * min(len(missing), len(unexpected)) > len(model.state_dict())
+        used = {name: weight for name, weight in saved.items() if name not in unexpected}
         checked = {
-            "missing_keys": missing if 2 * len(missing) > len(names) else (),
+            "missing_keys": missing if is_another else (),
             "mismatched_keys": () if ignore_mismatched_sizes else info["mismatched_keys"],
         }
         quantized = getattr(model, "hf_quantizer", None) is not None  # to integers, maybe
-        check_weights({} if quantized else saved, checked, source, finite=False)
+        check_weights({} if quantized else used, checked, source, finite=False)
         return (model, info) if output_loading_info else model
