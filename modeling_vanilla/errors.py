@@ -69,7 +69,9 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     debug = debug or os.environ.get("VANILLA_DEBUG") == "1"
     thread_errors = threading.excepthook
     if not debug:
-        threading.excepthook = lambda error: _print_line(f"warning: {error.thread.name}: {one_line(error.exc_value)}")
+        threading.excepthook = lambda error: _print_line(
+            f"warning: {error.thread.name}: {one_line(error.exc_value or error.exc_type())}"
+        )
     try:
         with on_signal(_interrupt):
             yield

@@ -335,7 +335,9 @@ class NextTokens:
         }
         compiling = model._valid_auto_compile_criteria(self.inputs, config)
         self.compiled = model.get_compiled_call(config.compile_config) if compiling else None
-        self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
+        self.steps: dict[str, list] = {
+            name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate
+        }
 
     def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the token after `tokens` (rows, length), as logits processors leave them and as the model has them. Each

@@ -199,7 +199,7 @@ def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: st
     try:
         saved = read_weights(path)
         # Not the class's own from_pretrained: ours would check the weights before, and less.
-        model, info = PreTrainedModel.from_pretrained.__func__(cls, path, **settings)
+        model, info = PreTrainedModel.from_pretrained.__func__(cls, path, **settings)  # type: ignore[attr-defined]
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
         raise ValueError(f"{complaint}: {one_line(error)}") from error
     finally:

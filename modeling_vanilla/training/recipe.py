@@ -137,5 +137,5 @@ def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
 def _has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not tell
+    capabilities: dict = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not tell
     return device.type == "cpu" and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))

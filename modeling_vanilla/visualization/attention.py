@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib import colormaps
@@ -145,7 +146,8 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     figure = Figure(figsize=(2 + 0.4 * len(columns), 2 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights.mean(dim=0), cmap="Blues", vmin=0)
-    words = {"parse_math": False, "family": _fonts([*rows, *columns])}  # no formulas, whatever dollar signs are in them
+    # No formulas, whatever dollar signs are in them.
+    words: dict[str, Any] = {"parse_math": False, "family": _fonts([*rows, *columns])}
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **words)
     axes.set_yticks(range(len(rows)), rows, **words)
     axes.set_title(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}")

@@ -1,5 +1,6 @@
 """A run at a glance: loss, learning rate and BLEU over the steps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ def plot_run(losses: list[float], rates: list[float], validations: list[dict], p
         path: PNG file to write.
     """
     steps = range(1, len(losses) + 1)
-    panels = [
+    panels: list[tuple[str, Sequence[int], Sequence[float]]] = [
         ("training loss,\nlabel-smoothed\n(nats per token)", steps, losses),
         ("learning rate", steps, rates),
     ]
