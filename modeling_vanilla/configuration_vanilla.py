@@ -76,6 +76,11 @@ PRESETS: dict[str, dict] = {
 _MOST, _MOST_LAYERS = 10**8, 1000
 
 
+def named_tokens(ids: int | list[int] | None) -> list[int]:
+    """The tokens that a field of the configuration names: None and negative numbers mean never, as in transformers."""
+    return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
+
+
 @strict
 class VanillaConfig(PreTrainedConfig):
     """Configuration of the Transformer of "Attention Is All You Need" (arXiv:1706.03762), by default its base model.
@@ -260,10 +265,9 @@ class VanillaConfig(PreTrainedConfig):
         require(positions in known, f"position_embedding_type must be 'sinusoidal' or 'learned', not {positions!r}")
         require(activation in ACT2FN, f"activation_function {activation!r} is not known to transformers")
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            value = getattr(self, field)
-            for token_id in value if isinstance(value, list) else [value]:
+            for token_id in named_tokens(getattr(self, field)):
                 require(
-                    token_id is None or token_id < self.vocab_size,
+                    token_id < self.vocab_size,
                     f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens",
                 )
 

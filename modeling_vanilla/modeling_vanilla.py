@@ -22,7 +22,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla import CrossAttention, SelfAttention
-from .configuration_vanilla import VanillaConfig
+from .configuration_vanilla import VanillaConfig, named_tokens
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
@@ -337,7 +337,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         for field in ("decoder_start_token_id", "pad_token_id"):
             token_id = getattr(self.config, field)
-            if token_id is None or token_id < 0:
+            if not named_tokens(token_id):
                 raise ValueError(f"labels need a {field} in the configuration, which is {token_id}")
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]

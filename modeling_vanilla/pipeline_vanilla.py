@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
-from .splitting_vanilla import source_limits
 from .terminology_vanilla import Terminology
 from .translation_vanilla import translate_texts
 
@@ -86,9 +85,6 @@ class TranslationPipeline(Pipeline):
         """Translate a text or a batch of them: for each its translations, pairs of text and token ids."""
         texts = model_inputs["text"]
         settings = {"truncation": truncation, **(tokenizer_kwargs or {})}
-        if settings["truncation"]:
-            limit = source_limits(self.model, max_source_tokens).piece_tokens
-            settings.setdefault("max_length", min(self.tokenizer.model_max_length, limit))
         # Tokenizers of many languages have it: it tells them the source's, and gives the target's token.
         languages = getattr(self.tokenizer, "_build_translation_inputs", None)
         if languages is not None:

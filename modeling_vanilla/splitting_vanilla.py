@@ -157,19 +157,22 @@ def _parts(text: str, cut: re.Pattern) -> list[str]:
 
 def _cut_line(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits) -> list[str]:
     parts = _parts(line, _CUTS[0]) if limits.by_sentence else [line]
-    return [piece for part in parts for piece in _fit(tokenizer, part, limits.piece_tokens, limits.piece_tokens)]
+    return _fit(tokenizer, parts, limits.piece_tokens, limits.piece_tokens)
 
 
-def _fit(tokenizer: PreTrainedTokenizerBase, text: str, limit: int, target: int) -> list[str]:
-    """Cut a text into pieces of at most `limit` tokens, by aiming at `target`.
+def _fit(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int, target: int) -> list[str]:
+    """Cut texts into pieces of at most `limit` tokens, by aiming at `target`.
 
     The sums of `_cut` may be too small, as around white space other than blanks: such a piece is cut again, with a
     smaller target.
     """
-    if target < 2 or _count(tokenizer, [text.strip()]) <= [limit]:
-        return [text]
-    pieces = _cut(tokenizer, text, _CUTS, target)
-    return [shorter for piece in pieces for shorter in _fit(tokenizer, piece, limit, target * 3 // 4)]
+    pieces = []
+    for text, size in zip(texts, _count(tokenizer, [text.strip() for text in texts]), strict=True):
+        if size <= limit or target < 2:
+            pieces.append(text)
+        else:
+            pieces += _fit(tokenizer, _cut(tokenizer, text, _CUTS, target), limit, target * 3 // 4)
+    return pieces
 
 
 def _cut(tokenizer: PreTrainedTokenizerBase, text: str, cuts: Sequence[re.Pattern], limit: int) -> list[str]:

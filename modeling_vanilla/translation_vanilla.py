@@ -85,7 +85,8 @@ def translate_texts(
             up. A blank text has one, its prefix, with score 0.
         with_scores: of a single hypothesis, too. A search that is not this package's takes memory for them.
         with_spans: say which characters each token of a piece stands for (`Piece.spans`).
-        tokenizer_settings: of the tokenizer; with truncation set, a text that is too long is truncated, not split.
+        tokenizer_settings: of the tokenizer; with truncation set, a text that is too long is truncated, not split, at
+            max_length or what the tokenizer and the model take.
         decode_settings: of the tokenizer's decode().
         place: where texts, terms and prefixes stand, for messages.
         track: gives the batches, lists of row numbers, one after the other, and may show a progress bar.
@@ -96,9 +97,11 @@ def translate_texts(
         raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest!r}")
     if terms and terms.targets and beams == 1:
         raise ValueError("terms need num_beams of at least 2")
-    tokenizer_settings = tokenizer_settings or {}
+    tokenizer_settings, limits = tokenizer_settings or {}, source_limits(model, max_source_tokens)
     is_truncated = tokenizer_settings.get("truncation") not in (None, False, "do_not_truncate")
-    limits = source_limits(model, max_source_tokens)
+    if is_truncated:
+        longest = min(tokenizer.model_max_length, limits.piece_tokens)
+        tokenizer_settings = {"max_length": longest, **tokenizer_settings}
     split = split_texts(tokenizer, texts, None if is_truncated else limits, with_spans, **tokenizer_settings)
     _warn_of_cuts(texts, split, limits, place)
     sources = _sources(split, _prefixes(tokenizer, prefix, len(split), place))
@@ -197,9 +200,7 @@ def _search(
     """The hypotheses of each source of a batch, best first."""
     inputs = tokenizer.pad({"input_ids": [source.piece.ids for source in sources]}, return_tensors="pt")
     phrases = [terms.phrases(source.piece.text) for source in sources] if terms else []
-    language = (
-        [settings.forced_bos_token_id] if settings.forced_bos_token_id is not None else []
-    )  # where there are many
+    language = [] if settings.forced_bos_token_id is None else [settings.forced_bos_token_id]  # where there are many
     prefixes = [source.prefix and language + source.prefix for source in sources]
     if any(phrases):
         generate_kwargs = generate_kwargs | {"force_words_ids": phrases}

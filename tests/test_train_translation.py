@@ -147,8 +147,9 @@ def folders(tmp_path_factory):
     config = VanillaConfig.preset("tiny", **{**TINY, "vocab_size": 304})
     VanillaForConditionalGeneration(config).save_pretrained(folder / "model")
     save_folder(folder / "marian", make_marian(264), tokenizer)
-    padless = save_folder(folder / "padless", make_tiny(264), tokenizer) / "config.json"
-    padless.write_text(json.dumps({**json.loads(padless.read_text(encoding="utf-8")), "pad_token_id": None}))
+    for name, pad_token_id in (("padless", None), ("never_padded", -1)):
+        config = save_folder(folder / name, make_tiny(264), tokenizer) / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text(encoding="utf-8")), "pad_token_id": pad_token_id}))
     return folder
 
 
@@ -181,6 +182,7 @@ POSITIONS, LIMITS = {**MODEL, "position_embedding_type": "learned"}, ("max_sourc
         ({"model": "model", "preset": "tiny"}, "preset tiny: model model has its own"),
         ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
         ({"model": "padless"}, "^model: padless cannot be trained, as its config.json has no pad_token_id$"),
+        ({"model": "never_padded"}, "^model: never_padded cannot be trained, as its config.json has no pad_token_id$"),
         ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
     ],
 )

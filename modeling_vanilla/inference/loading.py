@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..configuration_vanilla import VanillaConfig
+from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..errors import one_line
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..weights_vanilla import check_weights, read_weights
@@ -168,11 +168,7 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
                 raise ValueError(f"{of} adds {entry['content']!r} as {entry['id']}, not {actual}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
-        used = [
-            number
-            for number in (models if isinstance(models, list) else [models])
-            if number is not None and number >= 0
-        ]
+        used = named_tokens(models)
         if ours is not None and used and ours not in used:
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 

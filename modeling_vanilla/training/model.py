@@ -9,7 +9,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import PRESETS, VanillaConfig
+from ..configuration_vanilla import PRESETS, VanillaConfig, named_tokens
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
@@ -44,7 +44,7 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
         raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
     config = load_config(Path(options.model))
     for name in _NEEDED_TOKENS:
-        if getattr(config, name) is None:
+        if not named_tokens(getattr(config, name)):
             raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
 
 

@@ -14,7 +14,7 @@ _NOT_GIVEN = "the default"
 
 
 def started_with(run: Path) -> dict:
-    """The settings of the run in this folder: "data", "training" and "model"; ValueError if there are none."""
+    """The run.json in a folder: settings of "data", "training" and "model"; ValueError if it lacks them."""
     if not (run / _FILE).is_file():
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
     settings = read_json(run / _FILE)
@@ -24,9 +24,8 @@ def started_with(run: Path) -> dict:
     return settings
 
 
-def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
-    """Raise ValueError unless the run in this folder was started with the same settings."""
-    before = started_with(run)
+def check_same_settings(run: Path, before: dict, settings: dict[str, dict]) -> None:
+    """Raise ValueError unless a run was started with the same settings. before: its `started_with`."""
     for part, values in settings.items():
         # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
         saved = before[part]
@@ -36,11 +35,11 @@ def check_same_settings(run: Path, settings: dict[str, dict]) -> None:
                 raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
 
 
-def check_same_data(run: Path, digest: str) -> None:
-    """Raise ValueError unless the run in this folder was started with training data of the same digest."""
-    before = read_json(run / _FILE).get("training_data")
-    if before != digest:
-        raise ValueError(f"resume: {run} was started with other training data (digest {before}, not {digest})")
+def check_same_data(run: Path, before: dict, digest: str) -> None:
+    """Raise ValueError unless a run was started with training data of the same digest. before: its `started_with`."""
+    was = before.get("training_data")
+    if was != digest:
+        raise ValueError(f"resume: {run} was started with other training data (digest {was}, not {digest})")
 
 
 def write_run(run: Path, settings: dict[str, dict], digest: str) -> None:

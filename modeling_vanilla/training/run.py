@@ -90,7 +90,7 @@ def _train_translation(
         raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
     settings = _settings(data, training, options, overrides)
     with state.main_process_first():
-        checkpoint = _open_run(run, settings, training, state) if before else None
+        checkpoint = _open_run(run, before, settings, training, state) if before else None
     set_seed(training.seed)
     folder = options.model if checkpoint is None else str(checkpoint)
     size = vocabulary_size(options, overrides)
@@ -102,7 +102,7 @@ def _train_translation(
     record_sources(model.config, training_data, pairs["train"])
     digest = data_digest(training_data)
     if before:
-        check_same_data(run, digest)
+        check_same_data(run, before, digest)
 
     def begin() -> None:
         if state.is_main_process:
@@ -199,9 +199,9 @@ def _settings(data: DataOptions, training: TrainingOptions, options: Translation
     }
 
 
-def _open_run(run: Path, settings: dict, training: TrainingOptions, state: PartialState) -> Path | None:
+def _open_run(run: Path, before: dict, settings: dict, training: TrainingOptions, state: PartialState) -> Path | None:
     """The checkpoint to resume a run from, if there is one, once the run is found to be the same and tidied up."""
-    check_same_settings(run, settings)
+    check_same_settings(run, before, settings)
     if state.is_main_process:
         remove_litter(run)
         for line in put_aside_damaged(run):

@@ -36,7 +36,7 @@ from .options import TrainingOptions
 from .preprocessing import pair_lengths
 from .recipe import complete
 from .step import take_step
-from .updates import plan_epoch, updates
+from .updates import Lengths, plan_epoch, updates
 from .validation import validate
 
 logger = logging.getLogger(__name__)
@@ -73,15 +73,15 @@ def train(
         mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
     )
     model, optimizer = _prepare(accelerator, model)
-    options = complete(options)
+    options, lengths = complete(options), pair_lengths(training_data)
     if checkpoint is None:
-        progress = _start(accelerator, model, training_data, options)
+        progress = _start(accelerator, model, lengths, options)
     else:
         progress = _resume(accelerator, model, optimizer, checkpoint)
     options = replace(options, tokens_per_batch=progress.tokens_per_batch or options.tokens_per_batch)
     compiled = torch.compile(model, dynamic=True) if options.compile else model
-    plan = plan_epoch(training_data, options, progress.epoch)
-    to_take = updates(plan, training_data, tokenizer, options, progress, accelerator)
+    plan = plan_epoch(lengths, options, progress.epoch)
+    to_take = updates(plan, lengths, training_data, tokenizer, options, progress, accelerator)
     first_validation = 0 if validate_on_start else options.validate_steps
     save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
     stop, received = partial(_stop, progress, options), [0]
@@ -149,15 +149,13 @@ def _prepare(accelerator: Accelerator, model: PreTrainedModel):
     return accelerator.prepare(model, adam(model))
 
 
-def _start(accelerator: Accelerator, model, training_data: Dataset, options: TrainingOptions) -> Progress:
+def _start(accelerator: Accelerator, model, lengths: Lengths, options: TrainingOptions) -> Progress:
     if accelerator.is_main_process:
         for line in options.warnings():
             logger.warning(line)
     if not options.fit_batch:
         return Progress()
-    return Progress(
-        tokens_per_batch=fit_batch(accelerator, model, pair_lengths(training_data), options.tokens_per_batch)
-    )
+    return Progress(tokens_per_batch=fit_batch(accelerator, model, lengths, options.tokens_per_batch))
 
 
 def _resume(accelerator: Accelerator, model, optimizer, checkpoint: Path) -> Progress:

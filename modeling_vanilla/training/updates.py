@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress
 from .options import TrainingOptions
-from .preprocessing import pair_lengths
+
+Lengths = tuple[np.ndarray, np.ndarray]  # of each pair's source and target, as pair_lengths gives them
 
 
 @dataclass
@@ -35,19 +36,19 @@ class Update:
     positions: int
 
 
-def plan_epoch(training_data: Dataset, options: TrainingOptions, epoch: int) -> list[list[np.ndarray]]:
+def plan_epoch(lengths: Lengths, options: TrainingOptions, epoch: int) -> list[list[np.ndarray]]:
     """The rows of each batch of each update of an epoch.
 
     Raises:
         ValueError: the data cannot be cut into batches and updates of the sizes asked for.
     """
-    lengths = pair_lengths(training_data)
     batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, epoch)
     return update_batches(batches, *lengths, options.tokens_per_update)
 
 
 def updates(
     plan: list[list[np.ndarray]],
+    lengths: Lengths,
     training_data: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     options: TrainingOptions,
@@ -63,7 +64,6 @@ def updates(
         plan: of the epoch that `progress` is in.
     """
     data = training_data.select_columns(["input_ids", "labels"])
-    lengths = pair_lengths(data)
     while True:
         plan = plan[progress.updates_of_epoch :]
         shares = [_share(update, accelerator.process_index, accelerator.num_processes) for update in plan]
@@ -88,7 +88,7 @@ def updates(
             )
         progress.epoch += 1
         progress.updates_of_epoch = 0
-        plan = plan_epoch(training_data, options, progress.epoch)
+        plan = plan_epoch(lengths, options, progress.epoch)
 
 
 def _share(update: list[np.ndarray], rank: int, world: int) -> tuple[list[np.ndarray], list[float]]:
