@@ -1,12 +1,14 @@
 """The command `vanilla`: each of its commands is a module of modeling_vanilla.cli.
 
-It stands beside the package because importing anything of the package takes seconds, for transformers and PyTorch.
+It stands beside the package because importing the package takes seconds, for PyTorch and transformers, which neither
+help nor a bad option needs.
 """
 
 import importlib
 import sys
 from difflib import get_close_matches
 from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
 
 COMMANDS = {
     "check": "look at sentence pairs before training",
@@ -40,6 +42,9 @@ def main() -> None:
 
 
 def _run(command: str) -> None:
+    if "modeling_vanilla" not in sys.modules:
+        # A package that can be imported from; run_command has its __init__ run once the options are right.
+        sys.modules["modeling_vanilla"] = module_from_spec(find_spec("modeling_vanilla"))
     from modeling_vanilla.errors import one_line_errors
 
     with one_line_errors("--debug" in sys.argv):

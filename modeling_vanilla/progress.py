@@ -1,5 +1,6 @@
 """Progress on stderr: bars on a terminal and in a notebook, lines in a log; no word if the process is to be quiet."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +22,9 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet or sys.stderr is None
     if _quiet or _is_log():
         logging.disable_progress_bar()
-        if "datasets" in sys.modules:  # not imported here, as it takes seconds and not every command needs it
+        # Not imported here, as it takes seconds and not every command needs it.
+        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+        if "datasets" in sys.modules:
             sys.modules["datasets"].disable_progress_bars()
 
 

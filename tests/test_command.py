@@ -11,6 +11,10 @@ from helpers import call, environment, run_python
 
 import modeling_vanilla
 import vanilla_command as vanilla
+from modeling_vanilla.cli import attention, convert, export
+from modeling_vanilla.interop import folders
+from modeling_vanilla.translation_vanilla import TOKENS_PER_BATCH
+from modeling_vanilla.visualization.attention import KINDS
 
 COMMANDS = {name: importlib.import_module(f"modeling_vanilla.cli.{name}") for name in vanilla.COMMANDS}
 
@@ -38,6 +42,22 @@ def test_what_needs_no_library_loads_none(tmp_path):
         assert said in done.output and done.output.endswith("set()\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "said"), [(name, "--help", "usage:") for name in COMMANDS] + [("train", "--nbest", "")]
+)
+def test_help_and_bad_options_load_no_pytorch(name, option, said, tmp_path):
+    program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print('torch' in sys.modules)"
+    done = run_python("-c", program, name, option, cwd=tmp_path)
+    assert done.code == (0 if option == "--help" else 2) and done.output.endswith("False\n")
+
+
+def test_what_help_says_of_the_package_is_so():
+    assert set(convert.LIBRARIES) == set(folders.LIBRARIES) and set(export.FORMATS) == set(folders.FORMATS)
+    assert set(attention.KINDS) == set(KINDS)
+    for name in ("translate", "score"):
+        assert f"(default: {TOKENS_PER_BATCH})" in run(name, "--help").output
+
+
 def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):
     """As `head -1` does; not even what is still in the buffer is missed."""
     (tmp_path / "pairs.jsonl").write_text('{"en": "a dog", "de": "ein Hund"}\n', encoding="utf-8")
@@ -52,9 +72,9 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):
 def test_a_missing_package_is_named(tmp_path):
     without = "import sys; sys.modules['sacrebleu'] = None; sys.argv[1:] = ['train', *sys.argv[1:]]\n"
     script = without + "from modeling_vanilla.__main__ import main; main()"
-    done = run_python("-c", script, cwd=tmp_path)
+    done = run_python("-c", script, "--output_dir", "new", cwd=tmp_path)
     assert (done.code, done.error) == (2, "vanilla train needs sacrebleu, which is not installed; see README")
-    assert "Traceback" in run_python("-c", script, "--debug", cwd=tmp_path).errors
+    assert "Traceback" in run_python("-c", script, "--output_dir", "new", "--debug", cwd=tmp_path).errors
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -98,8 +98,8 @@ def test_quiet_leaves_result_and_warnings(folder, tmp_path, quiet):
 
 @pytest.fixture
 def no_search(monkeypatch):
-    for module, name in ((command, "translate_texts"), (score, "score_pairs")):
-        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("has begun to translate"))
+    for name in ("translation_vanilla.translate_texts", "inference.score_pairs"):
+        monkeypatch.setattr(f"modeling_vanilla.{name}", lambda *_, **__: pytest.fail("has begun to translate"))
 
 
 def test_a_missing_package_is_found_before_the_translation(folder, tmp_path, monkeypatch, no_search):

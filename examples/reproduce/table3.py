@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json, whole_folder, write_json, write_text
+from modeling_vanilla.options import TOKENIZE
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.visualization.attention import save_figure

@@ -15,12 +15,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers.utils import logging
-
 from ..files import decode_lines, write_files
-from ..inference import load_translator, translate
-from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
 from .parser import CommandParser, add_device, run_command, standard_stream
+
+KINDS = ("encoder", "decoder", "cross")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
     parser.add_argument("--sentence", metavar="TEXT", help="the source (default: the line on stdin)")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
-    parser.add_argument("--kind", choices=tuple(KINDS), nargs="+", help="uses of attention (default: all)")
+    parser.add_argument("--kind", choices=KINDS, nargs="+", help="uses of attention (default: all)")
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
@@ -37,6 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def visualize(options: Namespace) -> None:
+    from transformers.utils import logging
+
+    from ..inference import load_translator, translate
+    from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
+
     logging.disable_progress_bar()
     lines = decode_lines(standard_stream("stdin"), "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))

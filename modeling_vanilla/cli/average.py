@@ -14,10 +14,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers.utils import logging
-
-from ..training.averaging import write_average
-from ..training.checkpoints import last_checkpoints
 from .parser import CommandParser, run_command, warn
 
 
@@ -30,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def average(options: Namespace) -> None:
+    from transformers.utils import logging
+
+    from ..training.averaging import write_average
+    from ..training.checkpoints import last_checkpoints
+
     logging.disable_progress_bar()
     checkpoints = options.sources
     if options.last is not None:

@@ -17,9 +17,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers.utils import logging
-
-from ..inference import load_translator
 from .parser import CommandParser, add_device, add_examples, read_examples, run_command
 
 
@@ -36,17 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def serve(options: Namespace) -> None:
-    logging.disable_progress_bar()
     for name in ("max_characters", "max_seconds"):
         if not getattr(options, name) > 0:
             raise ValueError(f"{name}: must be above 0, not {getattr(options, name)}")
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
-    model, tokenizer = load_translator([options.model], options.device)
-    # Imported only when needed: Gradio takes seconds to load.
-    from ..demo.page import build_page, launch
+    from transformers.utils import logging
 
+    from ..demo.page import build_page, launch
+    from ..inference import load_translator
+
+    logging.disable_progress_bar()
+    model, tokenizer = load_translator([options.model], options.device)
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

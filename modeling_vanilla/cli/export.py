@@ -35,8 +35,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..interop.folders import FORMATS, export
 from .parser import CommandParser, run_command, warn
+
+FORMATS = ("ctranslate2", "onnx", "marian")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def export_folder(options: Namespace) -> None:
+    from ..interop.folders import export
+
     settings = {name: getattr(options, name) for name in ("quantization", "positions")}
     settings = {name: value for name, value in settings.items() if value is not None}
     for name in settings:

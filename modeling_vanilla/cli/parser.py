@@ -1,4 +1,7 @@
-"""What all commands share: help that keeps the lines of its examples, bad usage in one line, --debug and --quiet."""
+"""What all commands share: help that keeps the lines of its examples, bad usage in one line, --debug and --quiet.
+
+Help and bad usage need no PyTorch, so no command's module imports it: its functions do, once the options are right.
+"""
 
 import argparse
 import os
@@ -13,7 +16,6 @@ from transformers import HfArgumentParser
 
 from ..errors import one_line_errors
 from ..files import read_lines
-from ..progress import set_quiet
 
 EXAMPLES = 5
 
@@ -119,6 +121,11 @@ def run_command(
     parser.add_argument("--quiet", action="store_true", help="say nothing on stderr but warnings and errors")
     _fill_closed_streams()
     options = parser.parse_args(arguments)
+    package = sys.modules["modeling_vanilla"]
+    if not hasattr(package, "__version__"):  # its __init__ has not run: see vanilla_command
+        package.__spec__.loader.exec_module(package)
+    from ..progress import set_quiet
+
     set_quiet(options.quiet)
     with one_line_errors(options.debug):
         command(options)

@@ -22,7 +22,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..hub.publishing import publish_model, publish_search, publish_space
 from .parser import CommandParser, add_examples, read_examples, run_command
 
 
@@ -40,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def push(options: Namespace) -> None:
+    from ..hub.publishing import publish_model, publish_search, publish_space
+
     if options.search:
         for name in ("model", "results", "licence", "space", "examples"):
             if getattr(options, name):

@@ -16,10 +16,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inference import pharaoh, score_pairs, word_alignments
-from ..inference.scoring import PairScore
-from ..progress import inform
-from ..translation_vanilla import TOKENS_PER_BATCH
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
@@ -37,11 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add_shared_options(parser)
     add("--target", type=Path, metavar="FILE", required=True, help="their translations, line by line")
-    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, help="tokens of a batch on either side, with padding")
     run_command(parser, score, arguments)
 
 
 def score(options: Namespace) -> None:
+    from ..inference import pharaoh, score_pairs, word_alignments
+    from ..inference.scoring import PairScore
+    from ..progress import inform
+
     if options.alignment_layer and not options.alignments:
         raise ValueError("--alignment_layer needs --alignments")
     check_paths(options, "input", "target")

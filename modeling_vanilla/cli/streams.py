@@ -9,12 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
-from transformers.utils.logging import disable_progress_bar
-
 from ..files import check_outputs, decode_lines, disk_errors, read_lines, whole_file
-from ..inference import load_translator
-from ..inference.alignment import check_alignable
 from .parser import CommandParser, add_device, standard_stream, warn
 
 
@@ -26,12 +21,19 @@ def add_shared_options(parser: CommandParser) -> None:
     add("--output", type=Path, metavar="FILE", help="written when all is done (default: stdout)")
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
+    add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
     add("--bf16", action="store_true", help="compute in bfloat16")
     add_device(parser)
 
 
 def load(options: Namespace, aligned: bool):
     """The model and the tokenizer; ValueError if they cannot be loaded, or are to give alignments and cannot."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from ..inference import load_translator
+    from ..inference.alignment import check_alignable
+
     disable_progress_bar()  # for the weights, not for the sentences
     model, tokenizer = load_translator(options.model, options.device, torch.bfloat16 if options.bf16 else torch.float32)
     if aligned:

@@ -24,9 +24,7 @@ model/ is the average, and best/, the model of the best validation BLEU. After a
 from argparse import Namespace
 from collections.abc import Sequence
 
-from accelerate import PartialState
-
-from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
+from ..options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 
@@ -34,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__, (DataOptions, TranslationOptions, TrainingOptions, ModelOptions))
 
     def train(given: Namespace) -> None:
+        from accelerate import PartialState
+
+        from ..training import summary, train_translation
+
         data, options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
         results = train_translation(data, training, options, model.overrides())
         if PartialState().is_main_process:

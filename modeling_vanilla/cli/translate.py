@@ -41,12 +41,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..inference import pharaoh, read_terms
-from ..inference.alignment import Links, align_translations
-from ..progress import track_batches
-from ..terminology_vanilla import Terminology
-from ..translation_vanilla import TOKENS_PER_BATCH, Translation, translate_texts
 from .parser import CommandParser, run_command, standard_stream
 from .streams import (
     add_shared_options,
@@ -59,6 +55,11 @@ from .streams import (
     warnings_as_lines,
     write,
 )
+
+if TYPE_CHECKING:
+    from ..inference.alignment import Links
+    from ..terminology_vanilla import Terminology
+    from ..translation_vanilla import Translation
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,7 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, help="the most tokens of a line that is translated whole")
-    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, help="source tokens of a batch, times the beams")
     add("--compile", action="store_true", help="compile the decoding step: slow to start, then faster")
     run_command(parser, run, arguments)
 
@@ -96,6 +96,10 @@ def run(options: Namespace) -> None:
 
 
 def translate_file(options: Namespace) -> None:
+    from ..inference import pharaoh
+    from ..inference.alignment import align_translations
+    from ..progress import track_batches
+
     check_paths(options, "input", "reference", "prefix", "terms")
     sources = list(input_lines(options))
     references = options.reference and parallel_lines(options.reference, sources)
@@ -109,7 +113,7 @@ def translate_file(options: Namespace) -> None:
         track = partial(track_batches, unit=" sentences", show=True)
         terms = read_terminology(options, tokenizer)
         found = search(model, tokenizer, sources, options, terms, prefix=prefixes, with_spans=aligned, track=track)
-        links: list[Links] = []
+        links = []
         if aligned:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = align_translations(model, tokenizer, sources, found, *settings)
@@ -131,12 +135,17 @@ def translate_interactively(options: Namespace) -> None:
         write(as_lines(found, options.nbest, number), standard_stream("stdout"), None)
 
 
-def read_terminology(options: Namespace, tokenizer) -> Terminology:
+def read_terminology(options: Namespace, tokenizer) -> "Terminology":
+    from ..inference import read_terms
+    from ..terminology_vanilla import Terminology
+
     return Terminology(read_terms(options.terms) if options.terms else [], tokenizer, partial(place, options))
 
 
 def search(model, tokenizer, sources: list[str], options: Namespace, terms, first: int = 0, **settings):
     """The translations of lines; `first` is the number of the first of them in the input, from 0."""
+    from ..translation_vanilla import translate_texts
+
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"with_scores": options.json or options.nbest is not None, "compile": options.compile, **settings}
@@ -150,7 +159,7 @@ def place(options: Namespace, what: str, rows: Sequence[int], first: int = 0) ->
     return f"{file}, line {', '.join(str(first + row + 1) for row in rows[:3])}: "
 
 
-def as_lines(found: list[Translation], nbest: int | None, first: int = 0) -> Iterator[str]:
+def as_lines(found: "list[Translation]", nbest: int | None, first: int = 0) -> Iterator[str]:
     """The best translation of each line, or its n best with number and score."""
     for number, translation in enumerate(found, start=first):
         for hypothesis in translation.hypotheses:
@@ -158,7 +167,7 @@ def as_lines(found: list[Translation], nbest: int | None, first: int = 0) -> Ite
             yield text if nbest is None else f"{number} ||| {text} ||| {hypothesis.score:.6f}"
 
 
-def as_json(translation: Translation, links: Links) -> str:
+def as_json(translation: "Translation", links: "Links") -> str:
     """The best translation of a line."""
     (best,) = translation.hypotheses
     values = {"translation": best.text, "score": best.score, "tokens": best.tokens, "log_probs": best.log_probs}

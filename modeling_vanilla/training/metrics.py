@@ -7,10 +7,9 @@ from itertools import zip_longest
 import sacrebleu
 from transformers.utils import logging
 
-logger = logging.get_logger(__name__)
+from ..options import TOKENIZE, check_tokenize
 
-TOKENIZE = "13a"  # sacreBLEU's own default
-TOKENIZERS = (TOKENIZE, "none", "zh", "char")
+logger = logging.get_logger(__name__)
 
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
@@ -107,12 +106,6 @@ def split_compounds(text: str) -> str:
     only the first hyphen is split, because its match has taken the "b", while "aa-bb-cc" is split at both.
     """
     return _COMPOUND_HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode()).decode()
-
-
-def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
-    """Raise ValueError unless BLEU can be computed with this `tokenize`; `name` is its option."""
-    if tokenize not in TOKENIZERS:
-        raise ValueError(f"{name}: must be one of {', '.join(TOKENIZERS)}, not {tokenize!r}")
 
 
 def _reference_streams(predictions, references) -> list[list]:

@@ -14,12 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
+from ..options import DataOptions, TrainingOptions, TranslationOptions
 from ..progress import inform
 from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
 from .model import check_model_options, check_positions, make_model, make_tokenizer, record_sources, vocabulary_size
-from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
 from .recipe import choose_recipe, complete
 from .results import score_test, training_results, write_results

@@ -16,6 +16,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Interrupted, on_signal
+from ..options import TrainingOptions
 from ..progress import inform, progress_bar
 from .batch_size import fit_batch
 from .checkpoints import (
@@ -32,7 +33,6 @@ from .checkpoints import (
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .optimization import adam
-from .options import TrainingOptions
 from .preprocessing import pair_lengths
 from .recipe import complete
 from .step import take_step

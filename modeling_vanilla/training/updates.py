@@ -11,9 +11,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
+from ..options import TrainingOptions
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress
-from .options import TrainingOptions
 
 Lengths = tuple[np.ndarray, np.ndarray]  # of each pair's source and target, as pair_lengths gives them
 

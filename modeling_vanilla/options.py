@@ -1,22 +1,19 @@
 """What a run is told: one dataclass each for its data, its model and its training.
 
-transformers' HfArgumentParser makes command line options of them, a group for each dataclass.
+transformers' HfArgumentParser makes command line options of them, a group for each dataclass. They are defined without
+PyTorch, which takes seconds to import and which no help needs.
 """
 
 import ast
-import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from types import NoneType
-from typing import cast, get_args
+from typing import cast
 
-from .. import configuration_vanilla
-from ..configuration_vanilla import VanillaConfig
-from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
-
+TOKENIZE = "13a"  # sacreBLEU's own default
+TOKENIZERS = (TOKENIZE, "none", "zh", "char")
 SPLITS = ("train", "validation", "test")
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
@@ -125,11 +122,16 @@ class TranslationOptions:
     resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
 
 
-def _field_texts() -> dict[str, str]:
-    """What the docstring of VanillaConfig says first of each field. It is read in the source, as -OO strips it."""
-    module = ast.parse(inspect.getsource(configuration_vanilla)).body
-    classes = {node.name: ast.get_docstring(node) for node in module if isinstance(node, ast.ClassDef)}
-    arguments = str(classes[VanillaConfig.__name__]).split("\nArgs:\n")[1].split("\n\n")[0]
+def _config_class() -> ast.ClassDef:
+    """The definition of VanillaConfig, read in the source: -OO strips docstrings, and importing it imports PyTorch."""
+    source = Path(__file__).with_name("configuration_vanilla.py").read_text(encoding="utf-8")
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return next(node for node in classes if node.name == "VanillaConfig")
+
+
+def _field_texts(config: ast.ClassDef) -> dict[str, str]:
+    """What the docstring of VanillaConfig says first of each field."""
+    arguments = str(ast.get_docstring(config)).split("\nArgs:\n")[1].split("\n\n")[0]
     texts: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
         names, text = entry.split(":", 1)
@@ -150,11 +152,11 @@ class _PresetValue:
 _PRESET_VALUE = _PresetValue()
 
 
-def _argument_type(annotation) -> Callable[[str], int | float | str | None]:
+def _argument_type(annotation: str) -> Callable[[str], int | float | str | None]:
     """The function that argparse applies to a word: a type; where a field may be None, "none" becomes None."""
-    types = get_args(annotation) or (annotation,)
-    number = float if float in types else types[0]
-    if NoneType not in types:
+    types = annotation.split(" | ")
+    number = float if "float" in types else {"int": int, "bool": bool, "str": str}[types[0]]
+    if "None" not in types:
         return number
 
     def number_or_none(word: str) -> int | float | None:
@@ -166,10 +168,14 @@ def _argument_type(annotation) -> Callable[[str], int | float | str | None]:
 
 def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
-    texts, result = _field_texts(), []
-    for name, annotation in VanillaConfig.__annotations__.items():
+    config, result = _config_class(), []
+    texts = _field_texts(config)
+    for node in config.body:
+        if not isinstance(node, ast.AnnAssign):
+            continue
+        name = ast.unparse(node.target)
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_")):
-            result.append((name, _argument_type(annotation), _option(_PRESET_VALUE, texts[name])))
+            result.append((name, _argument_type(ast.unparse(node.annotation)), _option(_PRESET_VALUE, texts[name])))
     return result
 
 
@@ -181,6 +187,12 @@ def _overrides(model_options) -> dict:
 _GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's; none is None)"}
 ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
 ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
+
+
+def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
+    """Raise ValueError unless BLEU can be computed with this `tokenize`; `name` is its option."""
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"{name}: must be one of {', '.join(TOKENIZERS)}, not {tokenize!r}")
 
 
 def _by_recipe(help: str):
