@@ -51,6 +51,21 @@ def test_help_and_bad_options_load_no_pytorch(name, option, said, tmp_path):
     assert done.code == (0 if option == "--help" else 2) and done.output.endswith("False\n")
 
 
+def test_what_torchao_says_of_itself_is_not_heard(tmp_path):
+    """As transformers imports torchao where it is installed; here the package's __init__ speaks in its place."""
+    (tmp_path / "spoken.py").write_text(
+        "import logging\n__version__ = '1'\nlogging.getLogger('torchao').warning('of itself')\n", encoding="utf-8"
+    )
+    program = (
+        "import sys, importlib.util as util\nfrom modeling_vanilla.cli import parser\n"
+        "spec = util.spec_from_file_location('modeling_vanilla', sys.argv[1])\n"
+        "sys.modules['modeling_vanilla'] = util.module_from_spec(spec)\nparser._import_package()\n"
+        "print(sys.modules['modeling_vanilla'].__version__)"
+    )
+    done = run_python("-c", program, tmp_path / "spoken.py", cwd=tmp_path)
+    assert (done.output, done.errors) == ("1\n", "")
+
+
 def test_what_help_says_of_the_package_is_so():
     assert set(convert.LIBRARIES) == set(folders.LIBRARIES) and set(export.FORMATS) == set(folders.FORMATS)
     assert set(attention.KINDS) == set(KINDS)

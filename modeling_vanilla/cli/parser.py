@@ -4,6 +4,7 @@ Help and bad usage need no PyTorch, so no command's module imports it: its funct
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -110,6 +111,16 @@ def _fill_closed_streams() -> None:
         sys.stderr = os.fdopen(2, "w")
 
 
+def _import_package() -> None:
+    """Run the package's __init__, which vanilla_command has left out."""
+    package = sys.modules["modeling_vanilla"]
+    if not hasattr(package, "__version__"):
+        # transformers imports torchao where it is installed, which then says what of it does not fit this machine.
+        for name in ("torchao", "torch.utils._pytree"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        package.__spec__.loader.exec_module(package)
+
+
 def run_command(
     parser: CommandParser, command: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None = None
 ) -> None:
@@ -121,9 +132,7 @@ def run_command(
     parser.add_argument("--quiet", action="store_true", help="say nothing on stderr but warnings and errors")
     _fill_closed_streams()
     options = parser.parse_args(arguments)
-    package = sys.modules["modeling_vanilla"]
-    if not hasattr(package, "__version__"):  # its __init__ has not run: see vanilla_command
-        package.__spec__.loader.exec_module(package)
+    _import_package()
     from ..progress import set_quiet
 
     set_quiet(options.quiet)
