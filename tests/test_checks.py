@@ -101,10 +101,7 @@ BAD = [("", "Ein Satz."), GOOD[0], ("Kept for its ☃.", "Ein ☃."), ("A two\nl
 
 @pytest.mark.parametrize(
     ("languages", "names"),
-    [
-        (("en", "de"), ["train.en", "train.de"]),
-        (("../en", "de"), ["train.source", "train.target"]),
-    ],
+    [(("en", "de"), ["train.en", "train.de"]), (("../en", "de"), ["train.source", "train.target"])],
 )
 def test_the_clean_corpus(languages, names, tmp_path, own_cache):
     rows = as_rows([*GOOD, *BAD])

@@ -1,7 +1,6 @@
 """Phrases that an output has to contain: the search equals brute force over what contains them."""
 
 import functools
-import itertools
 import re
 import resource
 from pathlib import Path
@@ -9,18 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import batch_of, fork, pad_right
-from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
+from plain_search import BOS, EOS, assert_finds, by_score, every_output, meets, penalty, random_model, random_sources
 from transformers import GenerationConfig
 
 WORDS = 4  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
-
-
-def contains(tokens: list[int], phrase: list[int]) -> bool:
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
-
-
-def meets(tokens: list[int], phrases: list[list[list[int]]]) -> bool:
-    return all(any(contains(tokens, phrase) for phrase in alternatives) for alternatives in phrases)
 
 
 def draw(seed: int, *lengths: int, vocabulary=(0, 1, 3)) -> list[list[int]]:
@@ -30,14 +21,6 @@ def draw(seed: int, *lengths: int, vocabulary=(0, 1, 3)) -> list[list[int]]:
     return [[vocabulary[index] for index in phrase] for phrase in drawn]
 
 
-def best_of_all(model, source, phrases, limit, score, unfinished) -> tuple[float, list[int]]:
-    """The best of all outputs of at most `limit` tokens that contain the phrases, and its score."""
-    starts = itertools.chain(*(itertools.product((0, 1, 3), repeat=length) for length in range(limit)))
-    every = [[*start, EOS] for start in starts]
-    every += [list(start) for start in itertools.product((0, 1, 3), repeat=limit)] if unfinished else []
-    return max((score(log_prob_of(model, source, y), len(y)), y) for y in every if meets(y, phrases))
-
-
 @pytest.mark.parametrize("rule", ("gnmt", "length"))
 @pytest.mark.parametrize("seed", range(8))
 def test_a_wide_beam_equals_brute_force(seed, rule):
@@ -45,15 +28,14 @@ def test_a_wide_beam_equals_brute_force(seed, rule):
     model, sources = random_model(seed, vocab_size=WORDS), random_sources(seed, (1, 2, 2, 2), vocab_size=WORDS)
     short, pair, other, another = draw(seed, 1, 2, 1, 2)
     phrases = [[[short], [pair, other]], [], [[another]], [[pair], [other]]]
-    score = {"gnmt": lambda total, n: total / penalty(n, 0.6), "length": lambda total, n: total / n**0.6}[rule]
-    pairs = zip(sources, phrases, strict=True)
-    best = [best_of_all(model, *pair, len(pair[0]) + 2, score, unfinished=rule == "length") for pair in pairs]
+    expected = []
+    for source, words in zip(sources, phrases, strict=True):
+        outputs = every_output(len(source) + 2, unfinished=rule == "length")
+        found = [y for y in outputs if meets(y, words)]
+        expected += by_score(model, source, found, rule={"gnmt": penalty, "length": pow}[rule])[:1]
     settings = {"num_beams": 3**4, "length_penalty": 0.6, "length_penalty_type": rule, "early_stopping": "never"}
     settings |= {"max_extra_tokens": 2, "force_words_ids": phrases}
-    output = model.generate(**batch_of(sources), **settings, **SCORED)
-    assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in best]).tolist()
-    assert_close(output.sequences_scores, torch.tensor([value for value, _ in best]))
-    assert model.generate(**batch_of(sources), **settings).tolist() == output.sequences.tolist()
+    assert_finds(model, sources, expected, **settings)
 
 
 @functools.cache

@@ -10,9 +10,6 @@ from transformers import Seq2SeqTrainingArguments as TrainingArguments
 
 from modeling_vanilla import VanillaForConditionalGeneration
 
-GREEDY = {"num_beams": 1, "length_penalty": 1.0}
-VARIED = {"max_new_tokens": 20, "no_repeat_ngram_size": 2}  # without it, a model of random weights repeats one token
-
 
 @pytest.fixture
 def batch():
@@ -154,26 +151,13 @@ def test_int8_of_torchao_is_saved_and_loaded(folder, model, batch, tmp_path):
     assert_same(VanillaForConditionalGeneration.from_pretrained(tmp_path / "int8"), quantized, batch)
 
 
-# Assisted decoding: of greedy search, and of one sentence at a time, as in GenerationMixin
-
-
-@pytest.mark.parametrize("draft", ("assistant_model", "prompt_lookup_num_tokens"))
-def test_assisted_decoding_is_greedy_search(make_model, draft):
-    model, generator = make_model(seed=5), torch.Generator().manual_seed(1)
-    given = {draft: make_model(seed=5, decoder_layers=1) if draft == "assistant_model" else 3}
-    for length in (5, 8, 11):
-        source = torch.randint(4, 41, (1, length), generator=generator)
-        expected = model.generate(source, **GREEDY, **VARIED)
-        assert model.generate(source, **GREEDY, **VARIED, **given).tolist() == expected.tolist()
-
-
 # torch.compile
 
 
 @pytest.mark.slow
 def test_compiled_generation_with_a_static_cache(model, batch):
     """What generate does on a GPU by default: every step runs the same graph, compiled once and without a break."""
-    settings = {**GREEDY, "max_new_tokens": 12}
+    settings = {"num_beams": 1, "length_penalty": 1.0, "max_new_tokens": 12}
     expected = translations_of(model, batch, **settings)
     shapes, forward = [], model.forward
 

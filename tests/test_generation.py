@@ -10,112 +10,40 @@ from unittest.mock import Mock
 import pytest
 import torch
 from helpers import batch_of, make_tokenizer, pad_right
+from plain_search import (
+    BOS,
+    EOS,
+    PAD,
+    SCORED,
+    assert_finds,
+    by_score,
+    every_output,
+    next_log_probs,
+    penalty,
+    random_model,
+    random_sources,
+    search,
+)
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.generation import GenerationMixin, MaxLengthCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils.hub import cached_files
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, generation_vanilla
+from modeling_vanilla import VanillaForConditionalGeneration, generation_vanilla
 from modeling_vanilla.generation_vanilla import GnmtGenerationMixin, can_compile
 
-PAD, BOS, EOS = 0, 1, 2
 ALPHAS = (0.0, 0.6, 1.0)
-SCORED = {"return_dict_in_generate": True, "output_scores": True}
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 # The models of a test are of one architecture, and so share what is compiled.
 compiled = pytest.mark.parametrize("compile", ({}, pytest.param({"compile": True}, marks=pytest.mark.slow)), ids=str)
-
-
-def random_model(seed: int, vocab_size: int = 7, sharpness: float = 0.8, **config) -> VanillaForConditionalGeneration:
-    """A tiny model of random weights whose next-token distributions are far from uniform and depend on the prefix."""
-    settings = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    settings |= {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8} | config
-    model = VanillaForConditionalGeneration(
-        VanillaConfig(vocab_size=vocab_size, tie_word_embeddings=False, dropout=0.0, **settings)
-    )
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.normal_(std=sharpness if name == "lm_head.weight" else 0.4, generator=generator)
-    model.generation_config.max_extra_tokens = 4
-    return model.eval()
-
-
-def random_sources(seed: int, lengths: tuple[int, ...] = (1, 4, 2), vocab_size: int = 7) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [[*torch.randint(3, vocab_size, (length - 1,), generator=generator).tolist(), EOS] for length in lengths]
-
-
-def next_log_probs(model, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
-    """log P(y | prefix, source) of the next token, without cache or padding: (prefixes, V)"""
-    sources = torch.tensor([source] * len(prefixes))
-    with torch.no_grad():
-        logits = model(sources, decoder_input_ids=torch.tensor(prefixes), use_cache=False).logits
-    return logits[:, -1].log_softmax(dim=-1)
-
-
-def log_prob_of(model, source: list[int], generated: list[int]) -> float:
-    """log P(generated | source), from one forward pass over the whole target."""
-    with torch.no_grad():
-        logits = model(torch.tensor([source]), decoder_input_ids=torch.tensor([[BOS, *generated[:-1]]])).logits[0]
-    return logits.log_softmax(dim=-1)[range(len(generated)), generated].sum().item()
-
-
-def penalty(length: int, alpha: float) -> float:
-    return ((5 + length) / 6) ** alpha
-
-
-def never(tokens):
-    return ()
-
-
-def search(
-    model, source, beams, alpha, limit, prompt=(BOS,), eos=(EOS,), forbidden=never, ends=never, early_stopping=False
-) -> tuple[list[tuple[float, list[int]]], int]:
-    """tensor2tensor's beam search for one sentence, in lists.
-
-    Returns the hypotheses as (score, prompt and generated tokens), best first, the finished before the living, and how
-    many of them are finished. `forbidden` gives the tokens that may not follow, `ends` whether a hypothesis ends
-    without EOS, both from all its tokens.
-    """
-    alive: list[tuple[float, list[int]]] = [(0.0, list(prompt))]
-    finished: list[tuple[float, list[int]]] = []
-    for length in range(1, limit + 1):
-        candidates = []
-        log_probs = next_log_probs(model, source, [tokens for _, tokens in alive]).tolist()
-        for (total, tokens), row in zip(alive, log_probs, strict=True):
-            not_next = set(forbidden(tokens))
-            allowed = [token for token in range(len(row)) if token not in not_next]
-            candidates += [(total + row[token], [*tokens, token]) for token in allowed]
-        candidates = sorted(candidates, reverse=True)[: (1 + len(eos)) * beams]
-        ended = [tokens[-1] in eos or ends(tokens) for _, tokens in candidates]
-        complete = itertools.compress(candidates, ended)
-        finished += [(total / penalty(length, alpha), tokens) for total, tokens in complete]
-        finished = sorted(finished, reverse=True)[:beams]
-        alive = [candidate for candidate, end in zip(candidates, ended, strict=True) if not end][:beams]
-        if not alive:
-            break
-        if len(finished) == beams:
-            out_of_reach = finished[-1][0] > alive[0][0] / max(penalty(limit, alpha), penalty(length + 1, alpha))
-            if early_stopping or out_of_reach:
-                break
-    alive = [(total / penalty(length, alpha), tokens) for total, tokens in alive]
-    return finished + alive, len(finished)
 
 
 def assert_equals_search(model, sources, beams, alpha, returned=1, message="", generate=None, extra=4, **rules):
     """generate() on the batch gives what search() gives sentence by sentence; returns search()'s outcomes."""
     outcomes = [search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
     expected = [hypothesis for hypotheses, _ in outcomes for hypothesis in hypotheses[:returned]]
-    kwargs = {**batch_of(sources), "num_beams": beams, "length_penalty": alpha, "num_return_sequences": returned}
-    kwargs |= {"max_extra_tokens": extra, **(generate or {})}
-    sequences = pad_right([tokens for _, tokens in expected]).tolist()
-    # Asked for the sequences alone, the search may drop sentences that are done; asked for each step's scores, not.
-    assert model.generate(**kwargs).tolist() == sequences, message
-    output = model.generate(**kwargs, **SCORED)
-    assert output.sequences.tolist() == sequences, message
-    assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
+    settings = {"num_beams": beams, "length_penalty": alpha, "num_return_sequences": returned}
+    assert_finds(model, sources, expected, message, **settings, max_extra_tokens=extra, **(generate or {}))
     return outcomes
 
 
@@ -155,14 +83,9 @@ def test_a_wide_beam_equals_brute_force(alpha, compile):
         sources = random_sources(seed, (1, 2), vocab_size=words)
         expected = []
         for source in sources:
-            products = [itertools.product((0, 1, 3), repeat=length) for length in range(len(source) + 2)]
-            every = [[*start, EOS] for start in itertools.chain(*products)]
-            scored = [(log_prob_of(model, source, y) / penalty(len(y), alpha), y) for y in every]
-            expected += sorted(scored, reverse=True)[:returned]
+            expected += by_score(model, source, every_output(len(source) + 2), alpha)[:returned]
         settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": returned, "max_extra_tokens": 2}
-        output = model.generate(**batch_of(sources), **settings, **SCORED, **compile)
-        assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist(), f"seed {seed}"
-        assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
+        assert_finds(model, sources, expected, f"seed {seed}", **settings, **compile)
 
 
 @compiled
@@ -279,28 +202,6 @@ def test_a_limit_that_nothing_reaches_does_not_keep_the_search_going(limit):
     assert model.generate(**batch_of(sources), num_beams=2, **limit).tolist() == best(model, sources, 2, extra=2000)
 
 
-# A sentence and its batch mates
-
-
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"num_beams": 1},
-        {"num_beams": 4},
-        {"num_beams": 4, "num_return_sequences": 4},
-        {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 3},
-        {"num_beams": 4, "logits_processor": [forbid_eos]},
-        {"num_beams": 4, "max_extra_tokens": 0, "num_return_sequences": 2},
-    ],
-    ids=("greedy", "beam", "n-best", "n-best, 3 tokens", "nothing finishes", "n-best, few finish"),
-)
-def test_batch_mates_change_nothing(kwargs):
-    for seed in range(6):
-        model, sources = random_model(seed), random_sources(seed, (3, 9, 1, 5))
-        alone = [row for source in sources for row in model.generate(**batch_of([source]), **kwargs).tolist()]
-        assert model.generate(**batch_of(sources), **kwargs).tolist() == pad_right(alone).tolist(), f"seed {seed}"
-
-
 @pytest.mark.parametrize("beams", (1, 3))
 def test_the_source_may_have_other_forms(beams):
     """Padding on the left, no mask, one of floats as of PEFT's prompt tuning, the encoder's outputs, embeddings."""
@@ -366,7 +267,7 @@ SAMPLING = {"num_beams": 1, "do_sample": True, "num_return_sequences": 3}
 
 @pytest.mark.parametrize("how", ({"num_beams": 1}, {"num_beams": 2}, SAMPLING), ids=("greedy", "beam", "sampling"))
 def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
-    """test_batch_mates_change_nothing shows that the shorter row runs up to its own limit."""
+    """test_search_equals_the_plain_reference shows that the shorter row runs up to its own limit."""
     model = random_model(0)
     model.generation_config.max_extra_tokens = 50  # see test_the_papers_search_is_the_default
     output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), **how, logits_processor=[forbid_eos])
@@ -405,14 +306,17 @@ def test_another_limit_may_be_given(beams, given, length):
     assert output.shape == (2, length)
 
 
-@pytest.mark.parametrize("how", ["assistant_model", "prompt_lookup_num_tokens"])
-def test_assisted_decoding_ends_at_the_limit_of_a_padded_source(how):
-    model, helper = random_model(0), {"assistant_model": random_model(1), "prompt_lookup_num_tokens": 3}[how]
-    padded = {"input_ids": torch.tensor([[4, 5, EOS, PAD, PAD]])}
-    settings = {"num_beams": 1, "max_extra_tokens": 4, "logits_processor": [forbid_eos]}
-    output = model.generate(**padded, **settings, **{how: helper})
-    assert output.tolist() == model.generate(**padded, **settings).tolist()
-    assert output.shape == (1, 1 + 3 + 4)
+@pytest.mark.parametrize("draft", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_decoding_is_greedy_search_up_to_the_limit_of_a_padded_source(draft):
+    """One sentence at a time, as in GenerationMixin. Without the rule a model of random weights repeats one token."""
+    model, other = random_model(0), random_model(0, decoder_layers=2)
+    given = {draft: other if draft == "assistant_model" else 3}
+    settings = {"num_beams": 1, "max_extra_tokens": 12, "no_repeat_ngram_size": 2, "logits_processor": [forbid_eos]}
+    for source in random_sources(0, (3, 6, 9)):
+        padded = {"input_ids": torch.tensor([[*source, PAD, PAD]])}
+        output = model.generate(**padded, **settings, **given)
+        assert output.tolist() == model.generate(**padded, **settings).tolist()
+        assert output.shape == (1, 1 + len(source) + 12)
 
 
 def test_learned_positions_bound_the_length():

@@ -1,14 +1,11 @@
 """A forced prefix: the search equals brute force over what begins with it, from functions, pipeline and command."""
 
-import itertools
 import re
 
 import pytest
-import torch
-from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, pad_right, save_folder
+from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, save_folder
+from plain_search import EOS, assert_finds, by_score, every_output, random_model, random_sources, search
 from test_constraints import WORDS, draw, larger_model
-from test_generation import BOS, EOS, SCORED, assert_close, log_prob_of, penalty, random_model, random_sources
-from test_generation import search as plain_search
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.constraints_vanilla import ForcedPrefix
@@ -26,29 +23,10 @@ def test_a_wide_beam_equals_brute_force_given_the_prefix(seed):
     expected = []
     for source, prefix in zip(sources, prefixes, strict=True):
         limit = len(source) + 2
-        starts = itertools.chain(*(itertools.product((0, 1, 3), repeat=length) for length in range(limit)))
-        every = [[*start, EOS] for start in starts] + ([prefix] if len(prefix) == limit else [])
-        every = [y for y in every if y[: len(prefix)] == prefix]
-        expected.append(max((log_prob_of(model, source, y) / penalty(len(y), 0.6), y) for y in every))
+        outputs = every_output(limit) + [prefix] * (len(prefix) == limit)
+        expected += by_score(model, source, [y for y in outputs if y[: len(prefix)] == prefix])[:1]
     settings = {"num_beams": 3**4, "max_extra_tokens": 2, "logits_processor": [ForcedPrefix(prefixes)]}
-    output = model.generate(**batch_of(sources), **settings, **SCORED)
-    assert output.sequences.tolist() == pad_right([[BOS, *y] for _, y in expected]).tolist()
-    assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]))
-
-
-@pytest.mark.parametrize("beams", (1, 4))
-def test_the_search_goes_on_behind_it_as_if_it_had_found_it_itself(beams):
-    """The prefixes are beginnings of what is found without them; batch mates, done sooner, change nothing."""
-    for seed in range(4):
-        model, sources = larger_model(seed), random_sources(seed, (4, 12, 1, 6), vocab_size=20)
-        inputs, free = batch_of(sources), []
-        for source in sources:
-            free += model.generate(**batch_of([source]), num_beams=beams).tolist()
-        prefixes = [tokens[1 : 1 + length] for tokens, length in zip(free, (3, 0, 1, 4), strict=True)]
-        settings = {"num_beams": beams, "logits_processor": [ForcedPrefix(prefixes)]}
-        assert model.generate(**inputs, **settings).tolist() == pad_right(free).tolist()
-        with_scores = model.generate(**inputs, **settings, **SCORED)  # no sentence leaves the batch
-        assert with_scores.sequences.tolist() == pad_right(free).tolist()
+    assert_finds(model, sources, expected, **settings)
 
 
 def test_sampling_begins_with_it():
@@ -60,14 +38,17 @@ def test_sampling_begins_with_it():
 
 def test_it_is_the_plain_search_whose_first_tokens_are_given():
     """Narrow beams, against the list-based reference, which forbids all other tokens."""
+    prefixes = [[5, 3], [], [4, 6, 3]]
+
+    def only(prefix):
+        return lambda y: {*range(7)} - {prefix[len(y) - 1]} if len(y) <= len(prefix) else ()
+
     for seed in range(6):
-        model, source, prefix = random_model(seed), random_sources(seed)[1], [5, 3]
-        forbidden = lambda y, prefix=prefix: [t for t in range(7) if len(y) <= 2 and t != prefix[len(y) - 1]]  # noqa: E731
-        (score, tokens), *_ = plain_search(model, source, 3, 0.6, len(source) + 4, forbidden=forbidden)[0]
-        processors = [ForcedPrefix([prefix])]
-        output = model.generate(**batch_of([source]), num_beams=3, logits_processor=processors, **SCORED)
-        assert output.sequences[0].tolist() == tokens
-        assert_close(output.sequences_scores, torch.tensor([score]))
+        model, sources = random_model(seed), random_sources(seed)
+        expected = []
+        for source, prefix in zip(sources, prefixes, strict=True):
+            expected += search(model, source, 3, 0.6, len(source) + 4, forbidden=only(prefix))[0][:1]
+        assert_finds(model, sources, expected, num_beams=3, logits_processor=[ForcedPrefix(prefixes)])
 
 
 # Text

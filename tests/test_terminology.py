@@ -57,12 +57,7 @@ def test_every_translation_has_its_terms(model, tokenizer, tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("translation", "missing"),
-    [
-        ("Hundehütte, Hund", []),
-        ("ein Hundehaus", ["dog"]),
-        ("Schosshund", ["dog"]),
-        ("犬は", ["dog"]),
-    ],
+    [("Hundehütte, Hund", []), ("ein Hundehaus", ["dog"]), ("Schosshund", ["dog"]), ("犬は", ["dog"])],
 )
 def test_a_term_is_met_by_whole_words(tokenizer, translation, missing):
     assert Terminology([("dog", "Hund")], tokenizer).missing("a dog", translation) == missing

@@ -50,10 +50,7 @@ DAMAGE = {
     "a folder": folder_instead,
     "a dead link": closed,
 }
-JSON = {
-    "a list": becomes(b"[]"),
-    "nested": becomes(b'{"a":' * NESTED + b"1" + b"}" * NESTED),
-}
+JSON = {"a list": becomes(b"[]"), "nested": becomes(b'{"a":' * NESTED + b"1" + b"}" * NESTED)}
 
 
 # Of a model folder. What the values of its fields may be is tested with each of them.
