@@ -29,6 +29,15 @@ TINY = {
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
 }
 
+# A training of which a GPU, several processes and one process must make the same.
+SAME_ANYWHERE = {
+    **TINY,
+    **{"preset": "tiny", "dropout": 0.0, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2},
+    **{"average_checkpoints": 1, "checkpoint_steps": 1, "validate_steps": 2, "max_steps": 3},
+    # Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
+    "learning_rate_scale": 0.05,
+}
+
 
 class Done(NamedTuple):
     """How a command ended."""
@@ -174,8 +183,12 @@ def write_toy_corpus(folder: Path, **sizes: int) -> dict[str, str]:
 
 
 def tensors(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """Those of each safetensors file below a folder."""
-    return {str(path.relative_to(folder)): load_file(path) for path in folder.rglob("*.safetensors")}
+    """Those of each safetensors file below a folder, and the moments of each optimizer.pt of transformers' Trainer."""
+    found = {path: load_file(path) for path in folder.rglob("*.safetensors")}
+    for path in folder.rglob("optimizer.pt"):
+        moments = torch.load(path, weights_only=True)["state"]
+        found[path] = {f"{n}/{name}": value for n in moments for name, value in moments[n].items()}
+    return {str(path.relative_to(folder)): values for path, values in found.items()}
 
 
 def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: float = 0) -> None:

@@ -234,3 +234,6 @@ def write_fairseq(folder: Path) -> Reference:
         (folder / f"dict.{language}.txt").write_text("".join(f"{token} 7\n" for token in DICTIONARY))
     (folder / "bpecodes").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in MERGES))
     return fairseq_reference(make_weights())
+
+
+WRITERS = {"marian": write_marian, "fsmt": write_fsmt, "fairseq": write_fairseq}

@@ -15,7 +15,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from helpers import ROOT, TINY, as_options, assert_same_weights, environment, write_toy_corpus
+from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, write_toy_corpus
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
@@ -96,14 +96,6 @@ def test_sharded_are_the_layers_of_the_model(monkeypatch, make_model):
 
 # Training, on CPUs in place of the GPUs
 
-SETTINGS = {
-    **TINY,
-    **{"preset": "tiny", "dropout": 0.0, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2},
-    **{"average_checkpoints": 1, "checkpoint_steps": 1, "validate_steps": 2},
-    # Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
-    "learning_rate_scale": 0.05,
-}
-
 # accelerate takes processes on CPUs for DDP's, whatever it was told; torch shards there as on GPUs.
 ON_CPUS = """
 import runpy
@@ -147,7 +139,7 @@ def start(folder):
         script = ["-m", "modeling_vanilla", "train"]
         if sharded:
             script = [folder / "on_cpus.py", ROOT / "examples" / "train_translation.py"]
-        script += as_options({**data, **SETTINGS, "max_steps": 3, **settings, "output_dir": run})
+        script += as_options({**data, **SAME_ANYWHERE, **settings, "output_dir": run})
         return subprocess.Popen(
             [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*flags, *script])],
             env=environment(folder, ACCELERATE_USE_CPU="true"),

@@ -60,21 +60,6 @@ def test_progress_of_another_version_is_named(tmp_path, values, complaint):
         load_progress(tmp_path)
 
 
-@pytest.mark.parametrize("writer", ["save_model", "save_file", "json_text"])
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, trained, tokenizer, monkeypatch, writer):
-    save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=1), scheduled=True)
-    before = tree(tmp_path)
-
-    def full(*arguments, **keywords):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, writer, full)
-    for step in (2, 1):  # a new one, and one that would replace the old
-        with pytest.raises(OSError, match=rf"checkpoint-{step}: cannot be written.*No space left"):
-            save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=step), scheduled=True)
-        assert tree(tmp_path) == before
-
-
 def test_list_is_by_step_not_by_name(tmp_path):
     assert newest_checkpoint(tmp_path) is None
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-x", "model", "last-101"):

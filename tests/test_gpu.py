@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import TINY, as_options, assert_same_weights, run_python, write_toy_corpus
+from helpers import SAME_ANYWHERE, as_options, assert_same_weights, run_python, write_toy_corpus
 from safetensors.torch import load_file
 from torch import nn
 
@@ -111,21 +111,13 @@ def test_dropout_is_a_function_of_the_seed(make_model, batch, device):
     assert losses[0] == losses[2] != losses[1]
 
 
-SETTINGS = {
-    **TINY,
-    **{"preset": "tiny", "dropout": 0.0, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2},
-    **{"average_checkpoints": 1, "checkpoint_steps": 1, "validate_steps": 2, "max_steps": 3},
-    "learning_rate_scale": 0.05,
-}
-
-
 @pytest.fixture
 def train(tmp_path):
     """Run `vanilla train` by accelerate's launcher, on a toy corpus: the folder of its run."""
     data = write_toy_corpus(tmp_path, train=120, validation=6, test=6)
 
     def train(name, *flags, **settings):
-        told = {**data, **SETTINGS, **settings, "output_dir": tmp_path / name}
+        told = {**data, **SAME_ANYWHERE, **settings, "output_dir": tmp_path / name}
         launcher = ["-m", "accelerate.commands.launch", *flags]
         done = run_python(*launcher, "-m", "modeling_vanilla", "train", *as_options(told), cwd=tmp_path)
         assert done.code == 0, done.errors

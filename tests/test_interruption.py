@@ -23,7 +23,7 @@ from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoi
 OPTIONS = {
     **TINY,
     **{"preset": "tiny", "dropout": 0.2, "mixed_precision": "no", "warmup_steps": 4},
-    **{"tokens_per_update": 800, "tokens_per_batch": 300, "checkpoint_steps": 2, "validate_steps": 6},
+    **{"tokens_per_update": 1050, "tokens_per_batch": 300, "checkpoint_steps": 2, "validate_steps": 6},
     **{"keep_checkpoints": 2, "average_checkpoints": 2, "test_file": None},
 }
 STEPS = 16
@@ -51,7 +51,8 @@ def whole(tmp_path_factory, train):
     whole = tmp_path_factory.mktemp("whole")
     assert train(whole).code == 0
     progress = load_progress(whole / f"checkpoint-{STEPS}")  # what can go wrong: epochs, accumulation, deletion
-    assert progress.epoch > 0 and progress.tokens / progress.step > 2 * 300 * 2
+    assert (progress.epoch, progress.updates_of_epoch) == (2, 4)  # so that at STOP an epoch ends
+    assert progress.tokens / progress.step > 2 * 300 * 2
     assert not (whole / "checkpoint-2").exists()
     return whole
 
@@ -138,6 +139,11 @@ def test_a_signal_at_the_last_checkpoint_or_in_validation_ends_the_run_at_once(
     assert done.code == 143 and "stopped after update 6" in done.errors.splitlines()[-1]
     assert steps_of(run) == [4, 6] and not (run / "best").exists()
     assert_resumes(train, run, whole)
+
+
+def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):
+    for _ in range(2):
+        assert_resumes(train, run, whole)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_last_whole_one_taken(train, run, whole, caplog):

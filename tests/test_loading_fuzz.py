@@ -1,4 +1,4 @@
-"""Model folders damaged at random: load_translator gives a model or a ValueError, soon and in little memory."""
+"""Model folders and checkpoints damaged at random: a model or one error, soon and in little memory."""
 
 import json
 import resource
@@ -6,16 +6,20 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import fork, make_tiny, make_tokenizer, save_folder
+from importers import make_settings, make_weights
 from transformers.utils import logging
 
 from modeling_vanilla.inference import load_translator
+from modeling_vanilla.interop import from_fairseq
 
 hypothesis = pytest.importorskip("hypothesis")
 st = pytest.importorskip("hypothesis.strategies")
 pytestmark = pytest.mark.slow
+LOADERS = {".pt": from_fairseq, **dict.fromkeys((".json", ".safetensors"), lambda path: load_translator([path.parent]))}
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-EXAMPLES, SECONDS, BYTES = 250, 30, 2**31  # a file; the most that one folder may take beyond what the test itself has
+SECONDS, BYTES = 30, 2**31  # the most that loading may take beyond what the test itself has
 ODD = [None, True, -1, 0, 3, 2.5, 10**9, 10**12, 10**30, float("nan"), float("inf")]
 ODD += ["", "4", "gelu", [], [[]], {}, {"a": 1}]
 DEEP = "[" * 10**5
@@ -66,7 +70,7 @@ def load_damaged(folder, name: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory + BYTES, memory + BYTES))
 
     @hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=2000 if name.endswith(".pt") else 250,
         deadline=None,
         database=None,
         derandomize=True,
@@ -77,15 +81,18 @@ def load_damaged(folder, name: str) -> None:
         (folder / name).write_bytes(content)
         signal.alarm(SECONDS)  # which ends the process
         try:
-            load_translator([folder])
+            LOADERS[(folder / name).suffix](folder / name)
         except (ValueError, OSError) as error:
-            assert str(error)
+            assert str(error).startswith(str(folder / name)) if name.endswith(".pt") else str(error)
         signal.alarm(0)
 
     check()
 
 
-@pytest.mark.parametrize("name", [*JSON_FILES, "model.safetensors"])
-def test_a_damaged_folder_is_a_model_or_an_error(tmp_path, name):
+@pytest.mark.parametrize("name", [*JSON_FILES, "model.safetensors", "fairseq.pt", "fairseq_of_2019.pt"])
+def test_what_is_damaged_is_a_model_or_an_error(tmp_path, name):
     folder = save_folder(tmp_path / "model", make_tiny(), make_tokenizer(["a dog", "a cat"]))
+    checkpoint = {"args": make_settings(), "model": make_weights()}
+    torch.save(checkpoint, folder / "fairseq.pt")
+    torch.save(checkpoint, folder / "fairseq_of_2019.pt", _use_new_zipfile_serialization=False)
     assert fork(lambda: load_damaged(folder, name)) == 0, (folder / name).read_bytes()[:500]

@@ -4,13 +4,12 @@ import copy
 import json
 
 import pytest
-from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder, write_toy_corpus
+from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from modeling_vanilla.cli import convert
 from modeling_vanilla.hub.model_card import source_metadata, write_model_card
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 SCORES = {"bleu": 40.934, "bleu_compound_split": 40.91, "chrf": 61.2}
@@ -121,18 +120,6 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
         assert f"{verb} from [Helsinki-NLP/opus-mt-en-de](https://huggingface.co/Helsinki-NLP/opus-mt" in card.text
         assert ("learning rate 5e-05 at its peak" in card.text) is (verb == "Fine-tuned")
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
-
-
-def test_training_from_a_model_names_it(tmp_path, own_cache):
-    tokenizer = make_tokenizer(["a dog"])
-    folder = save_folder(tmp_path / "start", make_tiny(len(tokenizer)), tokenizer)
-    write_model_card(folder, make_tiny(), source={"base_model": "you/it", "license": "mit"})
-    data = DataOptions(**write_toy_corpus(tmp_path, train=30, validation=2, test=2))
-    size = {"max_steps": 1, "tokens_per_update": 900, "tokens_per_batch": 900}
-    options = TrainingOptions(output_dir=str(tmp_path / "run"), **size)
-    train_translation(data, options, TranslationOptions(model=str(folder)))
-    metadata = ModelCard.load(tmp_path / "run" / "model" / "README.md").data
-    assert (metadata.base_model, metadata.license) == ("you/it", "mit")
 
 
 @pytest.mark.parametrize("readme", [None, "---\n[\n---\n", "---\nlicense: [1]\n---\n", "text", "\0", "[" * 10**5])

@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
 from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, tree, write_toy_corpus
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
@@ -463,21 +464,6 @@ def run_to(run, data, max_steps, resume=False, **overrides):
     return train_translation(data, options_for(run, **{**steps, **overrides}), options, {**SETTINGS, "dropout": 0.1})
 
 
-@pytest.mark.parametrize("stop", [3, 4])
-def test_resumed_is_as_if_never_interrupted(tmp_path, data, stop):
-    """The run that has come to its end is resumed, too: it trains no further."""
-    run_to(tmp_path / "whole", data, 6)
-    run_to(tmp_path / "parts", data, stop)
-    for _ in range(2):
-        assert run_to(tmp_path / "parts", data, 6, resume=True)["steps"] == 6
-        whole, parts = (load_progress(tmp_path / run / "checkpoint-6") for run in ("whole", "parts"))
-        assert parts.epoch > 0
-        assert all(getattr(whole, name) == getattr(parts, name) for name in ("losses", "tokens", "positions"))
-        for folder in ("checkpoint-6", "model"):
-            assert_same_weights(tmp_path / "parts" / folder, tmp_path / "whole" / folder)
-    assert newest_checkpoint(tmp_path / "parts").name == "checkpoint-6"
-
-
 def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
     """Resumed to another end, with another schedule, the run keeps it, too, though its own end was off the schedule."""
     set_scores(monkeypatch, 1.0, 9.0, 2.0, 3.0)
@@ -502,13 +488,17 @@ def test_the_last_checkpoints_are_those_of_the_model(tmp_path, data):
 
 
 def test_a_fine_tuning_that_makes_worse_keeps_the_start_and_says_so(tmp_path, data, monkeypatch, caplog):
+    """Its card names what it started from."""
     run_to(tmp_path / "first", data, 1)
+    start = tmp_path / "first" / "model"
+    (start / "README.md").write_text("---\nbase_model: you/it\nlicense: mit\n---\n")
     set_scores(monkeypatch, 5.0, 1.0)
-    options = TranslationOptions(model=str(tmp_path / "first" / "model"))
     training = TrainingOptions(str(tmp_path / "run"), max_steps=2, tokens_per_update=900, mixed_precision="no")
-    train_translation(data, replace(training, validate_steps=2), options)
-    assert_same_weights(tmp_path / "run" / "best", tmp_path / "first" / "model")
+    train_translation(data, replace(training, validate_steps=2), TranslationOptions(model=str(start)))
+    assert_same_weights(tmp_path / "run" / "best", start)
     assert "model: its validation BLEU fell from 5.00 to 1.00; take best/" in caplog.text
+    metadata = ModelCard.load(tmp_path / "run" / "model" / "README.md").data
+    assert (metadata.base_model, metadata.license) == ("you/it", "mit")
 
 
 def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):

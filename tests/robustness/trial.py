@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 from helpers import tree
 
+from vanilla_command import COMMANDS
+
 ROOT = Path(__file__).parents[2]
+# What the process imports that all others are forked from.
+PRELOADED = ["datasets", "evaluate", "finetune_seq2seq_trainer", "sacrebleu", "torch.utils.tensorboard"]
+PRELOADED += ["transformers.pipelines", "transformers.models.fsmt.modeling_fsmt", "modeling_vanilla.interop.to_onnx"]
+PRELOADED += [f"modeling_vanilla.cli.{name}" for name in COMMANDS]
 FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce")
 PATHS = [str(ROOT / folder) for folder in FOLDERS]
 MEMORY = 10 * 2**30  # bytes of address space: a command that asks for more must say so, not fill the machine
@@ -96,7 +102,7 @@ class Trial:
         os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": "hf_none"}
         os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["preloaded"])
+        self.context.set_forkserver_preload(PRELOADED)
         self.folder, self.number = folder, 0
         self.template = folder / "template"
         furnish(self.template)
@@ -129,7 +135,7 @@ class Trial:
 def furnish(folder: Path) -> None:
     """Make the folder that every case has a copy of: data, models of four kinds."""
     from helpers import TINY, make_tokenizer, save_folder
-    from importers import write_fairseq, write_fsmt, write_marian
+    from importers import WRITERS
     from toy_corpus import toy_corpus, write_corpus
 
     from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -144,7 +150,7 @@ def furnish(folder: Path) -> None:
     model.generation_config.max_extra_tokens = 4
     save_folder(folder / "model", model, tokenizer)
 
-    for name, write in (("marian", write_marian), ("fsmt", write_fsmt), ("fairseq", write_fairseq)):
+    for name, write in WRITERS.items():
         (folder / name).mkdir()
         write(folder / name)
 
