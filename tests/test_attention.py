@@ -174,13 +174,13 @@ def test_the_target_sees_what_any_source_token_sees(make_model, padded):
     torch.testing.assert_close(output.logits, model(encoder_outputs=encoded, **given).logits)
 
 
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (torch.ones(4, 1), r"must be of shape \(4, 7\), not \(4, 1\)"),
-        (torch.ones(4, 1, 7, 7), "must hold 0 and the least number of its format, not 1.0"),
-    ],
-)
+MISREAD = [
+    (torch.ones(4, 1), r"must be of shape \(4, 7\), not \(4, 1\)"),
+    (torch.ones(4, 1, 7, 7), "must hold 0 and the least number of its format, not 1.0"),
+]
+
+
+@pytest.mark.parametrize(("mask", "message"), MISREAD)
 def test_a_mask_that_would_be_misread_is_refused(make_model, padded, mask, message):
     """By the model, by each stack alone, and by the model on what the encoder gave."""
     model, name = make_model(), "attention_mask"

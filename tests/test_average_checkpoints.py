@@ -109,16 +109,16 @@ def test_the_type_of_the_weights_stays(run, tmp_path):
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("names", "last", "message"),
-    [
-        (["empty"], 5, "{empty}: has no checkpoints"),
-        (["run", "empty"], 2, "last: of one run, not of 2: {run}, {empty}"),
-        (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
-        (["infinite", "run/checkpoint-8"], None, "{infinite}: the weight model.encoder.embed_tokens.weight has values"),
-        (["run/checkpoint-8", "no tokenizer"], None, "tokenizer: {no tokenizer} has no tokenizer_config.json"),
-    ],
-)
+BAD_SOURCES = [
+    (["empty"], 5, "{empty}: has no checkpoints"),
+    (["run", "empty"], 2, "last: of one run, not of 2: {run}, {empty}"),
+    (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
+    (["infinite", "run/checkpoint-8"], None, "{infinite}: the weight model.encoder.embed_tokens.weight has values"),
+    (["run/checkpoint-8", "no tokenizer"], None, "tokenizer: {no tokenizer} has no tokenizer_config.json"),
+]
+
+
+@pytest.mark.parametrize(("names", "last", "message"), BAD_SOURCES)
 def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path, names, last, message):
     arguments = [*(sources / name for name in names), tmp_path / "new" / "model"]
     done = call(main, *arguments, *([] if last is None else ["--last", last]))

@@ -120,26 +120,26 @@ def not_a_number(tensors):
     tensors["model.encoder.embed_tokens.weight"][-1, -1] = torch.nan
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (cut_off("tokenizer_config.json"), "{} cannot be loaded: "),
-        (lambda folder: (folder / "config.json").unlink(), "{} is no model folder, as it has no config.json$"),
-        (lambda folder: (folder / "tokenizer_config.json").unlink(), "{} has no tokenizer_config.json$"),
-        (
-            lambda folder: shutil.copytree(folder, folder / "model") and (folder / "config.json").unlink(),
-            "{} is .* config.json; did you mean {}/model[?]$",
-        ),
-        (changed(model_type=...), "{}/config.json is bad: "),  # which could name code of the folder, too
-        (weights(dict.popitem), "{} cannot be loaded: the weights lack "),
-        (weights(not_a_number), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
-        (changed(quantization_config={"quant_method": "bitsandbytes"}), "{} has a quantization_config; "),
-        (changed(d_model=10**7), "{}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ bytes there$"),
-        (text("adapter_config.json", "{}"), "{} holds an adapter, as it has adapter_config.json; "),
-        (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
-        (text("tokenizer.json", NESTED), "{} cannot be loaded: maximum recursion depth exceeded"),
-    ],
-)
+NO_TRANSLATORS = [
+    (cut_off("tokenizer_config.json"), "{} cannot be loaded: "),
+    (lambda folder: (folder / "config.json").unlink(), "{} is no model folder, as it has no config.json$"),
+    (lambda folder: (folder / "tokenizer_config.json").unlink(), "{} has no tokenizer_config.json$"),
+    (
+        lambda folder: shutil.copytree(folder, folder / "model") and (folder / "config.json").unlink(),
+        "{} is .* config.json; did you mean {}/model[?]$",
+    ),
+    (changed(model_type=...), "{}/config.json is bad: "),  # which could name code of the folder, too
+    (weights(dict.popitem), "{} cannot be loaded: the weights lack "),
+    (weights(not_a_number), "{} cannot be loaded: the weight model[^ ]+ has values that are NaN or infinite$"),
+    (changed(quantization_config={"quant_method": "bitsandbytes"}), "{} has a quantization_config; "),
+    (changed(d_model=10**7), "{}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ bytes there$"),
+    (text("adapter_config.json", "{}"), "{} holds an adapter, as it has adapter_config.json; "),
+    (text("config.json", NESTED), "{}/config.json is bad: maximum recursion depth exceeded"),
+    (text("tokenizer.json", NESTED), "{} cannot be loaded: maximum recursion depth exceeded"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), NO_TRANSLATORS)
 def test_what_cannot_translate(folder, fault, message, caplog):
     fault(folder)
     with pytest.raises(ValueError, match=f"^(model|tokenizer): {message.replace('{}', str(folder))}") as raised:

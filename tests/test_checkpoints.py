@@ -11,14 +11,6 @@ from accelerate import Accelerator
 from helpers import make_tokenizer, tensors, tree
 
 from modeling_vanilla.training import checkpoints
-from modeling_vanilla.training.checkpoints import (
-    Progress,
-    list_checkpoints,
-    load_progress,
-    newest_checkpoint,
-    prune_checkpoints,
-    save_checkpoint,
-)
 from modeling_vanilla.training.optimization import adam
 
 
@@ -39,10 +31,10 @@ def trained(make_model):
 
 
 def test_a_checkpoint_has_all_there_is_to_resume_its_digests_and_no_pickle(tmp_path, trained, tokenizer):
-    progress = Progress(step=2, losses=[2.5, 2.25])
-    folder = save_checkpoint(tmp_path, *trained, tokenizer, progress, scheduled=True)
+    progress = checkpoints.Progress(step=2, losses=[2.5, 2.25])
+    folder = checkpoints.save_checkpoint(tmp_path, *trained, tokenizer, progress, scheduled=True)
     assert [*tmp_path.iterdir()] == [folder] == [tmp_path / "checkpoint-2"]
-    assert load_progress(folder) == progress
+    assert checkpoints.load_progress(folder) == progress
     names = {*tree(folder)}
     assert {"model.safetensors", "optimizer.safetensors", "progress.json", "tokenizer.json"} <= names
     assert {Path(name).suffix for name in names} == {".safetensors", ".json", ".py", ""}  # the last: the digests
@@ -54,37 +46,38 @@ def test_a_checkpoint_has_all_there_is_to_resume_its_digests_and_no_pickle(tmp_p
 
 @pytest.mark.parametrize(("values", "complaint"), [({"step": 1}, "lacks averaged"), ({"rng": 1}, "has rng")])
 def test_progress_of_another_version_is_named(tmp_path, values, complaint):
-    known = asdict(Progress()) if "rng" in values else {}
+    known = asdict(checkpoints.Progress()) if "rng" in values else {}
     (tmp_path / "progress.json").write_text(json.dumps(known | values))
     with pytest.raises(ValueError, match=rf"^resume: {tmp_path}/progress.json is of another version .* {complaint}$"):
-        load_progress(tmp_path)
+        checkpoints.load_progress(tmp_path)
 
 
 def test_list_is_by_step_not_by_name(tmp_path):
-    assert newest_checkpoint(tmp_path) is None
+    assert checkpoints.newest_checkpoint(tmp_path) is None
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-x", "model", "last-101"):
         (tmp_path / name).mkdir()
-    assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-10", "checkpoint-100"]
-    assert newest_checkpoint(tmp_path).name == "last-101"
+    listed = [path.name for path in checkpoints.list_checkpoints(tmp_path)]
+    assert listed == ["checkpoint-9", "checkpoint-10", "checkpoint-100"]
+    assert checkpoints.newest_checkpoint(tmp_path).name == "last-101"
 
 
-@pytest.mark.parametrize(
-    ("keep", "names", "left"),
-    [
-        (2, "checkpoint-20 checkpoint-30 checkpoint-100", "checkpoint-30 checkpoint-100"),
-        (1, "checkpoint-20 checkpoint-30 last-33 last-5", "checkpoint-30 last-33"),
-        (1, "checkpoint-20 last-11 best model", "checkpoint-20 best model"),
-        (1, "last-3", "last-3"),
-    ],
-)
+PRUNED = [
+    (2, "checkpoint-20 checkpoint-30 checkpoint-100", "checkpoint-30 checkpoint-100"),
+    (1, "checkpoint-20 checkpoint-30 last-33 last-5", "checkpoint-30 last-33"),
+    (1, "checkpoint-20 last-11 best model", "checkpoint-20 best model"),
+    (1, "last-3", "last-3"),
+]
+
+
+@pytest.mark.parametrize(("keep", "names", "left"), PRUNED)
 def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, names, left):
     for name in names.split():
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    newest = newest_checkpoint(tmp_path)
-    prune_checkpoints(tmp_path, keep)
+    newest = checkpoints.newest_checkpoint(tmp_path)
+    checkpoints.prune_checkpoints(tmp_path, keep)
     assert {path.name for path in tmp_path.iterdir()} == set(left.split())
-    assert newest_checkpoint(tmp_path) == newest
+    assert checkpoints.newest_checkpoint(tmp_path) == newest
 
 
 def flip(path):
@@ -100,13 +93,15 @@ DAMAGES = {"flipped": flip, "empty": lambda path: path.write_bytes(b""), "missin
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json", "SHA256SUMS"])
 def test_a_damaged_checkpoint_is_put_aside(tmp_path, trained, tokenizer, damage, name):
     for step in (2, 4):
-        folder = save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=step), scheduled=step == 2)
+        folder = checkpoints.save_checkpoint(
+            tmp_path, *trained, tokenizer, checkpoints.Progress(step=step), scheduled=step == 2
+        )
     DAMAGES[damage](folder / name)
     for aside in ("last-4.damaged", "last-4.damaged1"):  # the second time after a run has written it again
         (line,) = checkpoints.put_aside_damaged(tmp_path)
         assert str(folder / (name if name != "SHA256SUMS" or damage == "missing" else "")) in line
         assert line.endswith(f"; last-4 is put aside as {aside}")
-        assert newest_checkpoint(tmp_path).name == "checkpoint-2"
-        save_checkpoint(tmp_path, *trained, tokenizer, Progress(step=4), scheduled=False)
+        assert checkpoints.newest_checkpoint(tmp_path).name == "checkpoint-2"
+        checkpoints.save_checkpoint(tmp_path, *trained, tokenizer, checkpoints.Progress(step=4), scheduled=False)
         assert checkpoints.put_aside_damaged(tmp_path) == []
         DAMAGES[damage](folder / name)

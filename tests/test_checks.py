@@ -31,29 +31,29 @@ def misread(text, encoding):
     return text.encode().decode(encoding)
 
 
+FAULTY = [
+    (("", "Ein Satz."), "empty"),
+    (("A sentence.", " \t\u3000"), "empty"),
+    (("Herr Müller", "Herr Müller"), "equal"),
+    (GOOD[5], "duplicate"),
+    (("A dog.", "Ein Hund, der " * 5), "length"),
+    (("A dog that " * 9, "@@"), "length"),
+    (("Это предложение.", "Das ist ein Satz."), "script"),
+    (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
+    (("A dog\x00.", "Ein Hund."), "broken"),
+    (("A dog.", "Ein\tHund."), "broken"),
+    (("A dog.", "Ein \ue000 Hund."), "broken"),
+    (("For you.", misread("Für dich.", "latin-1")), "broken"),
+    (("A \u201cdog\u201d.".replace("\u201d", misread("\u201c", "windows-1252")), "Ein Hund."), "broken"),
+    (("5 µm", "5 mm"), "script"),
+    (("1ª", "1."), None),
+    (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
+    (("3.14", "3,14159"), None),
+]
+
+
 @pytest.mark.parametrize("row", [6, 25, 50])
-@pytest.mark.parametrize(
-    ("pair", "fault"),
-    [
-        (("", "Ein Satz."), "empty"),
-        (("A sentence.", " \t\u3000"), "empty"),
-        (("Herr Müller", "Herr Müller"), "equal"),
-        (GOOD[5], "duplicate"),
-        (("A dog.", "Ein Hund, der " * 5), "length"),
-        (("A dog that " * 9, "@@"), "length"),
-        (("Это предложение.", "Das ist ein Satz."), "script"),
-        (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
-        (("A dog\x00.", "Ein Hund."), "broken"),
-        (("A dog.", "Ein\tHund."), "broken"),
-        (("A dog.", "Ein \ue000 Hund."), "broken"),
-        (("For you.", misread("Für dich.", "latin-1")), "broken"),
-        (("A \u201cdog\u201d.".replace("\u201d", misread("\u201c", "windows-1252")), "Ein Hund."), "broken"),
-        (("5 µm", "5 mm"), "script"),
-        (("1ª", "1."), None),
-        (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
-        (("3.14", "3,14159"), None),
-    ],
-)
+@pytest.mark.parametrize(("pair", "fault"), FAULTY)
 def test_each_fault_is_found_where_it_is(pair, fault, row, monkeypatch):
     monkeypatch.setattr(checks, "_ROWS", 20)  # so that the pairs are in several batches
     assert faults_of([*GOOD[:row], pair, *GOOD[row:]]) == ({fault: [row]} if fault else {})
@@ -133,13 +133,13 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     assert again.output == "train: 50 pairs, nothing found\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--max_length_ratio", "0.5"], "max_length_ratio must be at least 1 and finite, not 0.5"),
-        (["--output_dir", "new"], "none of 2 training pairs is without a fault"),
-    ],
-)
+NOT_CHECKED = [
+    (["--max_length_ratio", "0.5"], "max_length_ratio must be at least 1 and finite, not 0.5"),
+    (["--output_dir", "new"], "none of 2 training pairs is without a fault"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), NOT_CHECKED)
 def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.tsv").write_text("a\ta\na\ta\n")

@@ -110,19 +110,19 @@ def test_memory_grows_in_proportion_to_the_alternatives():
     assert fork(search) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "force_words_ids must be phrases, which are lists of token ids, not []"),
-        ([5], "force_words_ids must be phrases, which are lists of token ids, not [5]"),
-        ([[[[[5]]]]], "force_words_ids must be phrases, which are lists of token ids, not [[[[[5]]]]]"),
-        ([[5], []], "force_words_ids has a phrase without tokens: []"),
-        ([[5, EOS]], "force_words_ids must not contain the end-of-sentence token 2: [5, 2]"),
-        ([["Hund"]], "force_words_ids must hold tokens from 0 to 19, not 'Hund'"),
-        ([[20]], "force_words_ids must hold tokens from 0 to 19, not 20"),
-        ([[[[5]]]] * 3, "force_words_ids are of 3 sentences, the batch has 1"),
-    ],
-)
+NO_PHRASES = [
+    ([], "force_words_ids must be phrases, which are lists of token ids, not []"),
+    ([5], "force_words_ids must be phrases, which are lists of token ids, not [5]"),
+    ([[[[[5]]]]], "force_words_ids must be phrases, which are lists of token ids, not [[[[[5]]]]]"),
+    ([[5], []], "force_words_ids has a phrase without tokens: []"),
+    ([[5, EOS]], "force_words_ids must not contain the end-of-sentence token 2: [5, 2]"),
+    ([["Hund"]], "force_words_ids must hold tokens from 0 to 19, not 'Hund'"),
+    ([[20]], "force_words_ids must hold tokens from 0 to 19, not 20"),
+    ([[[[5]]]] * 3, "force_words_ids are of 3 sentences, the batch has 1"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), NO_PHRASES)
 def test_what_is_no_phrase_is_refused(words, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         larger_model(0).generate(torch.tensor([[4, EOS]]), force_words_ids=words)

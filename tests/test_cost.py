@@ -94,18 +94,18 @@ def run_cost(config=None, tokens=1000, seconds=10.0, devices=1, rate=1e12, sourc
     return training_cost(config, sources, targets, tokens, seconds, devices, rate)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"sources": [], "targets": []}, "source_lengths: there are no sentences"),
-        ({"targets": [5]}, "there are 4 source_lengths, but 1 target_lengths"),
-        ({"targets": [5, 1, 1, -1]}, "target_lengths must be at least 1, not -1"),
-        ({"tokens": 0}, "tokens must be above 0 and finite, not 0"),
-        ({"seconds": -1.5}, "seconds must be above 0 and finite, not -1.5"),
-        ({"devices": math.inf}, "devices must be above 0 and finite, not inf"),
-        ({"rate": math.nan}, "rate must be above 0 and finite, not nan"),
-    ],
-)
+BAD_FIGURES = [
+    ({"sources": [], "targets": []}, "source_lengths: there are no sentences"),
+    ({"targets": [5]}, "there are 4 source_lengths, but 1 target_lengths"),
+    ({"targets": [5, 1, 1, -1]}, "target_lengths must be at least 1, not -1"),
+    ({"tokens": 0}, "tokens must be above 0 and finite, not 0"),
+    ({"seconds": -1.5}, "seconds must be above 0 and finite, not -1.5"),
+    ({"devices": math.inf}, "devices must be above 0 and finite, not inf"),
+    ({"rate": math.nan}, "rate must be above 0 and finite, not nan"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD_FIGURES)
 def test_bad_figures_are_one_clear_line(given, message):
     lengths = {name: np.array(value, int) for name, value in given.items() if name in ("sources", "targets")}
     with pytest.raises(ValueError, match=f"^{message}$"):

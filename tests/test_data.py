@@ -57,16 +57,16 @@ def test_languages_choose_the_direction(write):
     assert rows(pairs["train"]) == [(de, en) for en, de in PAIRS]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
-        ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
-        ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
-        ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
-        ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
-    ],
-)
+COLUMNS_AND_KEYS = [
+    ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
+    ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
+    ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
+    ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
+    ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), COLUMNS_AND_KEYS)
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_columns_and_keys(write, name, content, suffix):
     pairs = load_pairs(DataOptions(train_file=write(name + suffix, "\ufeff" + content)))
@@ -89,34 +89,34 @@ def test_a_field_may_hold_a_line_end_and_a_fault_is_named_where_its_row_starts(w
 TEXT = {"train_source": "a", "train_target": "b"}
 
 
-@pytest.mark.parametrize(
-    ("files", "languages"),
-    [
-        (TEXT, (None, None)),
-        ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
-        ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
-        ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
-        ({"train_file": "a"}, ("en", "de")),
-        ({"train_file": "a.tsv.gz"}, (None, None)),
-        ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
-        ({"train_file": "train.eng_Latn-fr.tsv.gz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
-        ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
-        ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
-        ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
-    ],
-)
+LANGUAGES = [
+    (TEXT, (None, None)),
+    ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
+    ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
+    ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
+    ({"train_file": "a"}, ("en", "de")),
+    ({"train_file": "a.tsv.gz"}, (None, None)),
+    ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
+    ({"train_file": "train.eng_Latn-fr.tsv.gz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
+    ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
+    ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
+    ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
+]
+
+
+@pytest.mark.parametrize(("files", "languages"), LANGUAGES)
 def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, languages):
     options = DataOptions(**files)
     assert (options.source_lang, options.target_lang) == languages
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"train_file": "a", "source_lang": "de"}, "source_lang and target_lang are both de, one column: give both"),
-        ({"train_file": "a", "dataset_config": "de-en"}, "dataset_config de-en: there is no dataset_name"),
-    ],
-)
+CONTRADICTIONS = [
+    ({"train_file": "a", "source_lang": "de"}, "source_lang and target_lang are both de, one column: give both"),
+    ({"train_file": "a", "dataset_config": "de-en"}, "dataset_config de-en: there is no dataset_name"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), CONTRADICTIONS)
 def test_options_that_contradict_each_other_are_refused(given, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         DataOptions(**given)
@@ -175,16 +175,16 @@ def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
         load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=2))
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("train.jsonl", ""),
-        ("train.csv", "a,b\n1,2\n1,2,3,4\n"),
-        ("train.jsonl.gz", "\x1f"),
-        ("script.py", "raise SystemExit('run')"),
-        ("README.md", "---\nconfigs: [1, {]\n---\n"),
-    ],
-)
+DAMAGED = [
+    ("train.jsonl", ""),
+    ("train.csv", "a,b\n1,2\n1,2,3,4\n"),
+    ("train.jsonl.gz", "\x1f"),
+    ("script.py", "raise SystemExit('run')"),
+    ("README.md", "---\nconfigs: [1, {]\n---\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGED)
 @pytest.mark.parametrize("limit", [None, 2])
 def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content, limit):
     write(f"corpus/{name}", content)
@@ -205,32 +205,32 @@ def text(source, target):
     return {"train_source": source, "train_target": target}
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
-        (line_3('{"text": "hello"}'), r"""line 3: no "en" in the record, which has \['text'\]$"""),
-        (line_3('["translation"]'), r"""line 3: the record is \['translation'\], not an object"""),
-        (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" in "translation", which has \['\\n'\]$"""),
-        (line_3('{"translation": ' + "[" * 10**5), "line 3: not a record: maximum recursion depth"),
-        (line_3('{"translation": ' + "1" * 5000), "line 3: not a record: Exceeds the limit"),
-        (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
-        (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
-        (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
-        (line_3('{"en": "a", "en": "c"}'), r"line 3: not a record: a key is repeated in \['en', 'en'\]$"),
-        ({"train_file": ""}, "train data: {train_file} is empty"),
-        (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
-        (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
-        ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
-        ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
-        ({"train_file.csv": "en,de\na,b\n\n"}, "line 3: 0 columns, not 2"),
-        ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),
-        ({"train_file.tsv": "a\tb\nc\n"}, r"line 2: 1 columns, not 2: \['c'\]$"),
-        ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
-        ({"train_file.CSV": "en,de,en\na,b,c\n"}, r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
-        ({"train_file.tsv": "en\tde\n"}, "is empty"),
-    ],
-)
+BROKEN = [
+    (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
+    (line_3('{"text": "hello"}'), r"""line 3: no "en" in the record, which has \['text'\]$"""),
+    (line_3('["translation"]'), r"""line 3: the record is \['translation'\], not an object"""),
+    (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" in "translation", which has \['\\n'\]$"""),
+    (line_3('{"translation": ' + "[" * 10**5), "line 3: not a record: maximum recursion depth"),
+    (line_3('{"translation": ' + "1" * 5000), "line 3: not a record: Exceeds the limit"),
+    (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
+    (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
+    (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
+    (line_3('{"en": "a", "en": "c"}'), r"line 3: not a record: a key is repeated in \['en', 'en'\]$"),
+    ({"train_file": ""}, "train data: {train_file} is empty"),
+    (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
+    (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
+    ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
+    ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
+    ({"train_file.csv": "en,de\na,b\n\n"}, "line 3: 0 columns, not 2"),
+    ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),
+    ({"train_file.tsv": "a\tb\nc\n"}, r"line 2: 1 columns, not 2: \['c'\]$"),
+    ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
+    ({"train_file.CSV": "en,de,en\na,b,c\n"}, r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
+    ({"train_file.tsv": "en\tde\n"}, "is empty"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), BROKEN)
 def test_broken_files(write, tmp_path, files, message):
     paths = {name.split(".")[0]: write(name, content) for name, content in files.items()}
     with pytest.raises(ValueError, match=message.format(**paths)):
@@ -238,21 +238,21 @@ def test_broken_files(write, tmp_path, files, message):
     assert not list((tmp_path / "cache").rglob("*.arrow"))  # of what was read before the fault
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"test_file": "{good}"}, "no training data: give train_file"),
-        ({"train_file": "none.json"}, "train_file: 'none.json' cannot be read: No such file or dir"),
-        ({"train_file": "."}, "train_file: '.' is a folder, not a file"),
-        ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
-        ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
-        ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),
-        ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
-        ({"train_file": "a.en-de.tsv", "test_file": "x.de-en.tsv"}, "train data are en-de, test data de-en"),
-        ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
-        ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
-    ],
-)
+WRONG_OPTIONS = [
+    ({"test_file": "{good}"}, "no training data: give train_file"),
+    ({"train_file": "none.json"}, "train_file: 'none.json' cannot be read: No such file or dir"),
+    ({"train_file": "."}, "train_file: '.' is a folder, not a file"),
+    ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
+    ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
+    ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),
+    ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
+    ({"train_file": "a.en-de.tsv", "test_file": "x.de-en.tsv"}, "train data are en-de, test data de-en"),
+    ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
+    ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_OPTIONS)
 def test_wrong_options(write, options, message):
     good = write("good", GOOD)
     write("good-/train.jsonl", GOOD)

@@ -144,20 +144,20 @@ def test_the_page_translates_as_the_package_does(page, tiny, monkeypatch):
     assert set(page[1]) <= {"127.0.0.1", "localhost"}
 
 
+MALFORMED = [
+    *(("translate", (text, 4, 0.6), "Type a text first.") for text in (" \n", None)),
+    ("translate", ("a" * 301, 4, 0.6), "The text has 301 characters, and at most 300 are translated at once."),
+    ("translate", ("a", 99, 0.6), "99.* maximum value 8"),
+    ("translate", ("a", 4, "b"), "'str'"),
+    ("translate", ("a",), "needed: 3, got: 1"),
+    ("translate", ("a\ud800", 2, 0.6), "surrogate pair"),
+    ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),
+    ("nothing", ("a",), None),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("endpoint", "inputs", "message"),
-    [
-        *(("translate", (text, 4, 0.6), "Type a text first.") for text in (" \n", None)),
-        ("translate", ("a" * 301, 4, 0.6), "The text has 301 characters, and at most 300 are translated at once."),
-        ("translate", ("a", 99, 0.6), "99.* maximum value 8"),
-        ("translate", ("a", 4, "b"), "'str'"),
-        ("translate", ("a",), "needed: 3, got: 1"),
-        ("translate", ("a\ud800", 2, 0.6), "surrogate pair"),
-        ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),
-        ("nothing", ("a",), None),
-    ],
-)
+@pytest.mark.parametrize(("endpoint", "inputs", "message"), MALFORMED)
 def test_a_malformed_call_is_a_message_and_at_most_one_line_in_the_log(page, capfd, endpoint, inputs, message):
     if message is None:
         with pytest.raises(HTTPError, match="400"):
@@ -193,15 +193,15 @@ def test_nothing_is_translated_for_callers_who_have_gone(page, tiny, endless, li
     assert len(steps) == before > 1
 
 
+BAD_OPTIONS = [
+    ("port", 0, "port: must be from 1 to 65535, not 0"),
+    ("max_seconds", "nan", "max_seconds: must be above 0, not nan"),
+    ("examples", "none.txt", "none.txt: cannot be read: No such file or directory"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("port", 0, "port: must be from 1 to 65535, not 0"),
-        ("max_seconds", "nan", "max_seconds: must be above 0, not nan"),
-        ("examples", "none.txt", "none.txt: cannot be read: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("option", "value", "message"), BAD_OPTIONS)
 def test_bad_options_are_one_line(tiny, tmp_path, option, value, message):
     assert call(main, save_folder(tmp_path, *tiny), f"--{option}", value).error == message
 

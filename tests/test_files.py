@@ -22,16 +22,16 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Lines
 
 
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"a dog\na cat\n", ["a dog", "a cat"]),
-        (b"a dog\r\n\r\na cat", ["a dog", "", "a cat"]),
-        ("a\u2028b\x85c\x0bd\re\n".encode(), ["a\u2028b\x85c\x0bd\re"]),
-        (BYTE_ORDER_MARK + b"a dog\n" + BYTE_ORDER_MARK + b"a cat\n", ["a dog", "\ufeffa cat"]),
-    ],
-)
+LINES = [
+    (b"", []),
+    (b"a dog\na cat\n", ["a dog", "a cat"]),
+    (b"a dog\r\n\r\na cat", ["a dog", "", "a cat"]),
+    ("a\u2028b\x85c\x0bd\re\n".encode(), ["a\u2028b\x85c\x0bd\re"]),
+    (BYTE_ORDER_MARK + b"a dog\n" + BYTE_ORDER_MARK + b"a cat\n", ["a dog", "\ufeffa cat"]),
+]
+
+
+@pytest.mark.parametrize(("content", "lines"), LINES)
 def test_lines(tmp_path, content, lines):
     (tmp_path / "text").write_bytes(content)
     (tmp_path / "text.gz").write_bytes(gzip.compress(content, mtime=0))
@@ -40,16 +40,16 @@ def test_lines(tmp_path, content, lines):
     assert list(files.decode_lines(io.BytesIO(content), "stdin")) == lines
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (".", None, "cannot be read: Is a directory"),
-        ("plain.gz", b"a dog\n", r"cannot be read: Not a gzipped file .*"),
-        ("cut.gz", gzip.compress(b"a dog\n" * 99, mtime=0)[:-9], r"cannot be read: Compressed file ended .*"),
-        ("damaged.gz", gzip.compress(b"a dog\n", mtime=0)[:10] + b"\xff" * 9, r"cannot be read: .*invalid .*"),
-        ("latin", b"a dog\nGr\xfc\xdfe\n", r"line 2: not UTF-8: byte 0xfc at position 2"),
-    ],
-)
+UNREADABLE = [
+    (".", None, "cannot be read: Is a directory"),
+    ("plain.gz", b"a dog\n", r"cannot be read: Not a gzipped file .*"),
+    ("cut.gz", gzip.compress(b"a dog\n" * 99, mtime=0)[:-9], r"cannot be read: Compressed file ended .*"),
+    ("damaged.gz", gzip.compress(b"a dog\n", mtime=0)[:10] + b"\xff" * 9, r"cannot be read: .*invalid .*"),
+    ("latin", b"a dog\nGr\xfc\xdfe\n", r"line 2: not UTF-8: byte 0xfc at position 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), UNREADABLE)
 def test_what_cannot_be_read(tmp_path, name, content, message):
     path = tmp_path / name
     if content is not None:
@@ -299,18 +299,18 @@ def fail(error: BaseException, debug: bool = False) -> None:
         raise error from RuntimeError("the cause")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "line"),
-    [
-        (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
-        (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: file: No space left\n"),
-        (BrokenPipeError(), 141, ""),
-        (ValueError(), 2, "error: ValueError\n"),
-        (MemoryError(), 2, "error: not enough memory: MemoryError\n"),
-        (RuntimeError("CUDA out of memory.\nTried"), 2, "error: not enough memory: CUDA out of memory.\n"),
-        (KeyboardInterrupt(), 130, "error: interrupted\n"),
-    ],
-)
+ERRORS = [
+    (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
+    (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: file: No space left\n"),
+    (BrokenPipeError(), 141, ""),
+    (ValueError(), 2, "error: ValueError\n"),
+    (MemoryError(), 2, "error: not enough memory: MemoryError\n"),
+    (RuntimeError("CUDA out of memory.\nTried"), 2, "error: not enough memory: CUDA out of memory.\n"),
+    (KeyboardInterrupt(), 130, "error: interrupted\n"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "line"), ERRORS)
 def test_errors_in_one_line(error, code, line):
     assert call(lambda: fail(error)) == (code, "", line)
 

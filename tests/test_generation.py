@@ -7,23 +7,11 @@ import math
 import re
 from unittest.mock import Mock
 
+import plain_search as plain
 import pytest
 import torch
 from helpers import batch_of, make_tokenizer, pad_right
-from plain_search import (
-    BOS,
-    EOS,
-    PAD,
-    SCORED,
-    assert_finds,
-    by_score,
-    every_output,
-    next_log_probs,
-    penalty,
-    random_model,
-    random_sources,
-    search,
-)
+from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, random_sources
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.generation import GenerationMixin, MaxLengthCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
@@ -39,8 +27,8 @@ compiled = pytest.mark.parametrize("compile", ({}, pytest.param({"compile": True
 
 
 def assert_equals_search(model, sources, beams, alpha, returned=1, message="", generate=None, extra=4, **rules):
-    """generate() on the batch gives what search() gives sentence by sentence; returns search()'s outcomes."""
-    outcomes = [search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
+    """generate() on the batch gives what search() gives sentence by sentence; returns its outcomes."""
+    outcomes = [plain.search(model, source, beams, alpha, len(source) + extra, **rules) for source in sources]
     expected = [hypothesis for hypotheses, _ in outcomes for hypothesis in hypotheses[:returned]]
     settings = {"num_beams": beams, "length_penalty": alpha, "num_return_sequences": returned}
     assert_finds(model, sources, expected, message, **settings, max_extra_tokens=extra, **(generate or {}))
@@ -54,15 +42,15 @@ def assert_scores_are_the_models(model, sources, output, returned, alpha, repeti
     for row, (tokens, length) in enumerate(zip(output.sequences.tolist(), lengths, strict=True)):
         total = 0.0
         for step in range(1, length + 1):
-            (log_probs,) = next_log_probs(model, sources[row // returned], [tokens[:step]]).tolist()
+            (log_probs,) = plain.next_log_probs(model, sources[row // returned], [tokens[:step]]).tolist()
             total += log_probs[tokens[step]] * (repetition_penalty if tokens[step] in tokens[:step] else 1)
             assert output.token_log_probs[row, step - 1].item() == pytest.approx(log_probs[tokens[step]], abs=1e-4)
-        assert output.sequences_scores[row].item() == pytest.approx(total / penalty(length, alpha), abs=1e-4)
+        assert output.sequences_scores[row].item() == pytest.approx(total / plain.penalty(length, alpha), abs=1e-4)
 
 
 def best(model, sources, beams, alpha=0.6, extra=4, **rules) -> list[list[int]]:
     """The tokens that search() finds, padded: what generate() shall give."""
-    rows = [search(model, source, beams, alpha, len(source) + extra, **rules)[0][0][1] for source in sources]
+    rows = [plain.search(model, source, beams, alpha, len(source) + extra, **rules)[0][0][1] for source in sources]
     return pad_right(rows).tolist()
 
 
@@ -83,7 +71,7 @@ def test_a_wide_beam_equals_brute_force(alpha, compile):
         sources = random_sources(seed, (1, 2), vocab_size=words)
         expected = []
         for source in sources:
-            expected += by_score(model, source, every_output(len(source) + 2), alpha)[:returned]
+            expected += plain.by_score(model, source, plain.every_output(len(source) + 2), alpha)[:returned]
         settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": returned, "max_extra_tokens": 2}
         assert_finds(model, sources, expected, f"seed {seed}", **settings, **compile)
 
@@ -240,7 +228,7 @@ def test_sampling_follows_the_distribution():
     settings = {"num_beams": 1, "do_sample": True, "num_return_sequences": 2000, "max_new_tokens": 1, "top_k": 0}
     torch.manual_seed(1)
     observed = model.generate(**batch_of([source]), **settings)[:, 1].bincount(minlength=7) / 2000
-    torch.testing.assert_close(observed, next_log_probs(model, source, [[BOS]])[0].exp(), atol=0.04, rtol=0)
+    torch.testing.assert_close(observed, plain.next_log_probs(model, source, [[BOS]])[0].exp(), atol=0.04, rtol=0)
 
 
 def test_sampling_with_beams():
@@ -275,30 +263,30 @@ def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
     assert output[: len(output) // 2, 1 + 2 + 50 :].eq(PAD).all()
 
 
+LIMITS = [
+    ({"max_new_tokens": 2}, 3),
+    ({"max_length": 2}, 2),
+    ({"max_extra_tokens": 0}, 6),
+    ({"generation_config": GenerationConfig(max_length=4)}, 4),
+    ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
+    # A limit of the call wins, as an argument or in the configuration that it hands over.
+    ({"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}, 5),
+    ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 4),
+    ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
+    ({"of the model": {"max_new_tokens": 2}, "max_length": 4}, 4),
+    # Else max_extra_tokens: 4 of the model.
+    *(({"of the model": {"max_length": length}}, 10) for length in (4, 19, 20, 21)),
+    ({"of the model": {"max_new_tokens": 2}}, 10),
+    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, 7),
+    ({"generation_config": GenerationConfig(max_extra_tokens=2)}, 8),
+    # Else what transformers does.
+    ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, 20),
+    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": None}, 3),
+]
+
+
 @pytest.mark.parametrize("beams", (1, 2))
-@pytest.mark.parametrize(
-    ("given", "length"),
-    [
-        ({"max_new_tokens": 2}, 3),
-        ({"max_length": 2}, 2),
-        ({"max_extra_tokens": 0}, 6),
-        ({"generation_config": GenerationConfig(max_length=4)}, 4),
-        ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
-        # A limit of the call wins, as an argument or in the configuration that it hands over.
-        ({"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}, 5),
-        ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 4),
-        ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
-        ({"of the model": {"max_new_tokens": 2}, "max_length": 4}, 4),
-        # Else max_extra_tokens: 4 of the model.
-        *(({"of the model": {"max_length": length}}, 10) for length in (4, 19, 20, 21)),
-        ({"of the model": {"max_new_tokens": 2}}, 10),
-        ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, 7),
-        ({"generation_config": GenerationConfig(max_extra_tokens=2)}, 8),
-        # Else what transformers does.
-        ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, 20),
-        ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": None}, 3),
-    ],
-)
+@pytest.mark.parametrize(("given", "length"), LIMITS)
 def test_another_limit_may_be_given(beams, given, length):
     model, given = random_model(0), dict(given)
     model.generation_config.update(num_beams=beams, length_penalty=1.0, **given.pop("of the model", {}))
@@ -342,7 +330,7 @@ def test_greedy_and_beam_search_behind_a_forced_prefix(prompts):
 def greedy(model, source, prompt):
     tokens = list(prompt)
     while len(tokens) - len(prompt) < len(source) + 4 and (len(tokens) == len(prompt) or tokens[-1] != EOS):
-        tokens.append(next_log_probs(model, source, [tokens]).argmax().item())
+        tokens.append(plain.next_log_probs(model, source, [tokens]).argmax().item())
     return tokens
 
 

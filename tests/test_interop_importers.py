@@ -6,30 +6,11 @@ import re
 from collections import OrderedDict
 from pathlib import Path
 
+import importers
 import pytest
 import torch
 from helpers import call
-from importers import (
-    DICTIONARY,
-    MERGES,
-    OPUS,
-    PIECES,
-    SIZES,
-    TINY,
-    VOCAB,
-    WRITERS,
-    D,
-    Reference,
-    fairseq_reference,
-    in_new_names,
-    in_old_names,
-    make_fsmt,
-    make_marian,
-    make_settings,
-    make_weights,
-    reference_of,
-    save,
-)
+from importers import OPUS, D, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianModel
@@ -61,7 +42,7 @@ def fsmt(**overrides):
 
 def fairseq(path: Path, spell=OrderedDict, settings: dict | None = None, **form):
     weights = make_weights(**form)
-    return from_fairseq(save(path, spell(weights), settings or make_settings())), fairseq_reference(weights)
+    return from_fairseq(save(path, spell(weights), settings or make_settings())), importers.fairseq_reference(weights)
 
 
 def fairseq_of_2021(path: Path):
@@ -70,7 +51,7 @@ def fairseq_of_2021(path: Path):
     smoothing = settings.pop("label_smoothing")
     cfg = {"model": argparse.Namespace(**settings), "criterion": {"label_smoothing": smoothing}}
     torch.save({"args": None, "cfg": cfg, "model": weights}, path, _use_new_zipfile_serialization=False)
-    return from_fairseq(path), fairseq_reference(weights)
+    return from_fairseq(path), importers.fairseq_reference(weights)
 
 
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
@@ -81,14 +62,14 @@ FAIRSEQ_CONFIG |= {"label_smoothing": 0.1, "max_position_embeddings": 60, "posit
 # Of each what makes it, and fields that its configuration must then have.
 IMPORTED = {
     "opus-mt": (lambda _: marian(**DROPOUT), {**OPUS, **DROPOUT, "output_bias": True, "forced_eos_token_id": None}),
-    "marian with <s>": (lambda _: marian(**TINY), {"eos_token_id": 2}),
+    "marian with <s>": (lambda _: marian(**importers.TINY), {"eos_token_id": 2}),
     "marian, odd d_model": (lambda _: marian(**ODD), ODD),
     "marian without a bias": (lambda _: without_bias(), {"output_bias": False}),
     "fsmt": (lambda _: fsmt(), {"tie_word_embeddings": False, "pad_token_id": 1, "decoder_start_token_id": 2}),
     "fsmt, one matrix": (lambda _: fsmt(tie_word_embeddings=True), {"tie_word_embeddings": True}),
     "fsmt, odd d_model": (lambda _: fsmt(**ODD), ODD),
     "fairseq of 2018": (
-        lambda path: fairseq(path, in_old_names, make_settings(**SEPARATE), tied=False),
+        lambda path: fairseq(path, importers.in_old_names, make_settings(**SEPARATE), tied=False),
         {**FAIRSEQ_CONFIG, "tie_word_embeddings": False},
     ),
     "fairseq of 2019": (
@@ -96,7 +77,7 @@ IMPORTED = {
         {**FAIRSEQ_CONFIG, "tie_word_embeddings": True, "activation_dropout": 0.2},
     ),
     "fairseq of 2021": (fairseq_of_2021, FAIRSEQ_CONFIG),
-    "fairseq of 2022": (lambda path: fairseq(path, in_new_names), FAIRSEQ_CONFIG),
+    "fairseq of 2022": (lambda path: fairseq(path, importers.in_new_names), FAIRSEQ_CONFIG),
     "fairseq, learned": (lambda path: fairseq(path, OrderedDict, make_settings(**LEARNED), learned=True), {}),
 }
 
@@ -114,7 +95,7 @@ def make_rows(config) -> tuple[torch.Tensor, list[int], torch.Tensor]:
 
 
 @torch.no_grad()
-def assert_same_logits(ours, reference: Reference, tolerance: float = 1e-4) -> None:
+def assert_same_logits(ours, reference: importers.Reference, tolerance: float = 1e-4) -> None:
     """Ours in one batch, and the source's one sentence at a time, without padding."""
     source, lengths, target = make_rows(ours.config)
     mask = (torch.arange(source.shape[1]) < torch.tensor(lengths)[:, None]).long()
@@ -126,7 +107,7 @@ def assert_same_logits(ours, reference: Reference, tolerance: float = 1e-4) -> N
 
 
 @torch.no_grad()
-def assert_same_greedy_search(ours, reference: Reference) -> None:
+def assert_same_greedy_search(ours, reference: importers.Reference) -> None:
     """Token after token by the source's logits: none twice, or random weights would repeat one, and no padding."""
     source, lengths, target = make_rows(ours.config)
     outputs = set()
@@ -185,23 +166,23 @@ def folder(request, tmp_path) -> Path:
     if request.param != "marian":
         pytest.importorskip("sacremoses")
     (tmp_path / request.param).mkdir()
-    WRITERS[request.param](tmp_path / request.param)
+    importers.WRITERS[request.param](tmp_path / request.param)
     return tmp_path / request.param
 
 
-@pytest.mark.parametrize(
-    ("library", "texts", "ids", "decoded"),
-    [
-        ("marian", ["A c", "D"], [[2, 30, 0], [5, 0, VOCAB - 1]], ([2, 30, 0], "Ac")),
-        ("fsmt", ["a house", "a"], [[4, 5, 2], [4, 2, 1]], ([12, 11, 2], "ein Haus")),
-        # "house" becomes ho@@ use by the merges; numbers are lines of the dictionary behind four special tokens.
-        ("fairseq", ["a house", "a q"], [[4, 5, 6, 2], [4, 3, 2, 1]], ([8, 7, 2], "ein Haus")),
-    ],
-)
+TOKENIZED = [
+    ("marian", ["A c", "D"], [[2, 30, 0], [5, 0, importers.VOCAB - 1]], ([2, 30, 0], "Ac")),
+    ("fsmt", ["a house", "a"], [[4, 5, 2], [4, 2, 1]], ([12, 11, 2], "ein Haus")),
+    # "house" becomes ho@@ use by the merges; numbers are lines of the dictionary behind four special tokens.
+    ("fairseq", ["a house", "a q"], [[4, 5, 6, 2], [4, 3, 2, 1]], ([8, 7, 2], "ein Haus")),
+]
+
+
+@pytest.mark.parametrize(("library", "texts", "ids", "decoded"), TOKENIZED)
 def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids, decoded):
     if library != "marian":
         pytest.importorskip("sacremoses")
-    reference = WRITERS[library](tmp_path / "source")
+    reference = importers.WRITERS[library](tmp_path / "source")
     destination = tmp_path / "new" / "model"
     assert call(convert.main, "--from", library, tmp_path / "source", destination).code == 0
     assert [path.name for path in destination.parent.iterdir()] == ["model"]
@@ -216,7 +197,7 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids,
 @pytest.mark.parametrize("folder", ["fairseq"], indirect=True)
 def test_counts_beside_the_merges_are_left_out(folder):
     before = fairseq_tokenizer(folder)("a house").input_ids
-    (folder / "bpecodes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(MERGES)))
+    (folder / "bpecodes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(importers.MERGES)))
     (folder / "bpecodes").rename(folder / "code")
     assert fairseq_tokenizer(folder)("a house").input_ids == before
 
@@ -240,7 +221,7 @@ def with_a_larger_tokenizer(folder: Path) -> None:
 
 
 def with_another_vocabulary(folder: Path) -> None:
-    vocabulary = {piece: number for number, piece in enumerate(reversed(PIECES))}
+    vocabulary = {piece: number for number, piece in enumerate(reversed(importers.PIECES))}
     (folder / "vocab-tgt.json").write_text(json.dumps(vocabulary))
 
 
@@ -268,7 +249,7 @@ def saved_again(changed: dict | None = None, **settings):
 
 
 TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
-REVERSED = "".join(f"{token} 7\n" for token in reversed(DICTIONARY))
+REVERSED = "".join(f"{token} 7\n" for token in reversed(importers.DICTIONARY))
 BAD_FOLDERS = [
     ("marian", without("model.safetensors"), "{folder}: no MarianMT model could be loaded"),
     ("marian", without("tokenizer.json"), "{folder}: no tokenizer could be loaded"),
@@ -315,7 +296,7 @@ def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, mes
 
 def test_a_model_that_is_no_marian_or_has_other_positions_is_refused():
     with pytest.raises(ValueError, match=r"not MarianModel$"):
-        from_marian(MarianModel(MarianConfig(vocab_size=VOCAB, **SIZES, **OPUS)))
+        from_marian(MarianModel(MarianConfig(vocab_size=importers.VOCAB, **importers.SIZES, **OPUS)))
     marian = make_marian()
     with torch.no_grad():
         marian.model.decoder.embed_positions.weight[7, 3] += 0.1

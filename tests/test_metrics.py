@@ -120,15 +120,15 @@ def test_a_language_without_spaces(tokenize):
     assert f"tok:{tokenize}" in scores["bleu_signature"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "there are no predictions to score"),
-        ((["a", "b"], ["a"]), "there are 2 predictions but 1 references"),
-        ((["a", "b"], [["a"], []]), "references: sentence 2 has none"),
-        ((["a"], ["a"], "moses"), "tokenize: must be one of 13a, none, zh, char, not 'moses'"),
-    ],
-)
+BAD_INPUT = [
+    (([], []), "there are no predictions to score"),
+    ((["a", "b"], ["a"]), "there are 2 predictions but 1 references"),
+    ((["a", "b"], [["a"], []]), "references: sentence 2 has none"),
+    ((["a"], ["a"], "moses"), "tokenize: must be one of 13a, none, zh, char, not 'moses'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_INPUT)
 def test_bad_input_is_one_clear_line(arguments, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         translation_scores(*arguments)

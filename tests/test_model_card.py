@@ -73,22 +73,20 @@ def test_no_value_is_taken_for_markup(card):
     assert parsed.data.license == evil  # escaped by YAML
 
 
-@pytest.mark.parametrize(
-    ("config", "search", "said", "not_said"),
-    [
-        ({}, {}, ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT"], ["departs"]),
-        (
-            {"attention_bias": True, "output_bias": True, "tie_word_embeddings": False, "attention_window": 7,
-             "position_embedding_type": "learned", "max_position_embeddings": 99, "activation_function": "silu"},
-            {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6, "max_extra_tokens": None,
-             "max_length": 77},
-            ["biases in the projections of attention", "a bias of the output projection", "a matrix each", "to 7 pos",
-             "a table of 99 positions", "silu", "6 beams by log P / length^1.3", "at most 77 tokens."],
-            ["as the paper has it", "GNMT"],
-        ),
-        ({}, {"num_beams": 1}, ["greedy search", "at most 3 tokens more"], ["GNMT"]),
-    ],
-)  # fmt: skip
+DEPARTS = {"attention_bias": True, "output_bias": True, "tie_word_embeddings": False, "attention_window": 7}
+DEPARTS |= {"position_embedding_type": "learned", "max_position_embeddings": 99, "activation_function": "silu"}
+OTHER_SEARCH = {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6}
+OTHER_SEARCH |= {"max_extra_tokens": None, "max_length": 77}
+DEPARTURES = ["biases in the projections of attention", "a bias of the output projection", "a matrix each", "to 7 pos"]
+DEPARTURES += ["a table of 99 positions", "silu", "6 beams by log P / length^1.3", "at most 77 tokens."]
+SAID = [
+    ({}, {}, ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT"], ["departs"]),
+    (DEPARTS, OTHER_SEARCH, DEPARTURES, ["as the paper has it", "GNMT"]),
+    ({}, {"num_beams": 1}, ["greedy search", "at most 3 tokens more"], ["GNMT"]),
+]
+
+
+@pytest.mark.parametrize(("config", "search", "said", "not_said"), SAID)
 def test_the_card_says_what_the_configurations_say(tmp_path, config, search, said, not_said):
     model = make_tiny(**config)
     model.generation_config.update(**search)

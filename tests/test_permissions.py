@@ -42,18 +42,18 @@ def read(path: Path):
     return load_pairs(DataOptions(train_file=str(path)))
 
 
-@pytest.mark.parametrize(
-    ("function", "argument", "closed"),
-    [
-        (load, "model", "model"),
-        *((load, "model", f"model/{name}") for name in ("config.json", "generation_config.json", "model.safetensors")),
-        *((load, "model", f"model/{name}") for name in ("tokenizer.json", "tokenizer_config.json")),
-        (average, "model", "model/model.safetensors"),
-        (from_marian, "marian", "marian/model.safetensors"),
-        (from_fairseq, "model.pt", "model.pt"),
-        (read, "data/train.jsonl", "data"),
-    ],
-)
+CLOSED = [
+    (load, "model", "model"),
+    *((load, "model", f"model/{name}") for name in ("config.json", "generation_config.json", "model.safetensors")),
+    *((load, "model", f"model/{name}") for name in ("tokenizer.json", "tokenizer_config.json")),
+    (average, "model", "model/model.safetensors"),
+    (from_marian, "marian", "marian/model.safetensors"),
+    (from_fairseq, "model.pt", "model.pt"),
+    (read, "data/train.jsonl", "data"),
+]
+
+
+@pytest.mark.parametrize(("function", "argument", "closed"), CLOSED)
 def test_a_permission_that_is_missing_is_named(root, function, argument, closed):
     def fail():
         """As a user without any rights."""

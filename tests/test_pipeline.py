@@ -142,14 +142,14 @@ def test_token_ids_and_text(translator, model, tokenizer, expected):
     assert translator(SENTENCES, return_tensors=False, return_text=True) == expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "length"),
-    [
-        ({"truncation": True}, 512),
-        ({"truncation": True, "tokenizer_kwargs": {"max_length": 9}}, 9),
-        ({"tokenizer_kwargs": {"truncation": True, "max_length": 5}}, 5),
-    ],
-)
+TRUNCATED = [
+    ({"truncation": True}, 512),
+    ({"truncation": True, "tokenizer_kwargs": {"max_length": 9}}, 9),
+    ({"tokenizer_kwargs": {"truncation": True, "max_length": 5}}, 5),
+]
+
+
+@pytest.mark.parametrize(("arguments", "length"), TRUNCATED)
 def test_truncation_cuts_instead(translator, model, tokenizer, caplog, arguments, length):
     inputs = tokenizer(LONG, truncation=True, max_length=length, return_tensors="pt")
     assert inputs.input_ids.shape == (1, length)

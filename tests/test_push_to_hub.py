@@ -177,15 +177,15 @@ def test_what_is_published_translates_as_its_card_says(hub, run, model, monkeypa
 # What goes wrong
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "reason"),
-    [
-        ("create_repo", refusal(401), "the token is not valid: hf auth login, or HF_TOKEN"),
-        ("create_repo", refusal(403), "the token has no right to write there"),
-        ("create_commit", refusal(404), "there is no such repository, or the token may not see it"),
-        ("create_commit", DISCONNECTED, f"{constants.ENDPOINT}: disconnected"),
-    ],
-)
+REFUSALS = [
+    ("create_repo", refusal(401), "the token is not valid: hf auth login, or HF_TOKEN"),
+    ("create_repo", refusal(403), "the token has no right to write there"),
+    ("create_commit", refusal(404), "there is no such repository, or the token may not see it"),
+    ("create_commit", DISCONNECTED, f"{constants.ENDPOINT}: disconnected"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "reason"), REFUSALS)
 def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, call, error, reason):
     monkeypatch.setattr(HfApi, call, Mock(side_effect=error))
     assert push(run).error == f"{REPO}: not published: {reason}"
@@ -206,15 +206,15 @@ def test_without_a_token_nothing_is_tried(hub, run, monkeypatch):
     assert push(run).error == "no token to publish with: hf auth login, or HF_TOKEN" and not hub.commits
 
 
-@pytest.mark.parametrize(
-    ("repo", "changes", "message"),
-    [
-        ("a-model", {}, "repo: a-model lacks its owner, as in you/a-model"),
-        ("some body/a-model", {}, "Repo id must use alphanumeric"),
-        (REPO, {"parameters": 7}, "of a model of 7 parameters"),
-        (REPO, {"settings": None}, "not as `vanilla train` writes it"),
-    ],
-)
+BAD_INPUT = [
+    ("a-model", {}, "repo: a-model lacks its owner, as in you/a-model"),
+    ("some body/a-model", {}, "Repo id must use alphanumeric"),
+    (REPO, {"parameters": 7}, "of a model of 7 parameters"),
+    (REPO, {"settings": None}, "not as `vanilla train` writes it"),
+]
+
+
+@pytest.mark.parametrize(("repo", "changes", "message"), BAD_INPUT)
 def test_bad_input_reaches_no_server(hub, run, tmp_path, repo, changes, message):
     results = json.loads((run / "results.json").read_text()) | changes
     (tmp_path / "results.json").write_text(json.dumps(results))

@@ -37,15 +37,15 @@ def choose(monkeypatch):
     return choose
 
 
-@pytest.mark.parametrize(
-    ("characters", "device", "preset", "dropout", "vocabulary"),
-    [
-        (200_000, "cpu", "tiny", 0.3, 2236),
-        (4_000_000, "cuda", "tiny", 0.3, 10_000),
-        (40_000_000, "cpu", "tiny", 0.1, 12_649),
-        (40_000_000, "cuda", "base", 0.3, 12_649),
-    ],
-)
+RECIPES = [
+    (200_000, "cpu", "tiny", 0.3, 2236),
+    (4_000_000, "cuda", "tiny", 0.3, 10_000),
+    (40_000_000, "cpu", "tiny", 0.1, 12_649),
+    (40_000_000, "cuda", "base", 0.3, 12_649),
+]
+
+
+@pytest.mark.parametrize(("characters", "device", "preset", "dropout", "vocabulary"), RECIPES)
 def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
     recipe = choose(characters, device)
     assert recipe.keys() < CHOSEN

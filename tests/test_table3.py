@@ -48,14 +48,14 @@ def test_orderings_are_judged_by_both_measures():
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"depth": "2"}, "depth cannot be '2'"),
-        ({"training": {"seed": 3}}, "training cannot set seed"),
-        ({"height": 1}, ".*unexpected keyword argument 'height'"),
-    ],
-)
+BAD_SCALES = [
+    ({"depth": "2"}, "depth cannot be '2'"),
+    ({"training": {"seed": 3}}, "training cannot set seed"),
+    ({"height": 1}, ".*unexpected keyword argument 'height'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_SCALES)
 def test_a_bad_scale_is_named(tmp_path, changes, message):
     path = tmp_path / "scale.json"
     path.write_text(json.dumps(json.loads((SCALES / "paper.json").read_text()) | changes))

@@ -143,20 +143,20 @@ def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(ma
 # Bad input
 
 
-@pytest.mark.parametrize(
-    "options, says",
-    [
-        ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
-        ({"trees": None, "test_trees": "a.mrg"}, "test_trees is given without the others"),
-        ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
-        ({"vocab_size": 40}, "vocab_size must be at least"),
-        ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
-        ({"substitution": 0.5, "copies": 1}, "substitution 0.5: the first copy stays as it is, and copies is 1"),
-        ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
-        ({"resume": True}, "holds no parsing run"),
-        ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
-    ],
-)
+BAD_OPTIONS = [
+    ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
+    ({"trees": None, "test_trees": "a.mrg"}, "test_trees is given without the others"),
+    ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
+    ({"vocab_size": 40}, "vocab_size must be at least"),
+    ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
+    ({"substitution": 0.5, "copies": 1}, "substitution 0.5: the first copy stays as it is, and copies is 1"),
+    ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
+    ({"resume": True}, "holds no parsing run"),
+    ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
+]
+
+
+@pytest.mark.parametrize("options, says", BAD_OPTIONS)
 def test_bad_options_are_one_line(options, says, main, tmp_path):
     assert says in main(**options).error
     assert not (tmp_path / "run").exists()

@@ -204,17 +204,17 @@ def test_a_large_corpus_gives_a_sample_spread_evenly():
     assert sample == [f"s{i}" for i in rows] + [f"t{i}" for i in rows] == [*vocabulary_texts(pairs, max_pairs=3)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
-        *(({"texts": CORPUS, "vocab_size": size}, f"vocab_size={size}: must be from 260") for size in (259, 10**12)),
-        ({"texts": iter(["", " \n"])}, "texts: no text to train on"),
-        ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
-        ({"texts": ["ok", {"en": "ok"}]}, "texts, item 2: must be a string, not dict"),
-        ({"texts": ["ok", "ok", "\ud83d"]}, r"texts, item 3: '\ud83d' is half a surrogate pair"),
-    ],
-)
+BAD_ARGUMENTS = [
+    ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
+    *(({"texts": CORPUS, "vocab_size": size}, f"vocab_size={size}: must be from 260") for size in (259, 10**12)),
+    ({"texts": iter(["", " \n"])}, "texts: no text to train on"),
+    ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
+    ({"texts": ["ok", {"en": "ok"}]}, "texts, item 2: must be a string, not dict"),
+    ({"texts": ["ok", "ok", "\ud83d"]}, r"texts, item 3: '\ud83d' is half a surrogate pair"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS)
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         train_tokenizer(**arguments)

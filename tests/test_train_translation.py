@@ -6,20 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
+import helpers
 import pytest
-from helpers import (
-    ROOT,
-    TINY,
-    as_options,
-    call,
-    make_marian,
-    make_tiny,
-    make_tokenizer,
-    run_python,
-    save_folder,
-    tree,
-    write_toy_corpus,
-)
+from helpers import ROOT, TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -142,9 +131,9 @@ def folders(tmp_path_factory):
     tokenizer.save_pretrained(folder / "tokenizer")
     config = VanillaConfig.preset("tiny", **{**TINY, "vocab_size": 304})
     VanillaForConditionalGeneration(config).save_pretrained(folder / "model")
-    save_folder(folder / "marian", make_marian(264), tokenizer)
+    save_folder(folder / "marian", helpers.make_marian(264), tokenizer)
     for name, pad_token_id in (("padless", None), ("never_padded", -1)):
-        config = save_folder(folder / name, make_tiny(264), tokenizer) / "config.json"
+        config = save_folder(folder / name, helpers.make_tiny(264), tokenizer) / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text(encoding="utf-8")), "pad_token_id": pad_token_id}))
     return folder
 
@@ -159,29 +148,29 @@ def refused(options) -> str:
 POSITIONS, LIMITS = {**MODEL, "position_embedding_type": "learned"}, ("max_source_tokens", "max_target_tokens")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
-        ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
-        ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
-        ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
-        (
-            {**MODEL, "tokenizer": "tokenizer", "tokenizer_algorithm": "wordpiece"},
-            "tokenizer_algorithm wordpiece: tokenizer has a",
-        ),
-        (
-            {**MODEL, "tokenizer": "tokenizer", "vocab_size": 304},
-            "vocabulary: the tokenizer tokenizer has 264 tokens, the model.*has 304",
-        ),
-        ({"model": "model", "tokenizer": "tokenizer"}, "tokenizer tokenizer: model model has its own"),
-        ({"model": "model", "preset": "tiny"}, "preset tiny: model model has its own"),
-        ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
-        ({"model": "padless"}, "^model: padless cannot be trained, as its config.json has no pad_token_id$"),
-        ({"model": "never_padded"}, "^model: never_padded cannot be trained, as its config.json has no pad_token_id$"),
-        ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
-    ],
-)
+BAD_INPUT = [
+    ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
+    ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
+    ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
+    ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
+    (
+        {**MODEL, "tokenizer": "tokenizer", "tokenizer_algorithm": "wordpiece"},
+        "tokenizer_algorithm wordpiece: tokenizer has a",
+    ),
+    (
+        {**MODEL, "tokenizer": "tokenizer", "vocab_size": 304},
+        "vocabulary: the tokenizer tokenizer has 264 tokens, the model.*has 304",
+    ),
+    ({"model": "model", "tokenizer": "tokenizer"}, "tokenizer tokenizer: model model has its own"),
+    ({"model": "model", "preset": "tiny"}, "preset tiny: model model has its own"),
+    ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
+    ({"model": "padless"}, "^model: padless cannot be trained, as its config.json has no pad_token_id$"),
+    ({"model": "never_padded"}, "^model: never_padded cannot be trained, as its config.json has no pad_token_id$"),
+    ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD_INPUT)
 def test_bad_input(values, message, files, folders, tmp_path, monkeypatch):
     monkeypatch.chdir(folders)
     assert re.search(message, refused({**files, **SHORT, "output_dir": tmp_path / "run", **values}))

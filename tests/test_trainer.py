@@ -29,19 +29,13 @@ from modeling_vanilla.training import (
     DataOptions,
     TrainingOptions,
     TranslationOptions,
+    checkpoints,
     train,
     train_translation,
     trainer,
     validation,
 )
 from modeling_vanilla.training.batches import epoch_batches, update_batches
-from modeling_vanilla.training.checkpoints import (
-    Progress,
-    last_checkpoints,
-    list_checkpoints,
-    load_progress,
-    newest_checkpoint,
-)
 from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training.recipe import complete
 
@@ -201,16 +195,16 @@ def test_the_schedule_fits_the_length_of_the_run():
     assert TrainingOptions("unused", checkpoint_steps=7).checkpoint_interval == 7
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({}, None),
-        ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
-        ({"max_steps": 40, "warmup_steps": 10, "checkpoint_steps": 10}, "average_checkpoints: 5 checkpoints"),
-        ({"max_minutes": 26.0}, "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000"),
-        ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
-    ],
-)
+WARNINGS = [
+    ({}, None),
+    ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
+    ({"max_steps": 40, "warmup_steps": 10, "checkpoint_steps": 10}, "average_checkpoints: 5 checkpoints"),
+    ({"max_minutes": 26.0}, "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000"),
+    ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
+]
+
+
+@pytest.mark.parametrize(("settings", "line"), WARNINGS)
 def test_settings_that_do_not_fit_the_length_of_the_run_are_said(settings, line):
     lines = complete(TrainingOptions("unused", **settings)).warnings()
     assert [text[: len(line)] for text in lines] == [line] if line else lines == []
@@ -228,7 +222,7 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     for entry in progress.validations:
         assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
         assert 0 <= entry["bleu"] <= 100 and "tok:13a" in entry["bleu_signature"]
-    assert load_progress(newest_checkpoint(tmp_path / "run")).losses == progress.losses
+    assert checkpoints.load_progress(checkpoints.newest_checkpoint(tmp_path / "run")).losses == progress.losses
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
@@ -265,7 +259,7 @@ def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypat
 def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, run_loop):
     _, progress = run_loop(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
     assert (progress.step, progress.averaged) == (1, [1])
-    assert newest_checkpoint(tmp_path / "run").name == "last-1"
+    assert checkpoints.newest_checkpoint(tmp_path / "run").name == "last-1"
 
 
 @pytest.fixture
@@ -295,9 +289,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_pat
     named = rf"of {len(rows)} training pairs \({rows[0] + 1}[,)]"
     assert re.match(rf"the loss of step 3 is nan, in 1 of {len(updates[2])} batches, {named}", message)
     assert re.search(r"warmup_steps \(2\).*learning_rate_scale \(1.0\)", message)
-    checkpoints = list_checkpoints(tmp_path)
-    assert [path.name for path in checkpoints] == ["checkpoint-1", "checkpoint-2"]
-    assert all(value.isfinite().all() for value in load_file(checkpoints[-1] / "model.safetensors").values())
+    left = checkpoints.list_checkpoints(tmp_path)
+    assert [path.name for path in left] == ["checkpoint-1", "checkpoint-2"]
+    assert all(value.isfinite().all() for value in load_file(left[-1] / "model.safetensors").values())
 
 
 def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, fail_to_train, training_data):
@@ -309,7 +303,7 @@ def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, fail_to_train
     message = fail_to_train(model)
     assert message.startswith(f"the gradient norm of step 1 is nan, in {len(first)} of {len(first)} batches, of ")
     assert f" of {sum(map(len, first))} training pairs ({named}, ... of those kept)" in message
-    assert list_checkpoints(tmp_path) == []
+    assert checkpoints.list_checkpoints(tmp_path) == []
 
 
 def test_a_batch_of_another_process_is_not_looked_for_here(monkeypatch, fail_to_train):
@@ -333,7 +327,7 @@ def test_a_second_training_has_its_own_precision(tmp_path, data, monkeypatch):
 
 def test_of_equal_bleus_that_of_the_least_loss_is_best():
     """As where BLEU is 0 for long: the run goes on while the loss falls."""
-    progress = Progress()
+    progress = checkpoints.Progress()
     for step, (bleu, loss) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 3.0), (0.0, 3.5)]):
         progress.validations.append({"step": step, "bleu": bleu, "loss": loss})
     assert progress.best()["step"] == 2
@@ -406,7 +400,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(tmp_path, data, limit_device)
     tried = limit_device(120)
     run_to(tmp_path / "run", data, 2, fit_batch=True, validate_steps=100)
     assert len([size for size in tried if size > 120]) > 1
-    fitted = load_progress(tmp_path / "run" / "checkpoint-2").tokens_per_batch
+    fitted = checkpoints.load_progress(tmp_path / "run" / "checkpoint-2").tokens_per_batch
     assert fitted / 0.9 > 120 * 0.8  # the batches of the next larger size had one too many
     tried.clear()
     run_to(tmp_path / "run", data, 3, resume=True, fit_batch=True, validate_steps=100)
@@ -436,13 +430,13 @@ def test_compiled_training_is_the_same(tmp_path, run_loop):
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"learning_rate": 0.01, "learning_rate_scale": 1.0}, "^learning_rate and learning_rate_scale set the same"),
-        ({"average_checkpoints": 6}, "average_checkpoints.*6"),
-    ],
-)
+CONTRADICTIONS = [
+    ({"learning_rate": 0.01, "learning_rate_scale": 1.0}, "^learning_rate and learning_rate_scale set the same"),
+    ({"average_checkpoints": 6}, "average_checkpoints.*6"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), CONTRADICTIONS)
 def test_options_that_contradict_each_other(given, message):
     with pytest.raises(ValueError, match=message):
         TrainingOptions("unused", **given)
@@ -482,7 +476,7 @@ def test_the_last_checkpoints_are_those_of_the_model(tmp_path, data):
     run = tmp_path / "run"
     run_to(run, data, 3)
     results = run_to(run, data, 7, resume=True, checkpoint_steps=2, average_checkpoints=5)
-    averaged = [path.name for path in last_checkpoints(run, 5)]
+    averaged = [path.name for path in checkpoints.last_checkpoints(run, 5)]
     assert averaged == [f"checkpoint-{step}" for step in results["averaged_checkpoints"]]
     assert results["averaged_checkpoints"] == [1, 3, 5, 7]
 
@@ -532,7 +526,7 @@ def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, 
     assert norms[1] == pytest.approx(norms[0], rel=0.05)
     run_to(tmp_path / "parts", data, 3)
     run_to(tmp_path / "parts", data, 4, resume=True)
-    ends = [load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts")]
+    ends = [checkpoints.load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts")]
     assert ends[0].scaler == ends[1].scaler
     assert (ends[0].scaler["scale"], ends[0].scaler["_growth_tracker"]) == (2.0**10, 0)
     assert ends[0].losses == ends[1].losses

@@ -14,17 +14,10 @@ import sacrebleu
 import torch
 from helpers import as_lines, call, environment, make_tokenizer, save_folder
 
+from modeling_vanilla import inference
 from modeling_vanilla.cli import score
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.cli.streams import one_line
-from modeling_vanilla.inference import (
-    load_translator,
-    pharaoh,
-    score_pairs,
-    translate,
-    translate_nbest,
-    word_alignments,
-)
 
 SENTENCES = [
     "a dog sees a cat",
@@ -56,7 +49,7 @@ def folder(make_folder):
 
 @pytest.fixture
 def translator(folder):
-    return load_translator([folder])
+    return inference.load_translator([folder])
 
 
 def run(*arguments, stdin: bytes = INPUT) -> list[str]:
@@ -123,23 +116,23 @@ def test_line_ends_of_a_model_become_blanks():
 
 
 def best(model, tokenizer, **settings) -> list[str]:
-    return [one_line(text) for text in translate(model, tokenizer, SENTENCES, **settings)]
+    return [one_line(text) for text in inference.translate(model, tokenizer, SENTENCES, **settings)]
 
 
-@pytest.mark.parametrize(
-    ("options", "loading", "settings"),
-    [
-        ((), {}, {"num_beams": 4}),
-        (("--length_penalty", 2.0, "--max_extra_tokens", 6), {}, {"length_penalty": 2.0, "max_extra_tokens": 6}),
-        (("--num_beams", 3), {}, {"num_beams": 3}),
-        (("--bf16",), {"dtype": torch.bfloat16}, {}),
-    ],
-)
+SEARCHES = [
+    ((), {}, {"num_beams": 4}),
+    (("--length_penalty", 2.0, "--max_extra_tokens", 6), {}, {"length_penalty": 2.0, "max_extra_tokens": 6}),
+    (("--num_beams", 3), {}, {"num_beams": 3}),
+    (("--bf16",), {"dtype": torch.bfloat16}, {}),
+]
+
+
+@pytest.mark.parametrize(("options", "loading", "settings"), SEARCHES)
 def test_nbest_by_every_option_of_the_search(folder, options, loading, settings):
-    output = run(folder, "--nbest", 3, *options)
+    output, translator = run(folder, "--nbest", 3, *options), inference.load_translator([folder], **loading)
     assert output == [
         f"{number} ||| {one_line(hypothesis.text)} ||| {hypothesis.score:.6f}"
-        for number, nbest in enumerate(translate_nbest(*load_translator([folder], **loading), SENTENCES, 3, **settings))
+        for number, nbest in enumerate(inference.translate_nbest(*translator, SENTENCES, 3, **settings))
         for hypothesis in nbest
     ]
     assert len(output) == 4 * 3 + 2  # a blank line has one translation
@@ -148,14 +141,14 @@ def test_nbest_by_every_option_of_the_search(folder, options, loading, settings)
 
 def test_several_models_are_an_ensemble(make_folder):
     folders = [make_folder("one"), make_folder("two", seed=1, d_model=16)]
-    assert run(*folders) == best(*load_translator(folders)) != run(folders[0])
+    assert run(*folders) == best(*inference.load_translator(folders)) != run(folders[0])
 
 
 def test_score(folder, translator, tmp_path):
     targets = SENTENCES[::-1]
     (tmp_path / "targets").write_bytes(as_lines(targets))
     _, output, errors = call(score.main, folder, "--target", tmp_path / "targets", stdin=INPUT)
-    pairs = score_pairs(*translator, SENTENCES, targets)
+    pairs = inference.score_pairs(*translator, SENTENCES, targets)
     for line, pair in zip(lines(output), pairs, strict=True):
         expected = [pair.log_prob, pair.perplexity, pair.tokens]
         assert list(map(float, line.split("\t"))) == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -184,10 +177,10 @@ def test_reference_gives_each_bleu(folder, tmp_path):
 @pytest.mark.parametrize("given", [False, True], ids=["translations", "given pairs"])
 def test_alignments(folder, translator, tmp_path, given):
     (tmp_path / "targets").write_bytes(INPUT)
-    targets = SENTENCES if given else translate(*translator, SENTENCES)
+    targets = SENTENCES if given else inference.translate(*translator, SENTENCES)
     main, options = (score.main, ("--target", tmp_path / "targets")) if given else (command.main, ())
     assert call(main, folder, "--alignments", tmp_path / "links", *options, stdin=INPUT).code == 0
-    expected = [pharaoh(links) for links in word_alignments(*translator, SENTENCES, targets)]
+    expected = [inference.pharaoh(links) for links in inference.word_alignments(*translator, SENTENCES, targets)]
     assert lines((tmp_path / "links").read_text()) == expected
     assert expected[1] == "" != expected[0]
 
@@ -197,11 +190,11 @@ def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
     texts = [*SENTENCES, LONG]
     options = ("--max_source_tokens", 16, "--alignments", tmp_path / "links")
     written = [json.loads(line) for line in run(folder, "--json", *options, stdin=as_lines(texts))]
-    expected = translate_nbest(*translator, texts, 1, max_source_tokens=16)
+    expected = inference.translate_nbest(*translator, texts, 1, max_source_tokens=16)
     for line, (best,), links in zip(written, expected, lines((tmp_path / "links").read_text()), strict=True):
         assert (line["translation"], line["tokens"]) == (best.text, [*best.tokens])
         assert [line["score"], *line["log_probs"]] == pytest.approx([best.score, *best.log_probs], abs=1e-4)
-        assert pharaoh(line["alignment"]) == links
+        assert inference.pharaoh(line["alignment"]) == links
     assert written[1] == {"translation": "", "score": 0.0, "tokens": [], "log_probs": [], "alignment": []}
     counts = [len(line["tokens"]) for line in written]
     assert counts[-1] == len(written[-1]["log_probs"]) > max(counts[:-1])
@@ -252,23 +245,23 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
-        (["--output", "model"], "--output: model is a folder, not a file"),
-        (["--output", "/dev/full"], "/dev/full: cannot be written: No space left on device"),
-        (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
-        (["--output", "two", "--input", "two"], "--input and --output are both two"),
-        (["--output", "two", "--prefix", "two"], "--prefix and --output are both two"),
-        (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
-        (["--output", "two", "--reference", "two"], "--reference and --output are both two"),
-        (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
-        (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
-        (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
-        (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),
-    ],
-)
+BAD_INPUT = [
+    (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
+    (["--output", "model"], "--output: model is a folder, not a file"),
+    (["--output", "/dev/full"], "/dev/full: cannot be written: No space left on device"),
+    (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
+    (["--output", "two", "--input", "two"], "--input and --output are both two"),
+    (["--output", "two", "--prefix", "two"], "--prefix and --output are both two"),
+    (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
+    (["--output", "two", "--reference", "two"], "--reference and --output are both two"),
+    (["--nbest", "2", "--length_penalty", "1000"], "length_penalty must be a number from -10 to 10, not 1000.0"),
+    (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
+    (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
+    (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_INPUT)
 def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two").write_text("a\nb\n")

@@ -160,21 +160,21 @@ def test_batching_takes_time_in_proportion_to_the_rows():
     assert seconds(80_000) < 100 * seconds(5_000)
 
 
-@pytest.mark.parametrize(
-    ("translate_with", "message"),
-    [
-        ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1, not 0"),
-        ({"max_source_tokens": 7}, "max_source_tokens must be at least 8, not 7"),
-        ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
-        ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
-        ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
-        ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
-        ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
-        ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
-        ({"prefix": 7}, "prefix must be a string or a list of them, not 7"),
-        ({"prefix": [7]}, "the prefix must be a string, not 7"),
-    ],
-)
+NOT_TRANSLATED = [
+    ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1, not 0"),
+    ({"max_source_tokens": 7}, "max_source_tokens must be at least 8, not 7"),
+    ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
+    ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
+    ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
+    ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
+    ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
+    ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
+    ({"prefix": 7}, "prefix must be a string or a list of them, not 7"),
+    ({"prefix": [7]}, "the prefix must be a string, not 7"),
+]
+
+
+@pytest.mark.parametrize(("translate_with", "message"), NOT_TRANSLATED)
 def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, message):
     function = translate_nbest if "nbest" in translate_with else translate
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -191,15 +191,15 @@ def test_no_translation_is_made_of_nothing(model, tokenizer):
     assert [best.text for best in found] == ["der Mann"]
 
 
+NO_PAIRS = [
+    (["a", "b"], ["c"], "there are 2 sources but 1 targets"),
+    ("ab", ["c", "d"], "sources must be a list of texts, not one text: 'ab'"),
+    (["c", "d"], "ab", "targets must be a list of texts, not one text: 'ab'"),
+]
+
+
 @pytest.mark.parametrize("function", [score_pairs, word_alignments])
-@pytest.mark.parametrize(
-    ("sources", "targets", "message"),
-    [
-        (["a", "b"], ["c"], "there are 2 sources but 1 targets"),
-        ("ab", ["c", "d"], "sources must be a list of texts, not one text: 'ab'"),
-        (["c", "d"], "ab", "targets must be a list of texts, not one text: 'ab'"),
-    ],
-)
+@pytest.mark.parametrize(("sources", "targets", "message"), NO_PAIRS)
 def test_refuses_what_are_no_pairs(model, tokenizer, function, sources, targets, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         function(model, tokenizer, sources, targets)
@@ -296,39 +296,39 @@ class OneTokenAWord:
         return SimpleNamespace(input_ids=[[*re.findall(r"\w+|[^\w\s]", one), "</s>"] for one in text])
 
 
-@pytest.mark.parametrize(
-    ("limit", "pieces"),
-    [
-        (15, "a b c d. e f g h! i j?"),
-        (13, "a b c d. e f g h!| i j?"),
-        (8, "a b c d.| e f g h!| i j?"),
-        (9, 'a b c d."| E f g h.| (I j k.) l m'),
-        (8, "a b c d .| e f g h i .| j k"),
-        (9, "a b 3.5 c d.| e f g"),
-        (8, "a b c,| d e f, g h.| i"),
-        (8, "a b c d e f g| h i j. k"),
-        (8, "a b c d e f。|g h i j！k"),
-        (15, "a\n| b. c\r\n| d"),
-        (None, "a b c. d"),
-    ],
-)
+PIECES = [
+    (15, "a b c d. e f g h! i j?"),
+    (13, "a b c d. e f g h!| i j?"),
+    (8, "a b c d.| e f g h!| i j?"),
+    (9, 'a b c d."| E f g h.| (I j k.) l m'),
+    (8, "a b c d .| e f g h i .| j k"),
+    (9, "a b 3.5 c d.| e f g"),
+    (8, "a b c,| d e f, g h.| i"),
+    (8, "a b c d e f g| h i j. k"),
+    (8, "a b c d e f。|g h i j！k"),
+    (15, "a\n| b. c\r\n| d"),
+    (None, "a b c. d"),
+]
+
+
+@pytest.mark.parametrize(("limit", "pieces"), PIECES)
 def test_long_texts_are_cut_where_it_hurts_least(model, limit, pieces):
     expected = [piece.strip("\r\n" if "\n" in pieces else None) for piece in pieces.split("|")]
     assert split_long(model, OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("", 0),
-        (" ", 0),
-        ("a dog", 1),
-        ("A dog. ", 1),
-        ('"A dog." A cat', 2),
-        ("3.5 dogs! \u2026 a", 3),
-        ("犬。猫。", 2),
-    ],
-)
+COUNTED = [
+    ("", 0),
+    (" ", 0),
+    ("a dog", 1),
+    ("A dog. ", 1),
+    ('"A dog." A cat', 2),
+    ("3.5 dogs! \u2026 a", 3),
+    ("犬。猫。", 2),
+]
+
+
+@pytest.mark.parametrize(("text", "sentences"), COUNTED)
 def test_sentences_are_counted_by_their_ends(text, sentences):
     assert count_sentences(text) == sentences
 

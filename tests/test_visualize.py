@@ -8,18 +8,8 @@ import torch
 from helpers import as_lines, call, make_tokenizer, save_folder, tree
 
 from modeling_vanilla.cli import attention as script
+from modeling_vanilla.visualization import attention as pictures
 from modeling_vanilla.visualization import curves
-from modeling_vanilla.visualization.attention import (
-    KINDS,
-    MIN_WEIGHT,
-    AttentionMap,
-    AttentionMaps,
-    as_png,
-    attention_maps,
-    draw_heat_map,
-    draw_lines,
-    head_colours,
-)
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -43,8 +33,8 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
         layers += [("decoder", layer.self_attn), ("cross", layer.cross_attn)]
     for kind, attention in layers:
         attention.register_forward_hook(lambda module, inputs, output, kind=kind: seen[kind].append(output[1]))
-    maps = attention_maps(model, tokenizer, SOURCE, TARGET)
-    assert list(maps) == list(KINDS)
+    maps = pictures.attention_maps(model, tokenizer, SOURCE, TARGET)
+    assert list(maps) == list(pictures.KINDS)
     for kind, one in maps.items():
         torch.testing.assert_close(one.weights, torch.cat(seen[kind]))
         assert one.weights.shape[2:] == (len(one.rows), len(one.columns))
@@ -60,10 +50,10 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
 
 def test_training_and_a_blank_source_are_refused_and_a_blank_target_is_eos_alone(model, tokenizer):
     with pytest.raises(ValueError, match=r"^source: there is no word in ' '$"):
-        attention_maps(model, tokenizer, " ", TARGET)
-    assert attention_maps(model, tokenizer, SOURCE, "")["cross"].rows == ["</s>"]
+        pictures.attention_maps(model, tokenizer, " ", TARGET)
+    assert pictures.attention_maps(model, tokenizer, SOURCE, "")["cross"].rows == ["</s>"]
     with pytest.raises(ValueError, match=r"^model: is in training mode; call model.eval\(\) first$"):
-        attention_maps(model.train(), tokenizer, SOURCE, TARGET)
+        pictures.attention_maps(model.train(), tokenizer, SOURCE, TARGET)
     assert model.training
 
 
@@ -72,10 +62,10 @@ def small():
     """Two layers of two heads over two rows and three columns; layer 1, head 1 is the one with something in it."""
     weights = torch.zeros(2, 2, 2, 3)
     weights[1, 1] = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.4]])
-    return AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
+    return pictures.AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
 
 
-@pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
+@pytest.mark.parametrize("draw", [pictures.draw_heat_map, pictures.draw_lines])
 @pytest.mark.parametrize(("layer", "heads"), [(-1, None), (0, [0, 2]), (0, [])])
 def test_layers_and_heads_beyond_the_model_are_refused(small, draw, layer, heads):
     with pytest.raises(ValueError, match=r"^(layer|head) must be from 0 to 1, not|^heads must name at least one$"):
@@ -83,8 +73,8 @@ def test_layers_and_heads_beyond_the_model_are_refused(small, draw, layer, heads
 
 
 def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
-    small.weights[1, 1, 0, 1] = MIN_WEIGHT / 2  # draws no line
-    (axes,) = draw_lines(small, 1, [1]).axes
+    small.weights[1, 1, 0, 1] = pictures.MIN_WEIGHT / 2  # draws no line
+    (axes,) = pictures.draw_lines(small, 1, [1]).axes
     (lines,) = axes.collections
     # Rows above, at height 1; columns below.
     expected = [[[0, 1], [0, 0]], [[1, 1], [1, 0]], [[1, 1], [2, 0]]]
@@ -97,7 +87,7 @@ def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
 @pytest.mark.parametrize("heads", [2, 8, 16])
 def test_lines_of_several_heads_run_side_by_side(heads):
     weights = torch.ones(1, heads, 1, 1)
-    figure = draw_lines(AttentionMap("Test", weights, ["x"], ["a"]), 0)
+    figure = pictures.draw_lines(pictures.AttentionMap("Test", weights, ["x"], ["a"]), 0)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     starts = [lines.get_segments()[0][0].tolist() for lines in axes.collections]
@@ -109,17 +99,17 @@ def test_lines_of_several_heads_run_side_by_side(heads):
 
 def test_the_heat_map_is_the_mean_of_the_heads(small):
     for heads, weights in ((None, small.weights[1].mean(dim=0)), ([1], small.weights[1, 1])):
-        (axes,) = draw_heat_map(small, 1, heads).axes
+        (axes,) = pictures.draw_heat_map(small, 1, heads).axes
         torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), weights)
     assert axes.get_title() == "Test, layer 1, head 1"
 
 
-@pytest.mark.parametrize("draw", [draw_heat_map, draw_lines])
+@pytest.mark.parametrize("draw", [pictures.draw_heat_map, pictures.draw_lines])
 def test_words_are_no_formulas_and_another_font_writes_what_the_usual_one_lacks(draw, recwarn):
     """The sign is in STIXGeneral, which comes with matplotlib; it warns of what it cannot write."""
     rows, columns = ["\N{CIRCLED WHITE BULLET}", "$x$"], [r"$\nonsense$", "b"]
-    words = AttentionMap("Test", torch.eye(2)[None, None], rows, columns)
-    assert as_png(draw(words, 0)).startswith(PNG)
+    words = pictures.AttentionMap("Test", torch.eye(2)[None, None], rows, columns)
+    assert pictures.as_png(draw(words, 0)).startswith(PNG)
     assert not [warning for warning in recwarn if "missing from font" in str(warning.message)]
 
 
@@ -149,7 +139,9 @@ EVIL = "</script><img src=x onerror=alert(1)><!-- & DATA TITLE"
 @pytest.fixture
 def evil():
     weights = torch.tensor([[[[0.25, 0.75]]], [[[1.0, 0.0]]]])
-    return AttentionMaps(cross=AttentionMap("Encoder-decoder attention", weights, [EVIL], ["a", "\u2028'\""]))
+    return pictures.AttentionMaps(
+        cross=pictures.AttentionMap("Encoder-decoder attention", weights, [EVIL], ["a", "\u2028'\""])
+    )
 
 
 def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network(evil):
@@ -159,8 +151,8 @@ def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network(ev
     assert "img" not in tags and tags.count("script") == 2
     assert page.texts["h1"].strip() == EVIL
     weights = [[[[250, 750]]], [[[1000, 0]]]]  # thousandths
-    cross = {"name": KINDS["cross"], "rows": [EVIL], "columns": ["a", "\u2028'\""], "weights": weights}
-    assert page.data == {"colours": head_colours(1), "least": MIN_WEIGHT, "maps": [cross]}
+    cross = {"name": pictures.KINDS["cross"], "rows": [EVIL], "columns": ["a", "\u2028'\""], "weights": weights}
+    assert page.data == {"colours": pictures.head_colours(1), "least": pictures.MIN_WEIGHT, "maps": [cross]}
     assert "://" not in text and "default-src 'none'" in text
     assert not {"src", "href"} & {name for _, attributes in page.tags for name in attributes}
     ((tag, attributes),) = _Page(evil._repr_html_()).tags  # as a notebook shows it
@@ -172,8 +164,8 @@ def test_the_page_in_a_browser_as_narrow_as_a_phone(browser, small, tmp_path):
     """It opens on the last use of attention and its last layer, and all of a picture is in view."""
     size = {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    words = AttentionMap("Long words", torch.full((1, 8, 3, 3), 1 / 3), ["Donaudampfschiff"] * 3, ["</s>"] * 3)
-    (tmp_path / "page.html").write_text(AttentionMaps(encoder=words, cross=small).page(), encoding="utf-8")
+    words = pictures.AttentionMap("Long words", torch.full((1, 8, 3, 3), 1 / 3), ["Donaudampfschiff"] * 3, ["</s>"] * 3)
+    (tmp_path / "page.html").write_text(pictures.AttentionMaps(encoder=words, cross=small).page(), encoding="utf-8")
     browser.get(f"file://{tmp_path}/page.html")
 
     def count(selector: str) -> int:
@@ -212,7 +204,7 @@ def test_losses_that_are_not_to_be_compared_are_not_in_one_panel(monkeypatch, tm
     drawn = [[line.get_ydata().tolist() for line in axes.lines] for axes in figure.axes]
     assert drawn == [[[3.0, 2.0]], [[0.1, 0.2]], [[2.5]], [[7.0]]][: 2 + 2 * validated]
     assert "smoothed" in figure.axes[0].get_ylabel() and figure.get_suptitle() == "Training run my $run"
-    assert as_png(figure).startswith(PNG)
+    assert pictures.as_png(figure).startswith(PNG)
 
 
 @pytest.fixture
@@ -226,7 +218,7 @@ def test_all_pictures_of_a_sentence_from_stdin_with_the_model_s_own_translation(
     assert done.code == 0 and done.output.startswith("translation: ")
     files = tree(tmp_path / "out")
     assert SOURCE.encode() in files.pop("attention.html")
-    assert {*files} == {f"{kind}-{how}.png" for kind in KINDS for how in ("heat", "lines")}
+    assert {*files} == {f"{kind}-{how}.png" for kind in pictures.KINDS for how in ("heat", "lines")}
     assert all(content.startswith(PNG) for content in files.values())
 
 
