@@ -28,11 +28,15 @@ def test_the_attention_weights_and_hidden_states_are_marians():
     outputs = {"output_attentions": True, "output_hidden_states": True}
     with torch.no_grad():
         theirs, own = marian(**batch, **outputs), ours(**batch, **outputs)
-    # The residual stream: Marian's sines stand at our even places, its cosines at the odd ones.
-    hidden = tuple(x.unflatten(-1, (2, -1)).mT.flatten(-2) for x in theirs.decoder_hidden_states)
-    theirs = (hidden, theirs.decoder_attentions, theirs.cross_attentions)
-    own = (own.decoder_hidden_states, own.decoder_attentions, own.cross_attentions)
-    torch.testing.assert_close(own, theirs, rtol=0, atol=1e-5)
+    for stack, rows in (("encoder", 1), ("decoder", 4)):  # of the encoder, the row that has no padding
+        pairs = zip(own[f"{stack}_attentions"], theirs[f"{stack}_attentions"], strict=True)
+        for ours, marians in (*pairs, *zip(own.cross_attentions, theirs.cross_attentions, strict=True)):
+            torch.testing.assert_close(ours[:rows], marians[:rows], rtol=0, atol=1e-5)
+        for ours, marians in zip(own[f"{stack}_hidden_states"], theirs[f"{stack}_hidden_states"], strict=True):
+            # The residual stream: Marian's sines stand at our even places, its cosines at the odd ones.
+            expected = marians[:rows].unflatten(-1, (2, -1)).mT.flatten(-2)
+            torch.testing.assert_close(ours[:rows], expected, rtol=0, atol=1e-5)
+    assert torch.equal(own.encoder_hidden_states[-1], own.encoder_last_hidden_state)
 
 
 def test_the_given_model_is_left_as_it_is():

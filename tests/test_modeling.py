@@ -207,21 +207,6 @@ def test_inputs_are_either_ids_or_embeddings(make_model, batch):
             model(**{**batch, **change})
 
 
-def test_attentions_and_hidden_states_have_their_shapes(make_model, batch):
-    model = make_model(attn="eager")
-    output = model(**batch, output_attentions=True, output_hidden_states=True)
-    fields = {
-        "encoder_attentions": [(3, 4, 7, 7)] * 2,
-        "decoder_attentions": [(3, 2, 6, 6)] * 3,
-        "cross_attentions": [(3, 2, 6, 7)] * 3,
-        "encoder_hidden_states": [(3, 7, 24)] * 3,
-        "decoder_hidden_states": [(3, 6, 24)] * 4,
-    }
-    assert {field: [tuple(x.shape) for x in output[field]] for field in fields} == fields
-    assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
-    assert not fields.keys() & model(**batch).keys()
-
-
 def test_learned_positions_have_a_limit_that_is_named(make_model, batch):
     """Of tokens: padding does not count."""
     model = make_model(position_embedding_type="learned", max_position_embeddings=7)
