@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from helpers import make_tokenizer, save_folder
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
 
@@ -64,6 +65,30 @@ def make_model(make_config):
         return model.eval()
 
     return make
+
+
+TEXTS = ["a dog sees a cat.", "the old man gives the small child a red apple", "a big dog has cats", "Grüße, 안녕, 🙂!"]
+TEXTS += ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft, ein Mann sieht"]
+TEXTS += ["Hunde Dogge Katze"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """One that has the words of TEXTS whole."""
+    return make_tokenizer(TEXTS, vocab_size=400)
+
+
+@pytest.fixture
+def model(make_model, tokenizer):
+    """One that ends a sentence soon: untrained, it rarely would by itself."""
+    model = make_model(vocab_size=len(tokenizer))
+    model.generation_config.max_extra_tokens = 4
+    return model
+
+
+@pytest.fixture
+def folder(model, tokenizer, tmp_path):
+    return save_folder(tmp_path / "model", model, tokenizer)
 
 
 @pytest.fixture

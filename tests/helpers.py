@@ -147,9 +147,13 @@ def save_folder(folder: Path, model, tokenizer) -> Path:
     return folder
 
 
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def change_json(path: Path, **fields) -> None:
     """Give fields of a JSON object other values; one that is ... is taken out."""
-    values = {**json.loads(path.read_text(encoding="utf-8")), **fields}
+    values = {**read_json(path), **fields}
     path.write_text(json.dumps({name: value for name, value in values.items() if value is not ...}), encoding="utf-8")
 
 

@@ -1,6 +1,5 @@
 """examples/accelerate: accelerate launches what each file's name says, and on CPUs each trains as one process does."""
 
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, write_toy_corpus
+from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, read_json, write_toy_corpus
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
@@ -186,12 +185,12 @@ def one_process(folder, launch):
 
 def progress_of(run, step=3):
     (folder,) = (path for path in run.iterdir() if path.name in (f"checkpoint-{step}", f"last-{step}"))
-    return json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+    return read_json(folder / "progress.json")
 
 
 def assert_same(run, other, processes):
     """The same losses, scores, weights and moments, and folders that load in the same way."""
-    results = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in (run, other)]
+    results = [read_json(folder / "results.json") for folder in (run, other)]
     assert results[0]["processes"] == processes
     assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
     ends = progress_of(run), progress_of(other)

@@ -8,22 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from helpers import make_tokenizer, tensors, tree
+from helpers import tensors, tree
 
 from modeling_vanilla.training import checkpoints
 from modeling_vanilla.training.optimization import adam
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(["a dog sees a cat"], vocab_size=264)
-
-
 @pytest.fixture
-def trained(make_model):
+def trained(make_model, tokenizer):
     """An accelerator, a model and its optimizer after a step."""
     accelerator = Accelerator(cpu=True)
-    model = make_model(vocab_size=264).train()
+    model = make_model(vocab_size=len(tokenizer)).train()
     model, optimizer = accelerator.prepare(model, adam(model))
     model(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss.backward()
     optimizer.step()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from helpers import call, make_tokenizer, run_elsewhere, save_folder
+from helpers import call, make_tokenizer, read_json, run_elsewhere, save_folder
 from importers import VOCAB, make_marian, write_marian
 from test_interop_importers import assert_same_logits, reference_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
@@ -20,11 +20,6 @@ from modeling_vanilla.interop.to_marian import to_marian
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "the small dog runs"]
 TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green green"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(SOURCES)
 
 
 def write(library, model, tokenizer, folder, **options):
@@ -106,7 +101,7 @@ MODELS = [
     ("marian", {**BIASES, **ODD}),
     ("ctranslate2", {}),
     ("ctranslate2", {"d_k": 5, "d_v": 5, "activation_function": "swish", "attention_bias": True, **SEPARATE}),
-    ("ctranslate2", {"activation_function": "gelu", "layer_norm_eps": 0.1, "vocab_size": 300, **LEARNED}),
+    ("ctranslate2", {"activation_function": "gelu", "layer_norm_eps": 0.1, "vocab_size": 400, **LEARNED}),
     pytest.param("onnx", {}, marks=pytest.mark.slow),
     pytest.param("onnx", {"d_k": 5, "d_v": 3, "attention_window": 3, **SEPARATE, **LEARNED}, marks=pytest.mark.slow),
 ]
@@ -254,7 +249,7 @@ def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp
     ])  # fmt: skip
     card = (tmp_path / "marian" / "README.md").read_text()
     assert "license: mit" in card and "trust_remote_code" not in card and "log P / length^0.6;" in card
-    config = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    config = read_json(tmp_path / "marian" / "tokenizer_config.json")
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     write_search(tmp_path / "search", "you/search")
     loaded = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
@@ -272,7 +267,7 @@ NOT_EXPRESSED = [
     ("ctranslate2", {"activation_function": "relu6"}, r"^activation_function 'relu6'"),
     ("ctranslate2", {"eos_token_id": [2, 3]}, r"^eos_token_id \[2, 3\]"),
     ("ctranslate2", {"decoder_start_token_id": None}, r"^decoder_start_token_id is None"),
-    ("ctranslate2", {"vocab_size": 50}, r"^the tokenizer has 280 tokens, the model 50"),
+    ("ctranslate2", {"vocab_size": 50}, r"^the tokenizer has 384 tokens, the model 50"),
     ("ctranslate2", LEARNED, r"^positions 1024: this model has learned 60$"),
     ("marian", LEARNED, "^position_embedding_type 'learned'"),
     ("marian", {"attention_window": 3}, "^attention_window 3"),

@@ -1,7 +1,6 @@
 """The numbers behind the pictures, each against its formula by hand, and the script's answers."""
 
 import itertools
-import json
 import math
 
 import common
@@ -9,7 +8,7 @@ import figures
 import pytest
 import torch
 from figures import Head, Options, label_smoothing, positions, retrieval, scaling, softmax_gradient
-from helpers import call, tree
+from helpers import call, read_json, tree
 
 QUICK = ["--d_k", 2, 8, "--lengths", 8, 64, "--train_steps", 2, "--train_seeds", 1, "--rounds", 1]
 
@@ -84,7 +83,7 @@ def test_the_script_leaves_pictures_and_their_numbers(monkeypatch, tmp_path):
     assert call(figures.main, "--output_dir", tmp_path, *QUICK).code == 0
     names = {"additive", "label_smoothing", "positions", "scaling", "schedule"}
     assert {*tree(tmp_path)} == {"figures.json", *(f"{name}.png" for name in names)}
-    results = json.loads((tmp_path / "figures.json").read_text())
+    results = read_json(tmp_path / "figures.json")
     assert names < {*results}
     costs = {(cost["kind"], cost["n"]): cost["bytes"] for cost in results["additive"]["costs"]}
     # Additive attention holds tanh(q + k) of every pair, d_k (here 64) numbers of four bytes each.

@@ -10,7 +10,7 @@ import finetune_seq2seq_trainer as script
 import pytest
 import torch
 from finetune_seq2seq_trainer import FinetuningArguments, finetune, last_checkpoint
-from helpers import TINY, assert_same_weights, call, make_tokenizer, save_folder, write_toy_corpus
+from helpers import TINY, assert_same_weights, call, make_tokenizer, read_json, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -50,7 +50,7 @@ def arguments_for(folder: str, run: Path, **overrides) -> FinetuningArguments:
 
 def logged(run: Path, step: int, name: str) -> dict[int, float]:
     """A figure that the Trainer has logged, by step."""
-    history = json.loads((run / f"checkpoint-{step}" / "trainer_state.json").read_text())["log_history"]
+    history = read_json(run / f"checkpoint-{step}" / "trainer_state.json")["log_history"]
     return {entry["step"]: entry[name] for entry in history if name in entry}
 
 
@@ -84,7 +84,7 @@ def test_resumed_is_as_if_never_interrupted(tmp_path, data, make_folder, killed)
 def test_what_it_writes(tmp_path, data, make_folder):
     folder, run = make_folder(), tmp_path / "run"
     results = finetune(data, arguments_for(folder, run, max_steps=2, bf16=True))
-    assert results == json.loads((run / "results.json").read_text())
+    assert results == read_json(run / "results.json")
     assert results["steps"] == 2
     assert {"bleu", "bleu_signature", "chrf"} <= results["before"].keys() & results["after"].keys()
     evaluations = logged(run, 2, "eval_bleu")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_tiny, make_tokenizer, run_elsewhere, save_folder
+from helpers import make_tiny, run_elsewhere, save_folder
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipeline
 
@@ -18,11 +18,6 @@ PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
 CODE = {path.name for path in PACKAGE.glob("*_vanilla.py")}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(SENTENCES)
 
 
 @pytest.fixture(scope="module")

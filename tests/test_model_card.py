@@ -1,10 +1,9 @@
 """The model card: what it says of a run, what it keeps to itself, and that no value is taken for markup."""
 
 import copy
-import json
 
 import pytest
-from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import call, change_json, make_marian, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
@@ -103,8 +102,7 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     tokenizer = make_tokenizer(["a dog"])
     source = save_folder(tmp_path / "theirs", make_marian(len(tokenizer), scale_embedding=True), tokenizer)
     (source / "README.md").write_text(FRONT_MATTER)
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**config, "_name_or_path": "Helsinki-NLP/opus-mt-en-de"}))
+    change_json(source / "config.json", _name_or_path="Helsinki-NLP/opus-mt-en-de")
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
     source = {**source_metadata(tmp_path / "ours"), "language": "fr"}  # the run says which languages it has
     results = copy.deepcopy(RESULTS)

@@ -153,44 +153,29 @@ def test_padding_never_changes_a_sentences_output(make_model, sentences, attn, c
 # The cache
 
 
+@pytest.mark.parametrize("config", [{}, LEARNED, *({"attention_window": window} for window in (1, 2, 3))], ids=str)
+@pytest.mark.parametrize("pieces", [(1, 1, 1), (1, 2), (3,)])
 @pytest.mark.parametrize("source_side", ["left", "right"])
-@pytest.mark.parametrize("pieces", [(1, 1, 1, 1, 1, 1), (1, 3, 2), (6,)])
-@pytest.mark.parametrize("window", [None, 1, 2, 3])
-def test_cached_equals_uncached(make_model, sentences, attn, source_side, pieces, window):
-    model = make_model(attn=attn, attention_window=window)
-    source, mask = pad_to(sentences[0], 10, source_side)
-    target = torch.randint(4, 41, (3, 6))
-    expected = model(source, mask, target, use_cache=False)
-    assert expected.past_key_values is None
-    memory, cache, start = model.model.encoder(source, mask), None, 0
-    for length in pieces:
-        piece, start = slice(start, start + length), start + length
-        inputs = {"encoder_outputs": memory, "decoder_input_ids": target[:, piece], "past_key_values": cache}
-        output = model(attention_mask=mask, **inputs, use_cache=True)
-        close(output.logits, expected.logits[:, piece])
-        cache = output.past_key_values
-        assert cache.get_seq_length() == start
-
-
-@pytest.mark.parametrize("config", [{}, LEARNED], ids=str)
-def test_prompts_of_unequal_length_are_continued_as_each_alone(make_model, sentences, attn, config):
-    """Decoder prompts padded on the left, then decoded step by step with a decoder_attention_mask for all tokens."""
+def test_prompts_are_continued_as_each_alone(make_model, sentences, attn, config, pieces, source_side):
+    """Decoder prompts padded on the left, then decoded piece by piece with a decoder_attention_mask for all tokens."""
     model = make_model(attn=attn, **config)
     sources, prompts = sentences
-    source, source_mask = pad_to(sources, 8, "right")
+    source, source_mask = pad_to(sources, 10, source_side)
     prompt, mask = pad_to(prompts, 6, "left")
     continuation = torch.randint(4, 41, (3, 3))
     output = model(source, source_mask, prompt, mask, use_cache=True)
-    steps = [output.logits[:, -1]]
-    for token in continuation.split(1, dim=1):
-        mask = nn.functional.pad(mask, (0, 1), value=1)
+    logits = [output.logits[:, -1:]]
+    for piece in continuation.split(pieces, dim=1):
+        mask = nn.functional.pad(mask, (0, piece.shape[1]), value=1)
         past = {"encoder_outputs": (output.encoder_last_hidden_state,), "past_key_values": output.past_key_values}
-        output = model(None, source_mask, token, mask, **past)
-        steps.append(output.logits[:, -1])
-    for row, together in enumerate(torch.stack(steps, dim=1)):
+        output = model(None, source_mask, piece, mask, **past)
+        assert output.past_key_values.get_seq_length() == mask.shape[1]
+        logits.append(output.logits)
+    for row, together in enumerate(torch.cat(logits, dim=1)):
         alone = torch.cat((prompts[row], continuation[row]))[None]
-        expected = model(sources[row][None], decoder_input_ids=alone, use_cache=False).logits[0]
-        close(together, expected[len(prompts[row]) - 1 :])
+        expected = model(sources[row][None], decoder_input_ids=alone, use_cache=False)
+        assert expected.past_key_values is None
+        close(together, expected.logits[0, len(prompts[row]) - 1 :])
 
 
 # Arguments and outputs

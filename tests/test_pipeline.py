@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from evaluate.evaluator import evaluator
-from helpers import make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import make_marian, make_tiny, save_folder
 from transformers import NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
@@ -14,14 +14,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 from modeling_vanilla import TranslationPipeline
 from modeling_vanilla.inference import translate_nbest
 
-CORPUS = ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft"]
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
-LONG = "the dog runs across the green meadow. " * 120
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer(CORPUS, vocab_size=300)
+LONG = "the dog runs across the green meadow. " * 240
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import yaml
-from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, save_folder
+from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, read_json, save_folder
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
@@ -34,43 +34,28 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
         (folder / path).write_bytes(content)
 
 
-class Hub:
-    """What the client does to publish, in the form of its own cache, from which it then loads.
+@pytest.fixture
+def commits(monkeypatch, tmp_path) -> list[tuple[str, dict[str, bytes]]]:
+    """In place of a Hub: what is published, of each commit its name and {path: content}, and a token to do so.
 
-    commits: of each repository its commits, each (name, {path: content}).
+    It lies in the client's own cache, too, from which that loads.
     """
+    commits = []
 
-    def __init__(self, cache: Path):
-        self.cache = cache
-        self.commits: dict[str, list[tuple[str, dict[str, bytes]]]] = {}
-        self.private: set[str] = set()
-
-    def create_repo(self, repo: str, *, repo_type: str, exist_ok: bool, private: bool, space_sdk: str | None = None):
-        assert exist_ok and (repo_type == "space") == (space_sdk == "gradio")
-        self.commits.setdefault(repo, [])
-        if private:
-            self.private.add(repo)
-
-    def create_commit(self, repo: str, operations: list, *, repo_type: str, commit_message: str):
+    def create_commit(repo: str, operations: list, *, repo_type: str, commit_message: str):
         files = {add.path_in_repo: Path(add.path_or_fileobj).read_bytes() for add in operations}
         name = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
-        self.commits[repo].append((name, files))
-        folder = self.cache / f"{repo_type}s--{repo.replace('/', '--')}"
-        write_files(folder / "snapshots" / name, files)
-        (folder / "refs").mkdir(exist_ok=True)
-        (folder / "refs/main").write_text(name)
+        commits.append((name, files))
+        folder = tmp_path / "cache" / f"{repo_type}s--{repo.replace('/', '--')}"
+        write_files(folder, {"refs/main": name.encode(), **{f"snapshots/{name}/{path}": files[path] for path in files}})
         return SimpleNamespace(oid=name)
 
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """An empty Hub, which this process takes for the real one, and a token to write there."""
-    hub = Hub(tmp_path / "cache")
-    for name in ("create_repo", "create_commit"):
-        monkeypatch.setattr(HfApi, name, getattr(hub, name))
+    monkeypatch.setattr(HfApi, "create_repo", Mock())
+    monkeypatch.setattr(HfApi, "create_commit", Mock(side_effect=create_commit))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setenv("HF_TOKEN", "hf_writer")
-    return hub
+    return commits
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +86,11 @@ def push(run, *options) -> Done:
 # Publishing
 
 
-def test_all_files_arrive_in_one_commit(hub, run):
+def test_all_files_arrive_in_one_commit(commits, run):
     done = push(run, "--licence", "cc-by-4.0", "--private")
-    ((name, files),) = hub.commits[REPO]
-    assert hub.private == {REPO}
+    ((name, files),) = commits
+    created = HfApi.create_repo.call_args.kwargs
+    assert created["private"] and created["exist_ok"] and "space_sdk" not in created
     assert (done.code, done.output) == (0, f'{REPO} is published; pin it with revision="{name}"\n')
     assert {path.name for path in (run / "model").iterdir()} | {"README.md"} == set(files)
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
@@ -114,21 +100,22 @@ def test_all_files_arrive_in_one_commit(hub, run):
     assert f'model="{REPO}"' in card.text
 
 
-def test_the_search_arrives_in_one_commit(hub):
+def test_the_search_arrives_in_one_commit(commits):
     assert call(main, REPO, "--search").code == 0
-    ((_, files),) = hub.commits[REPO]
+    ((_, files),) = commits
     assert {"custom_generate/generate.py", "custom_generate/search_vanilla.py"} < files.keys()
     assert f'custom_generate="{REPO}"' in files["README.md"].decode()
 
 
-def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
+def test_a_space_arrives_in_one_commit_or_not_at_all(commits, run, tmp_path):
     pytest.importorskip("gradio")
     (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))
     options = ("--space", "--licence", "mit", "--examples", tmp_path / "test.en")
     with patch.object(HfApi, "create_commit", side_effect=DISCONNECTED):
-        assert push(run, *options).code == 2 and not any(hub.commits.values())
+        assert push(run, *options).code == 2 and not commits
     assert push(run, *options).output == f"the Space {REPO} is published\n"
-    ((_, files),) = hub.commits[REPO]
+    ((_, files),) = commits
+    assert HfApi.create_repo.call_args.kwargs["space_sdk"] == "gradio"
     facts = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert facts == facts | {"title": "a-model", "sdk": "gradio", "app_file": "app.py", "license": "mit"}
     assert facts["sdk_version"] == version("gradio") and isinstance(facts["python_version"], str)
@@ -140,11 +127,11 @@ def test_a_space_arrives_in_one_commit_or_not_at_all(hub, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_space_serves_its_page(hub, run, tmp_path):
+def test_a_space_serves_its_page(commits, run, tmp_path):
     """Its app.py, run in its files as a Space runs it, without this tree; the port alone is another."""
     pytest.importorskip("gradio")
     push(run, "--space")
-    write_files(tmp_path, hub.commits[REPO][-1][1])
+    write_files(tmp_path, commits[-1][1])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -160,10 +147,9 @@ def test_a_space_serves_its_page(hub, run, tmp_path):
     assert "Best of each beam" in page
 
 
-def test_what_is_published_translates_as_its_card_says(hub, run, model, monkeypatch):
+def test_what_is_published_translates_as_its_card_says(commits, run, model, monkeypatch):
     push(run)
-    ((revision, files),) = hub.commits[REPO]
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub.cache))
+    ((revision, files),) = commits
     translator = pipeline("translation", model=REPO, trust_remote_code=True, revision=revision)
     tokenizer = make_tokenizer(SENTENCES)
     expected = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
@@ -186,10 +172,10 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "error", "reason"), REFUSALS)
-def test_one_line_says_why_and_nothing_is_published(hub, run, monkeypatch, call, error, reason):
+def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch, call, error, reason):
     monkeypatch.setattr(HfApi, call, Mock(side_effect=error))
     assert push(run).error == f"{REPO}: not published: {reason}"
-    assert not any(hub.commits.values())
+    assert not commits
 
 
 def test_a_hub_that_does_not_answer_is_named(run, monkeypatch):
@@ -201,9 +187,9 @@ def test_a_hub_that_does_not_answer_is_named(run, monkeypatch):
     assert re.fullmatch(rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*", push(run).error)
 
 
-def test_without_a_token_nothing_is_tried(hub, run, monkeypatch):
+def test_without_a_token_nothing_is_tried(commits, run, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "")
-    assert push(run).error == "no token to publish with: hf auth login, or HF_TOKEN" and not hub.commits
+    assert push(run).error == "no token to publish with: hf auth login, or HF_TOKEN" and not HfApi.create_repo.called
 
 
 BAD_INPUT = [
@@ -215,24 +201,24 @@ BAD_INPUT = [
 
 
 @pytest.mark.parametrize(("repo", "changes", "message"), BAD_INPUT)
-def test_bad_input_reaches_no_server(hub, run, tmp_path, repo, changes, message):
-    results = json.loads((run / "results.json").read_text()) | changes
+def test_bad_input_reaches_no_server(commits, run, tmp_path, repo, changes, message):
+    results = read_json(run / "results.json") | changes
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert message in call(main, run / "model", repo, "--results", tmp_path / "results.json").error
-    assert not hub.commits
+    assert not HfApi.create_repo.called
 
 
-def test_a_converted_model_is_published_without_results(hub, model, tmp_path):
+def test_a_converted_model_is_published_without_results(commits, model, tmp_path):
     folder = save_folder(tmp_path / "opus", model, make_tokenizer(SENTENCES))
     write_model_card(folder, model, source={"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0"})
     assert call(main, folder, REPO).code == 0
-    card = ModelCard(hub.commits[REPO][0][1]["README.md"].decode())
+    card = ModelCard(commits[0][1]["README.md"].decode())
     assert (card.data.base_model, card.data.license) == ("Helsinki-NLP/opus-mt-en-de", "cc-by-4.0")
     assert f'model="{REPO}"' in card.text
 
 
-def test_a_folder_of_other_scores_is_not_published_with_the_models(hub, run, tmp_path):
+def test_a_folder_of_other_scores_is_not_published_with_the_models(commits, run, tmp_path):
     best = shutil.copytree(run / "model", tmp_path / "best")
     shutil.copy(run / "results.json", tmp_path)
     assert "is no run's model/, of which its results.json is; give --results" in call(main, best, REPO).error
-    assert not hub.commits
+    assert not HfApi.create_repo.called

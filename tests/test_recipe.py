@@ -1,13 +1,11 @@
 """The recipe that `vanilla train` chooses where no preset is given: by hand, for corpora and devices of each size."""
 
-import json
-
 import pytest
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
-from helpers import TINY, as_options, call, write_toy_corpus
+from helpers import TINY, as_options, call, read_json, write_toy_corpus
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.train import main
@@ -111,14 +109,14 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     words = line.removeprefix("recipe: --").replace(" --", " ").split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
     assert not chosen.keys() & {*given, "max_steps"} and chosen["preset"] == "tiny" and chosen["early_stopping"] == "5"
-    settings = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["settings"]
+    settings = read_json(tmp_path / "run/results.json")["settings"]
     used = settings["training"] | settings["model"]
     assert {name: str(used[name]) for name in chosen} == chosen
     assert {name: used[name] for name in given} == given
     # A longer run keeps what the shorter one was started with.
     done = call(main, *options, "--max_steps", 8, "--resume")
     assert done.code == 0, done.errors
-    resumed = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["settings"]
+    resumed = read_json(tmp_path / "run/results.json")["settings"]
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
 
 

@@ -1,6 +1,5 @@
 """Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
 
-import json
 import math
 import shlex
 
@@ -8,7 +7,7 @@ import common
 import pytest
 import table1
 import torch
-from helpers import call, tree
+from helpers import call, read_json, tree
 from measure import fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
 from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
@@ -140,7 +139,7 @@ def test_the_script_leaves_table_numbers_and_pictures_or_one_line(monkeypatch, t
     assert not folder.exists()
     assert call(table1.main, *arguments).code == 0
     assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
-    results = json.loads((folder / "table1.json").read_text())
+    results = read_json(folder / "table1.json")
     assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula
     assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
     first, second = results["costs"][:2]

@@ -6,7 +6,7 @@ import re
 import pytest
 import table2
 import table3
-from helpers import as_options, call, run_python, write_toy_corpus
+from helpers import as_options, call, read_json, run_python, write_toy_corpus
 from table3 import PAPER, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
@@ -58,7 +58,7 @@ BAD_SCALES = [
 @pytest.mark.parametrize(("changes", "message"), BAD_SCALES)
 def test_a_bad_scale_is_named(tmp_path, changes, message):
     path = tmp_path / "scale.json"
-    path.write_text(json.dumps(json.loads((SCALES / "paper.json").read_text()) | changes))
+    path.write_text(json.dumps(read_json(SCALES / "paper.json") | changes))
     with pytest.raises(ValueError, match=f"^scale: .+scale.json: {message}"):
         read_scale(path)
 
@@ -67,7 +67,7 @@ def test_a_bad_scale_is_named(tmp_path, changes, message):
 def arguments(tmp_path):
     """Options of a table of two updates a row."""
     data = {**write_toy_corpus(tmp_path, train=300, validation=10, test=10), "test_file": None}
-    scale = json.loads((SCALES / "smoke.json").read_text())
+    scale = read_json(SCALES / "smoke.json")
     scale |= {"steps": 2e-5, "training": {**scale["training"], "sustained_tflops": 1.0}}
     (tmp_path / "scale.json").write_text(json.dumps(scale))
     return as_options({**data, "scale": tmp_path / "scale.json", "output_dir": tmp_path / "out"})
@@ -79,10 +79,10 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
     when = (output / "base/results.json").stat().st_mtime_ns
     assert call(table3.main, *arguments, "--rows", "base", "E-learned").code == 0
     assert (output / "base/results.json").stat().st_mtime_ns == when
-    found = json.loads((output / "table3.json").read_text())
+    found = read_json(output / "table3.json")
     assert [row["row"] for row in found["rows"]] == ["base", "E-learned"]
     for row in found["rows"]:
-        validated = json.loads((output / row["row"] / "results.json").read_text())["validation"]
+        validated = read_json(output / row["row"] / "results.json")["validation"]
         assert (row["PPL"], row["BLEU"]) == (validated["perplexity"], validated["bleu"])
     line = (output / "table3.md").read_text().splitlines()[4].replace("|", ",")
     assert re.fullmatch(r", base , 3 , 32 , 128 , 8 , 4 , 4 , 0.1 , 0.1 , 2 ,.+, 4.92 , 25.8 , 65 ,", line)
@@ -100,8 +100,8 @@ def test_two_processes_train_the_rows_of_one_table(arguments, tmp_path):
     done = run_python(*command, "--rows", "base", "A-h1", cwd=tmp_path, ACCELERATE_USE_CPU="true")
     assert done.code == 0, done.errors
     assert done.output.count("# Table 3") == 1
-    assert json.loads((tmp_path / "out" / "A-h1" / "results.json").read_text())["processes"] == 2
-    found = json.loads((tmp_path / "out" / "table3.json").read_text())
+    assert read_json(tmp_path / "out" / "A-h1" / "results.json")["processes"] == 2
+    found = read_json(tmp_path / "out" / "table3.json")
     assert [row["row"] for row in found["rows"]] == ["base", "A-h1"]
 
 

@@ -1,13 +1,12 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
-import json
 import re
 from unittest.mock import Mock
 
 import helpers
 import pytest
 import table4
-from helpers import as_options, call
+from helpers import as_options, call, read_json
 from nltk import Tree
 from parsing.pairs import parsing_vocabulary, target
 from parsing.toy_trees import toy_treebank
@@ -48,7 +47,7 @@ def main(treebank, tmp_path):
 def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
     run = tmp_path / "run"
     assert main().code == 0
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results = read_json(run / "results.json")
     assert (results["training"]["steps"], results["train_sentences"]) == (2, 12)
     table = (run / "table.md").read_text(encoding="utf-8")
     for split, name, gold in (("validation", "development", FILES[3]), ("test", "test", FILES[4])):
@@ -61,7 +60,7 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
             assert (scores["sentences"], scores["errors"]) == (4, 0)
             assert f"| {title} | 12 sentences | {name}, 4 sentences | {scores['f1']:.1f} |" in table
         assert results[split]["constrained"]["well_formed"] == 100 > results[split]["unconstrained"]["well_formed"]
-    saved = json.loads((run / "training" / "model" / "generation_config.json").read_text(encoding="utf-8"))
+    saved = read_json(run / "training" / "model" / "generation_config.json")
     assert (saved["num_beams"], saved["length_penalty"], saved["max_extra_tokens"]) == (2, 0.3, 40)
 
 
@@ -82,7 +81,7 @@ def test_figures_are_of_what_the_model_writes(writes, f1, well_formed, main, tmp
 
     monkeypatch.setattr(table4, "write_trees", write)
     assert main(num_beams=21, max_extra_tokens=300).code == 0
-    results = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
+    results = read_json(tmp_path / "run" / "results.json")
     for split in ("validation", "test"):
         for kind in ("constrained", "unconstrained"):
             assert (results[split][kind]["f1"], results[split][kind]["well_formed"]) == (f1, well_formed)
@@ -97,7 +96,7 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     both = tmp_path / "both"
     options = as_options({"trees": tmp_path / "toy.mrg", **TINY})
     assert call(table4.main, *options, "--output_dir", both, "--ensemble", *runs).code == 0
-    sizes = [json.loads((run / "results.json").read_text())["parameters"] for run in (*runs, both)]
+    sizes = [read_json(run / "results.json")["parameters"] for run in (*runs, both)]
     assert sizes[2] == sizes[0] + sizes[1]
     assert "other" in (both / "table.md").read_text() and not (both / "training").exists()
     size = len(AutoTokenizer.from_pretrained(runs[0] / "training" / "model"))
@@ -169,6 +168,6 @@ def test_each_scale_sets_defaults_that_options_override(scale, monkeypatch, tmp_
     (tmp_path / "table.md").write_text("")
     assert call(table4.main, "--scale", scale, "--output_dir", tmp_path, "--warmup_steps", 7).code == 0
     options, training, model = reproduce.call_args.args
-    expected = json.loads((table4.SCALES / f"{scale}.json").read_text()) | {"warmup_steps": 7}
+    expected = read_json(table4.SCALES / f"{scale}.json") | {"warmup_steps": 7}
     given = {**model, **vars(options), **vars(training)}
     assert given == given | expected

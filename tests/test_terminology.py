@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers import as_lines, call, make_tiny, make_tokenizer, save_folder
+from helpers import as_lines, call, make_tiny, save_folder
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import read_terms, translate, translate_nbest
@@ -12,11 +12,6 @@ from modeling_vanilla.terminology_vanilla import Terminology
 SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a red apple", "cats"]
 TERMS = [("dog", "Hund"), ("dog", "Hunde"), ("big dog", "Dogge"), ("man", "Mann"), ("cat", "Katze")]
 EXPECTED = [{"Mann", "Hund"}, set(), {"Dogge", "Hund"}, {"Mann"}, set()]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer([*SENTENCES, *(target for _, target in TERMS)], vocab_size=320)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import helpers
 import pytest
-from helpers import ROOT, TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
+from helpers import (
+    ROOT,
+    TINY,
+    as_options,
+    call,
+    make_tokenizer,
+    read_json,
+    run_python,
+    save_folder,
+    tree,
+    write_toy_corpus,
+)
 from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -39,7 +50,7 @@ def finished(tmp_path_factory, files):
     done = run_python(SCRIPT, *as_options(options), cwd=folder)
     assert done.code == 0, done.errors
     assert "Traceback" not in done.errors
-    return run, json.loads((run / "results.json").read_text(encoding="utf-8")), done
+    return run, read_json(run / "results.json"), done
 
 
 # End to end
@@ -133,8 +144,8 @@ def folders(tmp_path_factory):
     VanillaForConditionalGeneration(config).save_pretrained(folder / "model")
     save_folder(folder / "marian", helpers.make_marian(264), tokenizer)
     for name, pad_token_id in (("padless", None), ("never_padded", -1)):
-        config = save_folder(folder / name, helpers.make_tiny(264), tokenizer) / "config.json"
-        config.write_text(json.dumps({**json.loads(config.read_text(encoding="utf-8")), "pad_token_id": pad_token_id}))
+        save_folder(folder / name, helpers.make_tiny(264), tokenizer)
+        helpers.change_json(folder / name / "config.json", pad_token_id=pad_token_id)
     return folder
 
 
@@ -214,5 +225,5 @@ def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch)
     assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")
     for test_file, sentences in ((None, 0), (files["validation_file"], 4)):
         assert call(main, *as_options({**options, "test_file": test_file, "resume": True})).code == 0
-        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+        results = read_json(run / "results.json")
         assert (results["test_sentences"], results["steps"]) == (sentences, 3)

@@ -1,7 +1,6 @@
 """The training loop against a plain one written out here, and against itself resumed."""
 
 import itertools
-import json
 import math
 import multiprocessing
 import re
@@ -17,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, tree, write_toy_corpus
+from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, read_json, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -466,7 +465,7 @@ def test_the_best_model_is_kept_apart(tmp_path, data, monkeypatch):
     last = shutil.copytree(run / "checkpoint-4", tmp_path / "last")
     run_to(run, data, 9, resume=True, **schedule)
     assert {path.name for path in run.glob("*-*")} == {"checkpoint-9"}
-    averaged = json.loads((run / "results.json").read_text(encoding="utf-8"))["averaged_checkpoints"]
+    averaged = read_json(run / "results.json")["averaged_checkpoints"]
     assert averaged == [9]
     assert_same_weights(run / "best", last)
 

@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 import torch
-from helpers import as_lines, call, environment, make_tokenizer, save_folder
+from helpers import as_lines, call, environment, save_folder
 
 from modeling_vanilla import inference
 from modeling_vanilla.cli import score
@@ -29,22 +28,6 @@ SENTENCES = [
 ]
 INPUT = as_lines(SENTENCES)
 LONG = "a dog sees a cat, a small red dog. the old man gives a cat the apple."
-
-
-@pytest.fixture
-def make_folder(make_model, tmp_path):
-    def make(name: str = "model", seed: int = 0, **overrides) -> Path:
-        tokenizer = make_tokenizer(SENTENCES, vocab_size=320)
-        model = make_model(seed=seed, vocab_size=len(tokenizer), **overrides)
-        model.generation_config.max_extra_tokens = 3  # an untrained model rarely ends a sentence by itself
-        return save_folder(tmp_path / name, model, tokenizer)
-
-    return make
-
-
-@pytest.fixture
-def folder(make_folder):
-    return make_folder()
 
 
 @pytest.fixture
@@ -139,9 +122,10 @@ def test_nbest_by_every_option_of_the_search(folder, options, loading, settings)
     assert (output == run(folder, "--nbest", 3)) == (not options)
 
 
-def test_several_models_are_an_ensemble(make_folder):
-    folders = [make_folder("one"), make_folder("two", seed=1, d_model=16)]
-    assert run(*folders) == best(*inference.load_translator(folders)) != run(folders[0])
+def test_several_models_are_an_ensemble(folder, make_model, tokenizer, tmp_path):
+    other = make_model(seed=1, vocab_size=len(tokenizer), d_model=16)
+    folders = [folder, save_folder(tmp_path / "other", other, tokenizer)]
+    assert run(*folders) == best(*inference.load_translator(folders)) != run(folder)
 
 
 def test_score(folder, translator, tmp_path):
@@ -157,12 +141,14 @@ def test_score(folder, translator, tmp_path):
     assert list(map(float, total.groups())) == pytest.approx([log_prob, math.exp(-log_prob / tokens), tokens], rel=1e-4)
 
 
-def test_reference_gives_each_bleu(folder, tmp_path):
+def test_reference_gives_each_bleu(make_model, tokenizer, tmp_path):
     """What sacreBLEU gives for references that have a word more than the translations."""
-    found = run(folder)
+    model = make_model(seed=1, vocab_size=len(tokenizer), tie_word_embeddings=False)  # it writes several words
+    folder = save_folder(tmp_path / "model", model, tokenizer)
+    found = run(folder, "--max_extra_tokens", 4)
     references = [f"{text} dog" for text in found]
     (tmp_path / "reference").write_bytes(as_lines(references))
-    arguments = ("--reference", tmp_path / "reference", "--bleu_tokenize", "none")
+    arguments = ("--max_extra_tokens", 4, "--reference", tmp_path / "reference", "--bleu_tokenize", "none")
     errors = call(command.main, folder, *arguments, stdin=INPUT).errors
     expected = sacrebleu.corpus_bleu(found, [references], tokenize="none", force=True).score
     assert 1 < expected < 99

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers import as_lines, call, make_marian, make_tiny, make_tokenizer, pad_right, save_folder
+from helpers import as_lines, call, make_marian, make_tiny, pad_right, save_folder
 from transformers import GenerationConfig, pipeline
 
 from modeling_vanilla.cli import translate as command
@@ -21,18 +21,6 @@ from modeling_vanilla.translation_vanilla import Hypothesis, _join, batches_by_l
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
 FEW = ["a dog.", "the man sees.", "a cat sees, a dog."]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer([*SENTENCES, *FEW, "Hund der Mann"], vocab_size=330)
-
-
-@pytest.fixture
-def model(make_model, tokenizer):
-    model = make_model(vocab_size=len(tokenizer))
-    model.generation_config.max_extra_tokens = 4  # an untrained model rarely ends a sentence by itself
-    return model
 
 
 def one_by_one(model, tokenizer, sentences, **settings):
@@ -131,15 +119,6 @@ def test_what_is_cut_is_told_once(model, tokenizer, caplog):
 
 
 # Batches
-
-
-@pytest.mark.parametrize("tokens_per_batch", [1, 40, 4096])
-@pytest.mark.parametrize("settings", [{"num_beams": 1}, {}])  # the model's own search has 4
-def test_every_sentence_in_its_place_whatever_the_batch(model, tokenizer, tokens_per_batch, settings):
-    expected = one_by_one(model, tokenizer, SENTENCES, **{"num_beams": 4, **settings})
-    assert len(set(expected)) > 1  # or no order could be told
-    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, **settings) == expected
-    assert translate(model, tokenizer, []) == []
 
 
 def test_batches_hold_no_more_than_asked(model, tokenizer):
@@ -331,16 +310,6 @@ COUNTED = [
 @pytest.mark.parametrize(("text", "sentences"), COUNTED)
 def test_sentences_are_counted_by_their_ends(text, sentences):
     assert count_sentences(text) == sentences
-
-
-def test_no_piece_is_too_long_and_nothing_is_lost(model, tokenizer):
-    parts = ("The dog sees a cat. ", "a dog sees, a cat sees ", "日本語の文です。次の文です。", "안녕", "Grüße🙂")
-    texts = [*(part * 60 for part in parts), "a\u2028dog \t " * 60, "short", ""]
-    for limit in (8, 20, 64):
-        for text, pieces in zip(texts, split_long(model, tokenizer, texts, limit), strict=True):
-            assert "".join("".join(pieces).split()) == "".join(text.split())
-            assert (len(pieces) > 1) == (lengths(tokenizer, [text])[0] > limit)
-            assert max(lengths(tokenizer, pieces)) <= limit
 
 
 def test_learned_positions_bound_the_pieces(make_model, tokenizer):

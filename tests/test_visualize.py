@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from helpers import as_lines, call, make_tokenizer, save_folder, tree
+from helpers import as_lines, call, tree
 
 from modeling_vanilla.cli import attention as script
 from modeling_vanilla.visualization import attention as pictures
@@ -13,16 +13,6 @@ from modeling_vanilla.visualization import curves
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer([SOURCE, TARGET], vocab_size=320)
-
-
-@pytest.fixture
-def model(make_model, tokenizer):
-    return make_model(vocab_size=len(tokenizer))
 
 
 def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
@@ -205,12 +195,6 @@ def test_losses_that_are_not_to_be_compared_are_not_in_one_panel(monkeypatch, tm
     assert drawn == [[[3.0, 2.0]], [[0.1, 0.2]], [[2.5]], [[7.0]]][: 2 + 2 * validated]
     assert "smoothed" in figure.axes[0].get_ylabel() and figure.get_suptitle() == "Training run my $run"
     assert pictures.as_png(figure).startswith(PNG)
-
-
-@pytest.fixture
-def folder(model, tokenizer, tmp_path):
-    model.generation_config.max_extra_tokens = 3  # an untrained model rarely ends a sentence by itself
-    return save_folder(tmp_path / "model", model, tokenizer)
 
 
 def test_all_pictures_of_a_sentence_from_stdin_with_the_model_s_own_translation(folder, tmp_path):

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run_python
+from helpers import ROOT, read_json, run_python
 from toy_corpus import toy_corpus
 
 TEXT = (ROOT / "examples/reproduce/README.md").read_text(encoding="utf-8")
@@ -39,13 +39,13 @@ def test_the_command_runs(command, tmp_path):
     arguments = [part for option in changed.items() for part in option]
     done = run_python(ROOT / script, *arguments, *SHORT, cwd=tmp_path)
     assert done.code == 0, done.errors
-    results = json.loads((tmp_path / "run/results.json").read_text())
+    results = read_json(tmp_path / "run/results.json")
     assert results["test_sentences"] == 8
     assert results["averaged_checkpoints"] == [1, 2, 3]
     big = options["--preset"] == "big"
     training = results["settings"]["training"]
     assert (training["mixed_precision"], training["average_checkpoints"]) == ("bf16", 20 if big else 5)
-    config = json.loads((tmp_path / "run/model/config.json").read_text())
+    config = read_json(tmp_path / "run/model/config.json")
     assert config["dropout"] == (0.3 if big and options["--target_lang"] == "de" else 0.1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import change_json, change_weights
-from trial import PROGRAMS, check
+from trial import PROGRAMS, READERS, check
 
 NESTED = 100_000
 
@@ -100,12 +100,6 @@ MODEL = {
     "generation_config.json": {name: DAMAGE[name] for name in ("empty", "cut", "not UTF-8")} | JSON,
     "tokenizer.json": {**DAMAGE, **JSON, "no model": fields(model=...)},
     "tokenizer_config.json": {name: DAMAGE[name] for name in DAMAGE if name != "a dead link"} | JSON,
-}
-READERS = {
-    **dict.fromkeys(("translate", "score", "attention", "export ctranslate2", "export onnx"), "model"),
-    **dict.fromkeys(("finetune", "train --model"), "model"),
-    "push": "run/model",
-    "average": "run/checkpoint-4",
 }
 CASES = [
     (program, f"{folder}/{file}", name)

@@ -10,7 +10,7 @@ import torch
 from helpers import change_json
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from trial import PROGRAMS
+from trial import PROGRAMS, READERS
 
 MARK = "executed"
 CODE = f"""
@@ -107,41 +107,15 @@ def modules(folder):
             (place / f"{name}.py").write_text(CODE)
 
 
-TRAPS = {
-    "config": config("foreign"),
-    "config of our type": config("vanilla"),
-    "config of a known type": config("bert"),
-    "config without a type": config(None),
-    "tokenizer": tokenizer,
-    "tokenizer by config": tokenizer_by_config,
-    "elsewhere": elsewhere,
-    "search": search,
-    "pipeline": pipeline,
-    "pickled weights": pickled,
-    "weights of torch": weights("pytorch_model.bin"),
-    "sharded weights": sharded,
-    "adapter": adapter,
-    "modules": modules,
-}
-READERS = {
-    "translate": "model",
-    "score": "model",
-    "attention": "model",
-    "export ctranslate2": "model",
-    "export onnx": "model",
-    "push": "run/model",
-    "average": "run/checkpoint-4",
-    "average --last": "run/checkpoint-4",
-    "train --model": "model",
-    "train --tokenizer": "model",
-    "train --resume": "run/checkpoint-4",
-    "finetune": "model",
-    "convert marian": "marian",
-    "convert fsmt": "fsmt",
-}
-CASES = [(program, trap) for program in READERS for trap in TRAPS]
+TRAPS = {"config": config("foreign"), "config of our type": config("vanilla"), "config of a known type": config("bert")}
+TRAPS |= {"config without a type": config(None), "weights of torch": weights("pytorch_model.bin")}
+for trap in (tokenizer, tokenizer_by_config, elsewhere, search, pipeline, pickled, sharded, adapter, modules):
+    TRAPS[trap.__name__] = trap
+FOLDERS = READERS | {"train --tokenizer": "model", "convert marian": "marian", "convert fsmt": "fsmt"}
+FOLDERS |= dict.fromkeys(("average --last", "train --resume"), "run/checkpoint-4")
+CASES = [(program, trap) for program in FOLDERS for trap in TRAPS]
 # A folder in which nothing is broken takes half a minute to export; CTranslate2's export loads it in the same way.
-CASES = [case for case in CASES if case[0] != "export onnx" or case[1] in ("config", "tokenizer", "pickled weights")]
+CASES = [case for case in CASES if case[0] != "export onnx" or case[1] in ("config", "tokenizer", "pickled")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=" - ".join)
@@ -149,7 +123,7 @@ def test_no_code_of_a_folder_is_run(trial, folder, case, monkeypatch):
     """Where nothing else of it is wrong, the command may do its work."""
     program, trap = case
     monkeypatch.chdir(folder)
-    path = folder / READERS[program]
+    path = folder / FOLDERS[program]
     if trap == "search" and not (path / "generation_config.json").exists():
         (path / "generation_config.json").write_text("{}")
     for file in (path / "own.py", path / "__init__.py"):
@@ -208,7 +182,7 @@ class Network:
             Path(MARK).touch()
 
 
-LOCAL = [program for program in (*READERS, "convert fairseq", "train") if program not in ("push", "export onnx")]
+LOCAL = [program for program in (*FOLDERS, "convert fairseq", "train") if program not in ("push", "export onnx")]
 
 
 @pytest.mark.parametrize("program", LOCAL)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from helpers import make_tiny
+from helpers import make_tiny, read_json
 
 from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import split_long
@@ -87,7 +87,7 @@ def test_the_memory_of_a_line_is_bounded(folders, step, record_property):
         process = multiprocessing.get_context("spawn").Process(target=measure, args=(step, folder))
         process.start()
         process.join()
-        figures.append(json.loads((folder / f"{step}.json").read_text(encoding="utf-8")))
+        figures.append(read_json(folder / f"{step}.json"))
         assert figures[-1]["lines"] == lines
     few, many = figures
     added = (many["bytes"] - few["bytes"]) / (many["lines"] - few["lines"])

@@ -56,6 +56,14 @@ PROGRAMS = {
     "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
 
+# The model folder that each of them reads.
+READERS = {
+    **dict.fromkeys(("translate", "score", "attention", "export ctranslate2", "export onnx"), "model"),
+    **dict.fromkeys(("finetune", "train --model"), "model"),
+    "push": "run/model",
+    "average": "run/checkpoint-4",
+}
+
 
 class Outcome(NamedTuple):
     """How a command ended."""
