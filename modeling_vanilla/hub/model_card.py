@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, metadata_load
-from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..files import read_json, write_text
@@ -13,6 +13,9 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 # What a model inherits from the one that it was made from.
 INHERITED = ("base_model", "license", "license_name", "license_link", "language", "datasets")
 _METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compounds split", "chrf": "chrF"}
+# What the card says of a run: of its results, and of its settings.
+_FACTS = ("training_pairs", "steps", "tokens", "train_seconds", "processes", "device", "test_sentences")
+_SETTINGS = ("tokens_per_update", "warmup_steps", "learning_rate_scale", "seed", "average_checkpoints")
 _HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
@@ -25,7 +28,7 @@ def write_model_card(
     licence: str | None = None,
     use: str | None = None,
 ) -> None:
-    """Write folder/README.md.
+    """Write folder/README.md: model_card.md, filled in.
 
     No path, file name or sentence of the training data is published: a data set or a model is named only by its name on
     the Hub.
@@ -45,7 +48,6 @@ def write_model_card(
     if licence:
         inherited = {name: value for name, value in inherited.items() if not name.startswith("license")}
         inherited["license"] = licence
-    pair = _escape(" to ".join(languages)) if len(languages) == 2 else None
     card_data = ModelCardData(
         library_name="transformers",
         pipeline_tag="translation",
@@ -54,21 +56,29 @@ def write_model_card(
         eval_results=_eval_results(results) if results and results["test_sentences"] else None,
         **{"language": languages or None, "license": None, **inherited},
     )
-    config = model.config
+    run = {}
+    if results is not None:
+        training = results["settings"]["training"]
+        run = {name: results[name] for name in _FACTS} | {name: training[name] for name in _SETTINGS}
+        run |= {"learning_rate": training.get("learning_rate"), "dataset": _dataset(results)}
+    fields = [name for name in type(model.config).__annotations__ if not name.endswith("_id")]
     card = ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
-        title=f"Transformer, {pair}" if pair else "Transformer",
-        architecture=_architecture(config),
-        languages=f"It translates {pair}. " if pair else "",
-        origin="" if source is None else f"{_origin(source, 'Fine-tuned' if results else 'Converted')} ",
+        plain=_escape,
+        config=model.config,
+        search=model.generation_config,
+        run=run,
+        metrics=_METRICS,
+        results=results,
+        pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
+        origin=None if source is None else _origin(source),
         model_id=model_id,
         use=use and use.format(model_id=model_id),
-        model_rows=[("parameters", model.num_parameters()), *_fields(config)],
-        search=_search(model.generation_config),
-        training=_training(results) if results else "None since it was converted.",
-        results=_results(results) if results and results["test_sentences"] else "Not tested.",
-        licence=_licence(licence, source or {}),
+        fields=fields,
+        parameters=model.num_parameters(),
+        licence=licence,
+        inherited=_licence(source or {}),
     )
     write_text(folder / "README.md", str(card) + "\n")
 
@@ -116,70 +126,19 @@ def _as_list(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _fields(config: PretrainedConfig) -> list[tuple[str, object]]:
-    """The fields of VanillaConfig that are set, but for the special tokens."""
-    fields = [(name, getattr(config, name)) for name in type(config).__annotations__ if not name.endswith("_id")]
-    return [(name, value) for name, value in fields if value is not None]
-
-
-def _architecture(config: PretrainedConfig) -> str:
-    """The architecture, by what it has and the paper's base and big models have not."""
-    departures = {
-        "a matrix each for source, target and output (3.4 has one)": not config.tie_word_embeddings,
-        "biases in the projections of attention (3.2.2 has none)": config.attention_bias,
-        "a bias of the output projection (3.4 has none)": config.output_bias,
-        f"a table of {config.max_position_embeddings} positions (3.5 has the sinusoid)": (
-            config.position_embedding_type == "learned"
-        ),
-        f"{config.activation_function} in the feed-forward networks (3.3 has ReLU)": (
-            config.activation_function != "relu"
-        ),
-        f"self-attention to {config.attention_window} positions (section 4)": config.attention_window is not None,
-    }
-    present = [departure for departure, holds in departures.items() if holds]
-    if present:
-        return f"a post-LN encoder-decoder. It departs from the paper in this: {'; '.join(present)}."
-    return "as the paper has it: post-LN encoder-decoder, one matrix for both embeddings and the output projection."
-
-
-def _origin(source: dict, verb: str) -> str:
+def _origin(source: dict) -> str:
     """What the model was made from, with a link to each that has a name on the Hub."""
     names = [
         f"[{_escape(name)}](https://huggingface.co/{name})" if re.fullmatch(_HUB_NAME, name) else _escape(name)
         for name in _as_list(source.get("base_model", []))
     ]
-    return f"{verb} from {' and '.join(names) or 'another model'}."
+    return " and ".join(names) or "another model"
 
 
-def _licence(licence: str | None, source: dict) -> str:
-    inherited = _escape(", ".join(_as_list(source.get("license_name") or source.get("license") or [])))
-    link = source.get("license_link", "")
-    if inherited:
-        inherited += f" ({_escape(link)})" if isinstance(link, str) and link else ""
-        theirs = f"The model that it was made from is under {inherited}; whoever passes it on names its authors, too."
-        return f"{_escape(licence)}. {theirs}" if licence else theirs
-    return _escape(licence) if licence else _NO_LICENCE
-
-
-def _search(settings: GenerationConfig) -> str:
-    """The search of generate() as the generation configuration has it."""
-    beams, alpha = _escape(settings.num_beams or 1), _escape(settings.length_penalty)
-    limit = settings.max_new_tokens or settings.max_length
-    extra = getattr(settings, "max_extra_tokens", None)
-    if settings.do_sample:
-        how = "draws tokens at random"
-    elif beams == "1":
-        how = "takes the most probable token at each step (greedy search)"
-    elif (getattr(settings, "length_penalty_type", None) or "gnmt") == "gnmt":
-        how = f"searches with {beams} beams by log P / ((5 + length) / 6)^{alpha}, GNMT's length penalty"
-    else:
-        how = f"searches with {beams} beams by log P / length^{alpha}"
-    if extra is not None:
-        return f"`generate()` {how}; the output has at most {_escape(extra)} tokens more than the source."
-    return f"`generate()` {how}" + (f"; the output has at most {_escape(limit)} tokens." if limit else ".")
-
-
-_NO_LICENCE = "Not stated. The training data decide what may be done with the weights."
+def _licence(source: dict) -> str:
+    """The licence of what the model was made from, with its link."""
+    name, link = _as_list(source.get("license_name") or source.get("license") or []), source.get("license_link")
+    return _escape(", ".join(name)) + (f" ({_escape(link)})" if name and isinstance(link, str) else "")
 
 
 def _escape(value) -> str:
@@ -191,36 +150,6 @@ def _dataset(results: dict) -> str | None:
     """The name of the data set on the Hub; None for files and for a folder of the machine that trained."""
     name = results.get("dataset")
     return name if name and re.fullmatch(rf"{_HUB_NAME}|\w[\w.-]*", name) else None
-
-
-def _training(results: dict) -> str:
-    training, dataset = results["settings"]["training"], _dataset(results)
-    peak = training.get("learning_rate")
-    rate = f"scale {training['learning_rate_scale']}" if peak is None else f"{peak} at its peak"
-    return (
-        f"{results['training_pairs']} sentence pairs{f' of {_escape(dataset)}' if dataset else ''}, "
-        f"{results['steps']} updates of about {training['tokens_per_update']} tokens a side, {results['tokens']} "
-        f"tokens in all, in {results['train_seconds'] / 60:.1f} minutes on {results['processes']} "
-        f"{_escape(results['device'])} process(es). Adam, {training['warmup_steps']} warm-up steps, "
-        f"learning rate {rate}, seed {training['seed']}; the average of the last "
-        f"{training['average_checkpoints']} checkpoints at the most."
-    )
-
-
-def _results(results: dict) -> str:
-    # In a table, "|" ends a cell even inside code.
-    rows = [
-        f"| {name} | {results[key]:.2f} | {_escape(results[f'{key}_signature'])} |" for key, name in _METRICS.items()
-    ]
-    return "\n".join(
-        [
-            f"On {results['test_sentences']} test sentences, by the search above:",
-            "",
-            "| metric | score | signature |",
-            "|---|---|---|",
-            *rows,
-        ]
-    )
 
 
 def _eval_results(results: dict) -> list[EvalResult]:
