@@ -16,12 +16,12 @@ _quiet = False
 def set_quiet(quiet: bool) -> None:
     """Set whether this process shows no progress, as where it has no stderr.
 
-    In a log datasets and transformers never show theirs.
+    transformers never shows its own, which would tear the bar of a training apart, nor does datasets in a log.
     """
     global _quiet
     _quiet = quiet or sys.stderr is None
+    logging.disable_progress_bar()
     if _quiet or _is_log():
-        logging.disable_progress_bar()
         # Not imported here, as it takes seconds and not every command needs it.
         os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
         if "datasets" in sys.modules:

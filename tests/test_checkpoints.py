@@ -27,8 +27,9 @@ def trained(make_model, tokenizer):
 
 def test_a_checkpoint_has_all_there_is_to_resume_its_digests_and_no_pickle(tmp_path, trained, tokenizer):
     progress = checkpoints.Progress(step=2, losses=[2.5, 2.25])
-    folder = checkpoints.save_checkpoint(tmp_path, *trained, tokenizer, progress, scheduled=True)
-    assert [*tmp_path.iterdir()] == [folder] == [tmp_path / "checkpoint-2"]
+    folder = tmp_path / "checkpoint-2"
+    checkpoints.save_checkpoint(folder, *trained, tokenizer, progress)
+    assert [*tmp_path.iterdir()] == [folder]
     assert checkpoints.load_progress(folder) == progress
     names = {*tree(folder)}
     assert {"model.safetensors", "optimizer.safetensors", "progress.json", "tokenizer.json"} <= names
@@ -87,16 +88,15 @@ DAMAGES = {"flipped": flip, "empty": lambda path: path.write_bytes(b""), "missin
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json", "SHA256SUMS"])
 def test_a_damaged_checkpoint_is_put_aside(tmp_path, trained, tokenizer, damage, name):
-    for step in (2, 4):
-        folder = checkpoints.save_checkpoint(
-            tmp_path, *trained, tokenizer, checkpoints.Progress(step=step), scheduled=step == 2
-        )
+    folder = tmp_path / "last-4"
+    for path in (tmp_path / "checkpoint-2", folder):
+        checkpoints.save_checkpoint(path, *trained, tokenizer, checkpoints.Progress())
     DAMAGES[damage](folder / name)
     for aside in ("last-4.damaged", "last-4.damaged1"):  # the second time after a run has written it again
         (line,) = checkpoints.put_aside_damaged(tmp_path)
         assert str(folder / (name if name != "SHA256SUMS" or damage == "missing" else "")) in line
         assert line.endswith(f"; last-4 is put aside as {aside}")
         assert checkpoints.newest_checkpoint(tmp_path).name == "checkpoint-2"
-        checkpoints.save_checkpoint(tmp_path, *trained, tokenizer, checkpoints.Progress(step=4), scheduled=False)
+        checkpoints.save_checkpoint(folder, *trained, tokenizer, checkpoints.Progress())
         assert checkpoints.put_aside_damaged(tmp_path) == []
         DAMAGES[damage](folder / name)

@@ -70,12 +70,12 @@ def test_a_notebook_keeps_its_widgets(monkeypatch):
 
 
 @pytest.mark.parametrize(("stream", "shown"), [(io.StringIO, False), (Terminal, True)])
-def test_other_libraries_show_bars_on_a_terminal_alone(monkeypatch, stream, shown):
+def test_datasets_shows_bars_on_a_terminal_alone_and_transformers_none(monkeypatch, stream, shown):
     import datasets
     from transformers.utils import logging
 
     monkeypatch.setattr(sys, "stderr", stream())
     set_quiet(False)
-    assert (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()) == (not shown, shown)
+    assert (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()) == (not shown, False)
     datasets.enable_progress_bars()
     logging.enable_progress_bar()

@@ -22,6 +22,7 @@ def write_average(checkpoints: Sequence[Path], destination: Path) -> None:
     for checkpoint in checkpoints[1:]:
         if load_tokenizer(checkpoint).get_vocab() != first:
             raise ValueError(f"{checkpoint}: its vocabulary is another than that of {checkpoints[0]}")
-    model, tokenizer = load_translator(checkpoints[-1:], "cpu", next(iter(weights.values())).dtype)
+    model, tokenizer = load_translator(checkpoints[-1:], "cpu", "auto")
+    model.load_state_dict(weights)
     with whole_folder(destination) as part:
-        save_model(model, tokenizer, part, weights)
+        save_model(model, tokenizer, part)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -18,18 +17,17 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import SAFE_WEIGHTS_NAME, logging
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..files import delete_folder, json_text, read_json, whole_folder
-from ..inference.loading import check_readable
+from ..inference.loading import load_model
 from ..weights_vanilla import check_weights, compare_weights
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
 DIGESTS = "SHA256SUMS"  # in the form that `sha256sum --check` reads
-BEST = "best"
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")  # of the schedule: these are averaged
-_LAST = re.compile(r"last-(\d+)")  # of any other step: to resume from
+SCHEDULED = "checkpoint"  # the names of checkpoints of the schedule, which are averaged, begin with this
+LAST = "last"  # and those of any other step, to resume from
 
 
 @dataclass
@@ -97,31 +95,21 @@ def whole_model(accelerator: Accelerator, model) -> PreTrainedModel:
 
 
 def save_checkpoint(
-    run: Path,
-    accelerator: Accelerator,
-    model,
-    optimizer,
-    tokenizer: PreTrainedTokenizerBase,
-    progress: Progress,
-    scheduled: bool,
-) -> Path:
+    folder: Path, accelerator: Accelerator, model, optimizer, tokenizer: PreTrainedTokenizerBase, progress: Progress
+) -> None:
     """Write a model folder that from_pretrained loads, with all that resuming needs: moments, progress and digests.
 
     Every process must call this. The folder is written under another name and renamed, so that one with this name is
     always whole, and what a killed process leaves behind is never taken for one.
 
-    Args:
-        scheduled: write run/checkpoint-STEP, which list_checkpoints finds; otherwise run/last-STEP.
-
     Raises:
         OSError: it cannot be written; nothing half-written stays.
     """
-    final = run / f"{'checkpoint' if scheduled else 'last'}-{progress.step}"
     whole = whole_model(accelerator, model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)  # empty but on the main process
     if accelerator.is_main_process:
-        with whole_folder(final) as part:
+        with whole_folder(folder) as part:
             save_model(whole, tokenizer, part)
             flat = {f"{name}/{key}": value for name, state in moments["state"].items() for key, value in state.items()}
             save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
@@ -129,33 +117,12 @@ def save_checkpoint(
             digests = "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(part.iterdir()))
             (part / DIGESTS).write_text(digests, encoding="utf-8")
     accelerator.wait_for_everyone()
-    return final
 
 
-def save_best(run: Path, accelerator: Accelerator, model, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model folder run/best, in place of the one before. Every process must call this.
-
-    Raises:
-        OSError: it cannot be written; the one before stays.
-    """
-    whole = whole_model(accelerator, model)
-    if accelerator.is_main_process:
-        with whole_folder(run / BEST) as part:
-            save_model(whole, tokenizer, part)
-    accelerator.wait_for_everyone()
-
-
-def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict | None = None) -> None:
+def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
-    # Saving shows a bar of its own for each file, which would tear the bar of the training apart.
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        model.save_pretrained(folder, state_dict=weights)
-        tokenizer.save_pretrained(folder)
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _digest(file: Path) -> str:
@@ -185,7 +152,7 @@ def put_aside_damaged(run: Path) -> list[str]:
         A line for each, which names the file at fault.
     """
     lines = []
-    for checkpoint in _all_checkpoints(run):
+    for checkpoint in list_checkpoints(run) + list_checkpoints(run, LAST):
         try:
             check_digests(checkpoint)
         except (ValueError, OSError) as error:
@@ -219,9 +186,15 @@ def load_optimizer(checkpoint: Path, model, optimizer) -> None:
     )
 
 
-def list_checkpoints(run: Path) -> list[Path]:
-    """The whole checkpoints of a run that its schedule asked for, oldest first."""
-    return _find(run, _CHECKPOINT)
+def list_checkpoints(run: Path, kind: str = SCHEDULED) -> list[Path]:
+    """The whole checkpoints of a run, SCHEDULED or LAST, oldest first."""
+    name = re.compile(rf"{kind}-\d+")
+    return sorted((path for path in run.glob(f"{kind}-*") if name.fullmatch(path.name)), key=checkpoint_step)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step after which a checkpoint of a run was written."""
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def last_checkpoints(run: Path, number: int) -> list[Path]:
@@ -229,32 +202,19 @@ def last_checkpoints(run: Path, number: int) -> list[Path]:
 
     They are all of these if there are fewer, and the newest of any step if there is none.
     """
-    return list_checkpoints(run)[-number:] or _find(run, _LAST)[-1:]
+    return list_checkpoints(run)[-number:] or list_checkpoints(run, LAST)[-1:]
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The whole checkpoint of the highest step, of the schedule or not."""
+    return max(list_checkpoints(run) + list_checkpoints(run, LAST), key=checkpoint_step, default=None)
 
 
 def follow_schedule(run: Path, is_scheduled: Callable[[int], bool]) -> None:
     """Rename the checkpoints of a run that has another schedule from now on, so that they do not count as its own."""
     for checkpoint in list_checkpoints(run):
         if not is_scheduled(step := checkpoint_step(checkpoint)):
-            checkpoint.rename(checkpoint.with_name(f"last-{step}"))
-
-
-def newest_checkpoint(run: Path) -> Path | None:
-    """The whole checkpoint of the highest step, of the schedule or not."""
-    return max(_all_checkpoints(run), key=checkpoint_step, default=None)
-
-
-def _all_checkpoints(run: Path) -> list[Path]:
-    return _find(run, _CHECKPOINT) + _find(run, _LAST)
-
-
-def _find(run: Path, name: re.Pattern) -> list[Path]:
-    return sorted((path for path in Path(run).glob("*-*") if name.fullmatch(path.name)), key=checkpoint_step)
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """The step after which a checkpoint of a run was written."""
-    return int(checkpoint.name.rpartition("-")[2])
+            checkpoint.rename(run / f"{LAST}-{step}")
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
@@ -264,7 +224,7 @@ def prune_checkpoints(run: Path, keep: int) -> None:
         OSError: one cannot be deleted.
     """
     newest = newest_checkpoint(run)
-    for path in _find(run, _CHECKPOINT)[:-keep] + _find(run, _LAST):
+    for path in list_checkpoints(run)[:-keep] + list_checkpoints(run, LAST):
         if path != newest:
             delete_folder(path)
 
@@ -281,23 +241,12 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
     total: dict[str, torch.Tensor] = {}
     types: dict[str, torch.dtype] = {}
     for checkpoint in map(Path, checkpoints):
-        weights = _load_weights(checkpoint)
+        if (checkpoint / DIGESTS).is_file():  # a model folder has none
+            check_digests(checkpoint, [SAFE_WEIGHTS_NAME])
+        weights = load_model(checkpoint, "auto").state_dict()
         check_weights(weights, compare_weights(weights, total or weights), checkpoint)
         for name, value in weights.items():
             types[name] = value.dtype
             # In 64 bits, so that the order of the checkpoints cannot change the mean.
             total[name] = total[name] + value.double() if name in total else value.double()
     return {name: (value / len(checkpoints)).to(types[name]) for name, value in total.items()}
-
-
-def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    path = checkpoint / SAFE_WEIGHTS_NAME
-    check_readable(checkpoint)
-    if not path.is_file():
-        raise ValueError(f"{checkpoint}: no checkpoint, as it has no {SAFE_WEIGHTS_NAME}")
-    if (checkpoint / DIGESTS).is_file():  # a model folder has none
-        check_digests(checkpoint, [SAFE_WEIGHTS_NAME])
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error

@@ -5,21 +5,24 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Interrupted, on_signal
+from ..files import whole_folder
 from ..options import TrainingOptions
 from ..progress import inform, progress_bar
 from .batch_size import fit_batch
 from .checkpoints import (
+    LAST,
+    SCHEDULED,
     Progress,
     average_checkpoints,
     checkpoint_step,
@@ -27,8 +30,8 @@ from .checkpoints import (
     load_optimizer,
     load_progress,
     prune_checkpoints,
-    save_best,
     save_checkpoint,
+    save_model,
     whole_model,
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
@@ -36,7 +39,7 @@ from .optimization import adam
 from .preprocessing import pair_lengths
 from .recipe import complete
 from .step import take_step
-from .updates import Lengths, plan_epoch, updates
+from .updates import plan_epoch, updates
 from .validation import validate
 
 logger = logging.getLogger(__name__)
@@ -73,64 +76,55 @@ def train(
         mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
     )
     model, optimizer = _prepare(accelerator, model)
-    options, lengths = complete(options), pair_lengths(training_data)
-    if checkpoint is None:
-        progress = _start(accelerator, model, lengths, options)
+    options, lengths, progress = complete(options), pair_lengths(training_data), Progress()
+    if checkpoint is not None:
+        progress = load_progress(checkpoint)
+        load_optimizer(checkpoint, model, optimizer)
+        if accelerator.scaler is not None and progress.scaler is not None:
+            accelerator.scaler.load_state_dict(progress.scaler)
     else:
-        progress = _resume(accelerator, model, optimizer, checkpoint)
+        for line in options.warnings() if accelerator.is_main_process else ():
+            logger.warning(line)
+        if options.fit_batch:
+            progress.tokens_per_batch = fit_batch(accelerator, model, lengths, options.tokens_per_batch)
     options = replace(options, tokens_per_batch=progress.tokens_per_batch or options.tokens_per_batch)
     compiled = torch.compile(model, dynamic=True) if options.compile else model
     plan = plan_epoch(lengths, options, progress.epoch)
     to_take = updates(plan, lengths, training_data, tokenizer, options, progress, accelerator)
     first_validation = 0 if validate_on_start else options.validate_steps
-    save = partial(_save, accelerator, model, optimizer, tokenizer, progress, options)
-    stop, received = partial(_stop, progress, options), [0]
-
-    def signalled() -> int:
-        """The number of the signal that a process has received, or 0."""
-        return _agree(accelerator, received[-1])
-
+    run, received = _Run(accelerator, model, optimizer, tokenizer, options, progress), [0]
     on_train_begin()
     accelerator.init_trackers("tensorboard")
     saved_step, saved_time = progress.step, time.monotonic()
-    with (
-        on_signal(received.append),
-        progress_bar(
-            initial=progress.step,
-            unit=" updates",
-            desc="Training",
-            smoothing=0.05,
-            disable=not accelerator.is_main_process,
-        ) as bar,
-    ):
+    bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
+    with on_signal(received.append), bar:
         while True:
-            finished = _finished(accelerator, progress, options)
+            finished = run.is_finished()
             scheduled = progress.step >= first_validation and progress.step % options.validate_steps == 0
             validation_due = validation_pairs is not None and (scheduled or finished) and not progress.validated()
-            needed = finished or validation_due or signalled() > 0
-            if progress.step > saved_step and save(needed, saved_time):
+            signalled = run.agree(received[-1]) > 0
+            if progress.step > saved_step and run.save(finished or validation_due or signalled, saved_time):
                 saved_step, saved_time = progress.step, time.monotonic()
-            if progress.step == saved_step and signalled():
+            if progress.step == saved_step and run.agree(received[-1]):
                 break
             if validation_due:
-                with on_signal(stop):  # at once, as all is saved
-                    _validate(accelerator, model, tokenizer, validation_pairs, progress, options)
-                finished = _finished(accelerator, progress, options)  # early stopping
+                with on_signal(run.stop):  # at once, as all is saved
+                    run.validate(validation_pairs)
+                finished = run.is_finished()  # early stopping
                 if finished:
-                    save(True, saved_time)  # once more: a longer run has to know what the best model scored
+                    run.save(True, saved_time)  # once more: a longer run has to know what the best model scored
             if finished:
                 break
             start = time.monotonic()
             update = next(to_take)
             loss, norm = take_step(accelerator, compiled, optimizer, update, options, progress.step + 1)
             progress.add(loss, time.monotonic() - start, update.tokens, update.positions)
-            rate = optimizer.param_groups[0]["lr"]
-            _report(accelerator, bar, progress, options, {"loss": loss, "gradient_norm": norm, "learning_rate": rate})
+            run.report(bar, {"loss": loss, "gradient_norm": norm, "learning_rate": optimizer.param_groups[0]["lr"]})
     for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
         tracker.finish()
-    if signum := signalled():
-        stop(signum)
-    return _average(accelerator, model, progress, options), progress
+    if signum := run.agree(received[-1]):
+        run.stop(signum)
+    return run.average(), progress
 
 
 def _prepare(accelerator: Accelerator, model: PreTrainedModel):
@@ -149,112 +143,89 @@ def _prepare(accelerator: Accelerator, model: PreTrainedModel):
     return accelerator.prepare(model, adam(model))
 
 
-def _start(accelerator: Accelerator, model, lengths: Lengths, options: TrainingOptions) -> Progress:
-    if accelerator.is_main_process:
-        for line in options.warnings():
-            logger.warning(line)
-    if not options.fit_batch:
-        return Progress()
-    return Progress(tokens_per_batch=fit_batch(accelerator, model, lengths, options.tokens_per_batch))
+@dataclass
+class _Run:
+    """What belongs to a training that is under way, on each process, and what is done with it between updates."""
 
+    accelerator: Accelerator
+    model: PreTrainedModel
+    optimizer: AcceleratedOptimizer
+    tokenizer: PreTrainedTokenizerBase
+    options: TrainingOptions
+    progress: Progress
 
-def _resume(accelerator: Accelerator, model, optimizer, checkpoint: Path) -> Progress:
-    progress = load_progress(checkpoint)
-    load_optimizer(checkpoint, model, optimizer)
-    if accelerator.scaler is not None and progress.scaler is not None:
-        accelerator.scaler.load_state_dict(progress.scaler)
-    return progress
+    def agree(self, value: int) -> int:
+        """The largest of all processes' values."""
+        return int(self.accelerator.gather(torch.tensor([int(value)], device=self.accelerator.device)).max())
 
+    def is_finished(self) -> bool:
+        options, progress = self.options, self.progress
+        out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
+        finished = progress.step >= options.max_steps or out_of_time or progress.stalled(options.early_stopping)
+        # Clocks differ, so one process decides for all.
+        return bool(self.agree(self.accelerator.is_main_process and finished))
 
-def _report(accelerator: Accelerator, bar, progress: Progress, options: TrainingOptions, figures: dict) -> None:
-    """An update's figures, to TensorBoard and beside the progress bar."""
-    speed = progress.tokens / progress.seconds
-    accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
-    bar.total = options.max_steps
-    if options.max_minutes is not None:
-        bar.total = min(bar.total, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
-    bar.set_postfix_str(f"loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
-    bar.update()
+    def save(self, needed: bool, saved: float) -> bool:
+        """Write a checkpoint if one is due: those of the schedule for the average, others only to resume from.
 
+        Args:
+            needed: whether one is due in any case.
+            saved: time.monotonic() of the last one.
 
-def _validate(
-    accelerator: Accelerator,
-    model,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: Dataset,
-    progress: Progress,
-    options: TrainingOptions,
-) -> None:
-    """Validate, report the scores, and save the model in best/ if its BLEU is the best so far."""
-    scores = validate(accelerator, model, tokenizer, pairs, options.tokens_per_batch, options.bleu_tokenize)
-    progress.validations.append({"step": progress.step, **scores})
-    numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
-    accelerator.log(numbers, step=progress.step)
-    if accelerator.is_main_process:
-        shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
-        inform(f"step {progress.step}: {shown}")
-    if progress.best() is progress.validations[-1]:
-        save_best(Path(options.output_dir), accelerator, model, tokenizer)
+        Returns:
+            Whether one was written.
+        """
+        accelerator, options, progress = self.accelerator, self.options, self.progress
+        scheduled = options.is_scheduled(progress.step)
+        minutes = (time.monotonic() - saved) / 60
+        overdue = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
+        if not (scheduled or needed or self.agree(accelerator.is_main_process and overdue)):
+            return False
+        run = Path(options.output_dir)
+        folder = run / f"{SCHEDULED if scheduled else LAST}-{progress.step}"
+        progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
+        save_checkpoint(folder, accelerator, self.model, self.optimizer, self.tokenizer, progress)
+        if accelerator.is_main_process:
+            prune_checkpoints(run, options.keep_checkpoints)
+        return True
 
+    def validate(self, pairs: Dataset) -> None:
+        """Validate, report the scores, and save the model in best/ if its BLEU is the best so far."""
+        accelerator, options, progress = self.accelerator, self.options, self.progress
+        model = whole_model(accelerator, self.model)
+        scores = validate(accelerator, model, self.tokenizer, pairs, options.tokens_per_batch, options.bleu_tokenize)
+        progress.validations.append({"step": progress.step, **scores})
+        numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
+        accelerator.log(numbers, step=progress.step)
+        if accelerator.is_main_process:
+            shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
+            inform(f"step {progress.step}: {shown}")
+            if progress.best() is progress.validations[-1]:
+                with whole_folder(Path(options.output_dir, "best")) as part:
+                    save_model(model, self.tokenizer, part)
+        accelerator.wait_for_everyone()
 
-def _finished(accelerator: Accelerator, progress: Progress, options: TrainingOptions) -> bool:
-    out_of_time = options.max_minutes is not None and progress.seconds >= 60 * options.max_minutes
-    finished = progress.step >= options.max_steps or out_of_time or progress.stalled(options.early_stopping)
-    # Clocks differ, so one process decides for all.
-    return bool(_agree(accelerator, accelerator.is_main_process and finished))
+    def report(self, bar, figures: dict) -> None:
+        """An update's figures, to TensorBoard and beside the progress bar."""
+        options, progress = self.options, self.progress
+        speed = progress.tokens / progress.seconds
+        self.accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
+        bar.total = options.max_steps
+        if options.max_minutes is not None:
+            bar.total = min(bar.total, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
+        bar.set_postfix_str(f"loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+        bar.update()
 
+    def stop(self, signum: int) -> NoReturn:
+        name, where = signal.Signals(signum).name, f"update {self.progress.step} of {self.options.output_dir}"
+        raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
 
-def _stop(progress: Progress, options: TrainingOptions, signum: int) -> NoReturn:
-    name = signal.Signals(signum).name
-    where = f"update {progress.step} of {options.output_dir}"
-    raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
-
-
-def _save(
-    accelerator: Accelerator,
-    model,
-    optimizer,
-    tokenizer: PreTrainedTokenizerBase,
-    progress: Progress,
-    options: TrainingOptions,
-    needed: bool,
-    saved: float,
-) -> bool:
-    """Write a checkpoint if one is due: those of the schedule for the average, others only to resume from.
-
-    Args:
-        needed: whether one is due in any case.
-        saved: time.monotonic() of the last one.
-
-    Returns:
-        Whether one was written.
-    """
-    scheduled = options.is_scheduled(progress.step)
-    minutes = (time.monotonic() - saved) / 60
-    overdue = options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes
-    if not (scheduled or needed or _agree(accelerator, accelerator.is_main_process and overdue)):
-        return False
-    run = Path(options.output_dir)
-    progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
-    save_checkpoint(run, accelerator, model, optimizer, tokenizer, progress, scheduled)
-    if accelerator.is_main_process:
-        prune_checkpoints(run, options.keep_checkpoints)
-    return True
-
-
-def _agree(accelerator: Accelerator, value: int) -> int:
-    """The largest of all processes' values."""
-    if accelerator.num_processes == 1:
-        return int(value)  # no tensor, for which a GPU's host would wait at each update
-    return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
-
-
-def _average(accelerator: Accelerator, model, progress: Progress, options: TrainingOptions) -> PreTrainedModel:
-    """The model with the mean weights of the last checkpoints (6.1). Every process must call this."""
-    trained = accelerator.unwrap_model(whole_model(accelerator, model), keep_fp32_wrapper=False)
-    last = last_checkpoints(Path(options.output_dir), options.average_checkpoints)
-    progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
-    trained.load_state_dict(average_checkpoints(last), strict=False)
-    trained.tie_weights()
-    accelerator.wait_for_everyone()
-    return trained.eval()
+    def average(self) -> PreTrainedModel:
+        """The model with the mean weights of the last checkpoints (6.1). Every process must call this."""
+        whole = whole_model(self.accelerator, self.model)
+        trained = self.accelerator.unwrap_model(whole, keep_fp32_wrapper=False)
+        last = last_checkpoints(Path(self.options.output_dir), self.options.average_checkpoints)
+        self.progress.averaged = [checkpoint_step(checkpoint) for checkpoint in last]
+        trained.load_state_dict(average_checkpoints(last))
+        self.accelerator.wait_for_everyone()
+        return trained.eval()

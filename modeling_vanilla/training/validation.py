@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inference import score_pairs, translate
 from ..inference.scoring import PairScore
-from .checkpoints import whole_model
 from .metrics import translation_scores
 
 
@@ -24,12 +23,12 @@ def validate(
 ) -> dict:
     """Score the model as it is on `pairs`, which have the string columns "source" and "target".
 
-    Every process must call this.
+    Every process must call this, with all the model's weights.
 
     Returns:
         "loss" in nats per word piece, without label smoothing, "perplexity" per word piece, and translation_scores.
     """
-    model = whole_model(accelerator, model).eval()
+    model.eval()
     sources, targets = pairs["source"][:], pairs["target"][:]
     own = slice(accelerator.process_index, None, accelerator.num_processes)
     with accelerator.autocast():
