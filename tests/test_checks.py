@@ -22,8 +22,8 @@ def as_rows(pairs):
 def faults_of(train, tokenizer=None, **held_out):
     """The rows of each fault of the training pairs and of those of the other splits."""
     splits = DatasetDict({split: as_rows(pairs) for split, pairs in {"train": train, **held_out}.items()})
-    bits = find_faults(splits, tokenizer)
-    rows = [{finding.fault: finding.rows for finding in findings(bits[split])} for split in splits]
+    faults = find_faults(splits, tokenizer)
+    rows = [{finding.fault: finding.rows for finding in findings(faults[split])} for split in splits]
     return rows if held_out else rows[0]
 
 
@@ -77,15 +77,13 @@ def test_repetitions_and_what_is_shared_as_by_brute_force():
         [(drawn.choice("abcdefgh") * 5, drawn.choice("xy") * 5) for _ in range(n)] for n in (60, 9, 5)
     )
     splits = DatasetDict(train=as_rows(train), test=as_rows(test), validation=as_rows(validation))
-    bits = find_faults(splits)
-    names = list(FAULTS)
+    faults = find_faults(splits)
     held_out = {source for source, _ in test + validation}
     for split, pairs in (("train", train), ("test", test), ("validation", validation)):
         others = held_out if split == "train" else {source for source, _ in train}
         for row, pair in enumerate(pairs):
-            there = {name for number, name in enumerate(names) if bits[split][row] >> number & 1}
-            assert ("duplicate" in there) == (pair in pairs[:row])
-            assert ("shared" in there) == (pair[0] in others)
+            assert faults[split]["duplicate"][row] == (pair in pairs[:row])
+            assert faults[split]["shared"][row] == (pair[0] in others)
 
 
 def test_unseen_characters_are_those_of_no_token_or_not_of_the_training_data():
@@ -106,8 +104,8 @@ BAD = [("", "Ein Satz."), GOOD[0], ("Kept for its ☃.", "Ein ☃."), ("A two\nl
 def test_the_clean_corpus(languages, names, tmp_path, own_cache):
     rows = as_rows([*GOOD, *BAD])
     tokenizer = make_tokenizer(chain(*GOOD), 400)
-    bits = find_faults(DatasetDict(train=rows), tokenizer)["train"]
-    assert write_clean(rows, bits, languages, tmp_path / "new" / "clean") == 51
+    faults = find_faults(DatasetDict(train=rows), tokenizer)["train"]
+    assert write_clean(rows, faults, languages, tmp_path / "new" / "clean") == 51
     source, target = (str(tmp_path / "new" / "clean" / name) for name in names)
     clean = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
     assert list(zip(clean["source"], clean["target"], strict=True)) == [*GOOD, BAD[2]]

@@ -1,7 +1,7 @@
 """A look at sentence pairs before training: what in them is likely to lower the scores, and the pairs without it.
 
 The means are simple: lengths, hashes, and what Unicode says of characters. No pair is understood. All is one pass over
-the pairs, which keeps some 30 bytes of each in memory.
+the pairs, which keeps some 60 bytes of each in memory.
 """
 
 import re
@@ -10,11 +10,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
@@ -32,7 +32,7 @@ FAULTS = {
     "unseen": "with characters for which the tokenizer has no token",
     "shared": "whose source sentence is both in the training data and in validation or test data",
 }
-_BIT = {name: 1 << number for number, name in enumerate(FAULTS)}
+_SIDES = ("source", "target")
 _EXAMPLES = 3
 _ROWS = 10_000  # that are in memory at a time
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
@@ -41,8 +41,6 @@ _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private us
 _BROKEN_CHARACTERS = "\ufffd\ufeff"
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
-_MISREAD_LEADS = set("\u00c2\u00c3\u00e2")
-_SCRIPTS: dict[str, int] = {}  # the number of each, in the order in which they were met
 # Scripts that one language mixes, and letters named otherwise than by theirs.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
@@ -64,7 +62,7 @@ def find_faults(
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_length_ratio: float = 3.0,
     show_progress: bool = False,
-) -> dict[str, np.ndarray]:
+) -> dict[str, pd.DataFrame]:
     """Look at all pairs of all splits.
 
     Args:
@@ -76,36 +74,25 @@ def find_faults(
         show_progress: a progress bar on stderr.
 
     Returns:
-        For each split a row of bits for each of its pairs, one for each of FAULTS, as findings() reads them.
+        For each split a table that says of each of its pairs whether it has each of FAULTS.
     """
     seen = _alphabet(pairs["train"]) if tokenizer is None else _alphabet_of(tokenizer)
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
-        scans = {split: _scan(rows, seen, bar.update) for split, rows in pairs.items()}
-    train = scans["train"]
-    scale = _typical_ratio(train)
-    scripts = [int(np.bincount(numbers, minlength=2)[1:].argmax()) + 1 for numbers in train.scripts]
-    held_out = [scan.sources for split, scan in scans.items() if split != "train"]
-    for split, scan in scans.items():
-        others = np.concatenate([train.sources[:0], *held_out]) if split == "train" else train.sources
-        _compare(scan, scale, scripts, others, max_length_ratio)
-    return {split: scan.bits for split, scan in scans.items()}
+        facts = {split: _look(rows, seen, bar.update) for split, rows in pairs.items()}
+    train = facts["train"]
+    held_out = {text for split, table in facts.items() if split != "train" for text in table["source_hash"]}
+    train_sources = set(train["source_hash"])
+    return {
+        split: _judge(table, train, held_out if split == "train" else train_sources, max_length_ratio)
+        for split, table in facts.items()
+    }
 
 
-def findings(bits: np.ndarray) -> list[Finding]:
+def findings(faults: pd.DataFrame) -> list[Finding]:
     """What find_faults has found in a split, the faults in the order of FAULTS; those without a pair are left out."""
-    rows = {name: np.flatnonzero(bits & bit) for name, bit in _BIT.items()}
+    rows = {name: np.flatnonzero(faults[name]) for name in FAULTS}
     return [Finding(name, len(those), those[:_EXAMPLES].tolist()) for name, those in rows.items() if len(those)]
-
-
-class _Scan(NamedTuple):
-    """What one pass keeps of the pairs of a split: arrays (pairs,), those of each side (2, pairs)."""
-
-    bits: np.ndarray
-    hashes: np.ndarray  # of the pairs
-    sources: np.ndarray  # hashes of the source sentences
-    lengths: np.ndarray
-    scripts: np.ndarray
 
 
 def _alphabet(rows: Dataset) -> set[str]:
@@ -122,88 +109,73 @@ def _alphabet_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     return set(string.whitespace).union(*tokens)
 
 
-def _scan(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> _Scan:
-    """Look at each pair by itself; `seen` are the characters that the tokenizer saw."""
+def _look(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> pd.DataFrame:
+    """What is kept of each pair of a split; `seen` are the characters that the tokenizer saw."""
     parts = []
     for batch in rows.with_format("arrow").iter(_ROWS):
-        sides = [batch[side].to_pylist() for side in ("source", "target")]
-        bits = _BIT["equal"] * np.array(list(map(eq, *sides)), np.uint8)
-        scripts = np.zeros((2, len(batch)), np.uint16)
-        for side, texts in enumerate(sides):
-            # What a character is, is asked once for a batch: most batches have none that is wrong, and one script.
-            alphabet = set().union(*texts)
-            bits |= _BIT["broken"] * _which(texts, set(filter(_is_broken, alphabet)))
-            bits |= _BIT["unseen"] * _which(texts, alphabet - seen)
-            if not _MISREAD_LEADS.isdisjoint(alphabet):
-                bits |= _BIT["broken"] * np.array([bool(_MISREAD.search(text)) for text in texts], np.uint8)
-            numbers = set(map(_script_of, alphabet)) - {0}
-            scripts[side] = list(map(_script, texts)) if len(numbers) > 1 else max(numbers, default=0)
-        pairs, sources = (
-            np.array(list(map(hash, values)), np.int64) for values in (zip(*sides, strict=True), sides[0])
-        )
-        lengths = np.array([[len(text.strip()) for text in texts] for texts in sides], np.int32)
-        parts.append(_Scan(bits, pairs, sources, lengths, scripts))
+        part = pd.DataFrame({"broken": False, "unseen": False}, range(len(batch)))
+        for side in _SIDES:
+            texts = batch[side].to_pandas()
+            part[f"{side}_hash"] = texts.map(hash)
+            part[f"{side}_length"] = texts.map(str.strip).map(len)
+            part[f"{side}_script"] = texts.map(_script)
+            part["broken"] |= texts.map(_is_broken)
+            part["unseen"] |= ~texts.map(seen.issuperset)
+        parts.append(part)
         progress(len(batch))
-    return _Scan(*(np.concatenate(arrays, axis=-1) for arrays in zip(*parts, strict=True)))
+    return pd.concat(parts, ignore_index=True)
 
 
-def _which(texts: list[str], characters: set[str]) -> np.ndarray:
-    """1 for each text that has one of the characters, 0 for the others."""
-    if not characters:
-        return np.zeros(len(texts), np.uint8)
-    return np.array([not characters.isdisjoint(text) for text in texts], np.uint8)
+def _judge(facts: pd.DataFrame, train: pd.DataFrame, others: set[int], max_length_ratio: float) -> pd.DataFrame:
+    """Which faults each pair has. others: hashes of the source sentences of the other splits."""
+    scale = (train["target_length"] / train["source_length"]).where(_is_filled(train)).median()
+    source, target = facts["source_length"] * scale, facts["target_length"]
+    faults = pd.DataFrame(False, facts.index, list(FAULTS))
+    faults["equal"] = facts["source_hash"] == facts["target_hash"]
+    faults["duplicate"] = facts.duplicated(["source_hash", "target_hash"])
+    faults["length"] = np.maximum(source, target) > max_length_ratio * np.minimum(source, target) + _LENGTH_MARGIN
+    for side in _SIDES:
+        script, usual = facts[f"{side}_script"], train[f"{side}_script"].mode()
+        faults["script"] |= script.notna() & ~script.isin(usual)
+    faults["broken"], faults["unseen"] = facts["broken"], facts["unseen"]
+    faults["shared"] = facts["source_hash"].isin(others)
+    faults[~_is_filled(facts)] = False  # nothing else is worth saying of these
+    faults["empty"] = ~_is_filled(facts)
+    return faults
 
 
-def _compare(scan: _Scan, scale: float, scripts: list[int], others: np.ndarray, max_length_ratio: float) -> None:
-    """Set the bits that depend on more than the pair itself."""
-    source, target = scan.lengths.astype(np.float64)
-    filled = (source > 0) & (target > 0)
-    repeated = np.ones(len(filled), bool)
-    repeated[np.unique(scan.hashes, return_index=True)[1]] = False
-    shorter, longer = np.minimum(source * scale, target), np.maximum(source * scale, target)
-    other_script = (scan.scripts > 0) & (scan.scripts != np.array(scripts)[:, None])
-    faults = {
-        "duplicate": repeated,
-        "length": longer > max_length_ratio * shorter + _LENGTH_MARGIN,
-        "script": other_script.any(axis=0),
-        "shared": np.isin(scan.sources, others),
-    }
-    for name, rows in faults.items():
-        scan.bits[rows] |= _BIT[name]
-    scan.bits[~filled] = _BIT["empty"]  # nothing else is worth saying of these
+def _is_filled(facts: pd.DataFrame) -> pd.Series:
+    return (facts["source_length"] > 0) & (facts["target_length"] > 0)
 
 
-def _typical_ratio(train: _Scan) -> float:
-    source, target = train.lengths
-    filled = (source > 0) & (target > 0)
-    return float(np.median(target[filled] / source[filled])) if filled.any() else 1.0
-
-
-def _script(text: str) -> int:
-    """The number of the script that most different letters of a text are of, the first of equals; 0 without letters."""
-    counts = Counter(map(_script_of, dict.fromkeys(text)))
-    del counts[0]
-    return max(counts, key=counts.__getitem__, default=0)
+def _script(text: str) -> str | None:
+    """The script that most different letters of a text are of, the first of equals; None without letters."""
+    counts = Counter(script for script in map(_script_of, dict.fromkeys(text)) if script)
+    return max(counts, key=counts.__getitem__, default=None)
 
 
 @cache
-def _script_of(character: str) -> int:
-    """The number of a letter's script, the first word of its name in Unicode; 0 if it is no letter."""
+def _script_of(character: str) -> str | None:
+    """A letter's script, the first word of its name in Unicode; None if it is no letter."""
     if not character.isalpha():
-        return 0
+        return None
     name = unicodedata.name(character, "UNKNOWN").split()[0]
-    return _SCRIPTS.setdefault(_TOGETHER.get(name, name), len(_SCRIPTS) + 1)
+    return _TOGETHER.get(name, name)
+
+
+def _is_broken(text: str) -> bool:
+    return any(map(_is_broken_character, set(text))) or _MISREAD.search(text) is not None
 
 
 @cache
-def _is_broken(character: str) -> bool:
+def _is_broken_character(character: str) -> bool:
     return unicodedata.category(character) in _BROKEN_CATEGORIES or character in _BROKEN_CHARACTERS
 
 
 # Cleaning
 
 
-def write_clean(rows: Dataset, bits: np.ndarray, languages: tuple[str, str], folder: Path) -> int:
+def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str], folder: Path) -> int:
     """Write the pairs without a fault as two text files, `train.LANGUAGE` each, into a new folder; all or nothing.
 
     Pairs with unseen characters and no other fault are kept, as names have such. No text of those kept has a line end:
@@ -211,7 +183,7 @@ def write_clean(rows: Dataset, bits: np.ndarray, languages: tuple[str, str], fol
 
     Args:
         rows: the training pairs.
-        bits: theirs of find_faults.
+        faults: theirs of find_faults.
         languages: of source and target. The files are train.source and train.target if these give no two file names.
 
     Returns:
@@ -222,14 +194,14 @@ def write_clean(rows: Dataset, bits: np.ndarray, languages: tuple[str, str], fol
         OSError: it cannot be written.
     """
     check_unused("output_dir", folder)
-    kept = rows.select(np.flatnonzero((bits & ~np.uint8(_BIT["unseen"])) == 0))
+    kept = rows.select(np.flatnonzero(~faults.drop(columns="unseen").any(axis=1)))
     if not len(kept):
         raise ValueError(f"none of {len(rows)} training pairs is without a fault")
     names = [f"train.{language}" for language in languages]
     if names[0] == names[1] or any(Path(name).name != name for name in names):
         names = ["train.source", "train.target"]
     with whole_folder(folder) as part:
-        for side, name in zip(("source", "target"), names, strict=True):
+        for side, name in zip(_SIDES, names, strict=True):
             with (part / name).open("w", encoding="utf-8", newline="\n") as stream:
                 for batch in kept.with_format("arrow").iter(_ROWS):
                     stream.writelines(f"{text}\n" for text in batch[side].to_pylist())

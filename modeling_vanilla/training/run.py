@@ -221,7 +221,7 @@ def warn_if_worse(progress: Progress) -> None:
 
 def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
     """Print a line for each split in which find_faults finds something."""
-    for split, bits in find_faults(pairs, tokenizer).items():
-        said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(bits)]
+    for split, faults in find_faults(pairs, tokenizer).items():
+        said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(faults)]
         if said:
-            inform(f"{split}: {len(bits)} pairs, {'; '.join(said)} (vanilla check shows them)")
+            inform(f"{split}: {len(faults)} pairs, {'; '.join(said)} (vanilla check shows them)")
