@@ -116,7 +116,8 @@ class TranslationOptions:
     _argument_group_name = "model"
 
     preset: str | None = _option(None, "base, big, tiny, parsing or a row of Table 3, such as A-h1.")
-    model: str | None = _option(None, "Fine-tune this saved model folder, with its vocabulary.")
+    model: str | None = _option(None, "Fine-tune this saved model, a folder or a name on the Hub, with its vocabulary.")
+    revision: str | None = _option(None, "Branch, tag or commit of a model on the Hub.")
     tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
     tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
     resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_tiny, run_elsewhere, save_folder
+from helpers import call, make_tiny, run_elsewhere, save_folder
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipeline
 
 import modeling_vanilla
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel, cli
+from modeling_vanilla.cli import attention, average, export, score, train, translate  # noqa: F401
+from modeling_vanilla.inference.loading import model_folder
 
 PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
@@ -172,3 +175,54 @@ def test_flat_files_never_ask_isinstance_of_their_own_classes():
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("isinstance", "issubclass"):
             named = {getattr(part, "id", getattr(part, "attr", None)) for part in ast.walk(node.args[1])}
             assert not named & own, ast.unparse(node)
+
+
+# By its name on the Hub
+
+
+@pytest.fixture
+def cache(folder, tmp_path, monkeypatch):
+    """The Hub's cache, as its client lays it out, with two revisions of a model: nothing needs to be downloaded."""
+    repo = tmp_path / "cache" / "models--you--your-model"
+    (repo / "refs").mkdir(parents=True)
+    for commit, revision in (("0" * 40, "main"), ("1" * 40, "old")):
+        (repo / "refs" / revision).write_text(commit, encoding="utf-8")
+        copied = shutil.copytree(folder, repo / "snapshots" / commit)
+        (copied / "modeling_vanilla.py").write_text("raise SystemExit('code of the Hub has run')", encoding="utf-8")
+    (copied / "config.json").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("a small house\n", encoding="utf-8")
+    Path("pairs.tsv").write_text("a small house\tthe dog runs\n" * 4, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("main", "options"),
+    [
+        (cli.translate.main, "{} --input text"),
+        (cli.score.main, "{} --input text --target text"),
+        (cli.attention.main, "{} --sentence a --output_dir new"),
+        (cli.average.main, "{0} {0} new"),
+        (cli.export.main, "--to marian {} new"),
+        (cli.train.main, "--model {} --train_file pairs.tsv --max_steps 1 --tokens_per_update 4 --output_dir new"),
+    ],
+    ids=["translate", "score", "attention", "average", "export", "train"],
+)
+def test_commands_take_names_of_the_hub(main, options, cache):
+    missing = call(main, *options.format("you/no-model").split()).error
+    assert missing.startswith("model: there is no folder you/no-model, and none from the Hub: ")
+    words = options.format("you/your-model").split()
+    if main is not cli.average.main:
+        assert call(main, *words, "--revision", "old").error.endswith("has no config.json")
+    done = call(main, *words)
+    assert done.code == 0, done.errors
+
+
+def test_a_folder_comes_before_the_hub(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent.parent)
+    name = Path(folder.parent.name, folder.name)
+    assert model_folder(name) == name
+    with pytest.raises(ValueError, match=f"^revision main: {name} is no name on the Hub$"):
+        model_folder(name, "main")
+    assert model_folder(name.parent / "none") == name.parent / "none"  # beside a folder it is a path, if a wrong one

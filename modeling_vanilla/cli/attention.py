@@ -3,10 +3,10 @@
     vanilla attention runs/mine/model --sentence "A dog runs." --output_dir runs/attention
     echo "A dog runs." | vanilla attention runs/mine/model --target "Ein Hund rennt." --layer 3
 
-MODEL is a folder with a model and its tokenizer. Without --target the model translates the sentence first. The words
-are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of attention, layer and head
-that needs no network; and of one layer, for each --kind, KIND-heat.png (the mean of the chosen heads) and
-KIND-lines.png (a colour for each head, thickness by weight).
+MODEL is a folder with a model and its tokenizer, or their name on the Hub. Without --target the model translates the
+sentence first. The words are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of
+attention, layer and head that needs no network; and of one layer, for each --kind, KIND-heat.png (the mean of the
+chosen heads) and KIND-lines.png (a colour for each head, thickness by weight).
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
@@ -16,21 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import decode_lines, write_files
-from .parser import CommandParser, add_device, run_command, standard_stream
+from .parser import CommandParser, add_loading, run_command, standard_stream
 
 KINDS = ("encoder", "decoder", "cross")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
+    parser.add_argument("model", metavar="MODEL", help="folder of a model, or its name on the Hub")
     parser.add_argument("--sentence", metavar="TEXT", help="the source (default: the line on stdin)")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
     parser.add_argument("--kind", choices=KINDS, nargs="+", help="uses of attention (default: all)")
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
-    add_device(parser)
+    add_loading(parser)
     run_command(parser, visualize, arguments)
 
 
@@ -44,7 +44,7 @@ def visualize(options: Namespace) -> None:
     lines = decode_lines(standard_stream("stdin"), "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)
-    model, tokenizer = load_translator([options.model], options.device)
+    model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
     check_length("sentence", tokenizer(sentence).input_ids)
     if target is None:
         (target,) = translate(model, tokenizer, [sentence])

@@ -3,11 +3,11 @@
     vanilla average runs/mine averaged --last 5
     vanilla average runs/mine/checkpoint-800 runs/mine/checkpoint-900 averaged
 
-With --last, SRC is the output folder of `vanilla train`, which keeps as many checkpoints as --keep_checkpoints says;
-if there are fewer than N, all are averaged, with a warning.
-Without, each SRC is a checkpoint, or a model folder with its tokenizer; all must have the same shapes and the same
-vocabulary. DST, which must be new or empty, appears only once it is complete: a folder that from_pretrained and
-pipeline("translation") load, with the configuration, generation configuration and tokenizer of the last SRC.
+With --last, SRC is the output folder of `vanilla train`, which keeps as many checkpoints as --keep_checkpoints says; if
+there are fewer than N, all are averaged, with a warning. Without, each SRC is a checkpoint, or a model with its
+tokenizer, a folder or a name on the Hub; all must have the same shapes and the same vocabulary. DST, which must be new
+or empty, appears only once it is complete: a folder that from_pretrained and pipeline("translation") load, with the
+configuration, generation configuration and tokenizer of the last SRC.
 """
 
 from argparse import Namespace
@@ -19,7 +19,7 @@ from .parser import CommandParser, run_command, warn
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("sources", nargs="+", type=Path, metavar="SRC", help="a checkpoint; with --last, a run")
+    parser.add_argument("sources", nargs="+", metavar="SRC", help="a checkpoint or model; with --last, a run")
     parser.add_argument("destination", type=Path, metavar="DST", help="the folder to write, which must be new or empty")
     parser.add_argument("--last", type=int, metavar="N", help="average the last N checkpoints of the run SRC")
     run_command(parser, average, arguments)
@@ -28,11 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def average(options: Namespace) -> None:
     from transformers.utils import logging
 
+    from ..inference.loading import model_folder
     from ..training.averaging import write_average
     from ..training.checkpoints import last_checkpoints
 
     logging.disable_progress_bar()
-    checkpoints = options.sources
+    checkpoints = [model_folder(source) for source in options.sources]
     if options.last is not None:
         if options.last < 1:
             raise ValueError(f"last must be at least 1, not {options.last}")

@@ -3,9 +3,9 @@
     vanilla demo runs/mine/model
     vanilla demo runs/mine/model --examples test.en --port 8000
 
-MODEL is a folder with a model and its tokenizer. The page is at http://127.0.0.1:7860 until Ctrl-C; it loads nothing
-from elsewhere and sends nothing. Requests that arrive together are translated together. With --host 0.0.0.0 other
-machines reach it, without a password and unencrypted.
+MODEL is a folder with a model and its tokenizer, or their name on the Hub. The page is at http://127.0.0.1:7860 until
+Ctrl-C; it loads nothing from elsewhere and sends nothing. Requests that arrive together are translated together. With
+--host 0.0.0.0 other machines reach it, without a password and unencrypted.
 
 `vanilla push --space` publishes the same page on the Hugging Face Hub. It needs the package gradio.
 
@@ -15,20 +15,19 @@ Exit code: 2 for bad input, with one line that says what is wrong; 130 after Ctr
 import threading
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
-from .parser import CommandParser, add_device, add_examples, read_examples, run_command
+from .parser import CommandParser, add_examples, add_loading, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model")
+    parser.add_argument("model", metavar="MODEL", help="folder of a model, or its name on the Hub")
     add_examples(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
     parser.add_argument("--max_characters", type=int, default=1000, help="of a text")
     parser.add_argument("--max_seconds", type=float, default=60, help="that a text may wait for its translation")
-    add_device(parser)
+    add_loading(parser)
     run_command(parser, serve, arguments)
 
 
@@ -45,7 +44,7 @@ def serve(options: Namespace) -> None:
     from ..inference import load_translator
 
     logging.disable_progress_bar()
-    model, tokenizer = load_translator([options.model], options.device)
+    model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

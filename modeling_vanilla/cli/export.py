@@ -4,8 +4,8 @@
     vanilla export --to onnx runs/mine/model runs/mine/onnx
     vanilla export --to marian runs/mine/model runs/mine/marian
 
-SRC is a model folder with its tokenizer. DST, which must be new or empty, appears only once it is complete; it holds
-the tokenizer too.
+SRC is a model folder with its tokenizer, or their name on the Hub. DST, which must be new or empty, appears only once
+it is complete; it holds the tokenizer too.
 
 CTranslate2 writes weights of 32-bit floats or of 8-bit integers. To translate with its export:
 
@@ -35,7 +35,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from .parser import CommandParser, run_command, warn
+from .parser import CommandParser, add_revision, run_command, warn
 
 FORMATS = ("ctranslate2", "onnx", "marian")
 
@@ -43,10 +43,11 @@ FORMATS = ("ctranslate2", "onnx", "marian")
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
-    parser.add_argument("source", metavar="SRC", type=Path, help="a model folder")
+    parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
     parser.add_argument("--quantization", help="for ctranslate2: float32 (the default) or int8")
     parser.add_argument("--positions", type=int, help="but for onnx: longest sequence, in tokens (default: 1024)")
+    add_revision(parser)
     run_command(parser, export_folder, arguments)
 
 
@@ -58,6 +59,6 @@ def export_folder(options: Namespace) -> None:
     for name in settings:
         if options.to == "onnx" or (options.to == "marian" and name == "quantization"):
             raise ValueError(f"--{name} is no option of --to {options.to}")
-    for line in export(options.to, options.source, options.destination, **settings):
+    for line in export(options.to, options.source, options.destination, options.revision, **settings):
         warn(line)
     print(f"{options.destination} is written")

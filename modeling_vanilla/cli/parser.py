@@ -84,8 +84,14 @@ def read_examples(path: Path | None) -> list[str]:
     return [] if path is None else list(islice(read_lines(path), EXAMPLES))
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --device, as all commands have it that run a model; load_translator has the default."""
+def add_revision(parser: argparse.ArgumentParser) -> None:
+    """Add --revision, as all commands have it that take names of models on the Hub."""
+    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a model on the Hub")
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Add --revision and --device, as all commands have them that run a model; load_translator has the defaults."""
+    add_revision(parser)
     parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
 
 

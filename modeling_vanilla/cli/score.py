@@ -3,9 +3,9 @@
     vanilla score runs/mine/model --input test.en --target test.de
     vanilla score runs/mine/model --target test.de --alignments test.align < test.en
 
-MODEL is a folder with a model and its tokenizer; several are an ensemble, as for `vanilla translate`. For each pair it
-writes, separated by tabs: log P (natural logarithm), the perplexity per token and the number of tokens, EOS included.
-The figures of all pairs together go to stderr.
+MODEL is a folder with a model and its tokenizer, or their name on the Hub; several are an ensemble, as for `vanilla
+translate`. For each pair it writes, separated by tabs: log P (natural logarithm), the perplexity per token and the
+number of tokens, EOS included. The figures of all pairs together go to stderr.
 
 --alignments FILE writes the word alignment of each pair, as `vanilla translate` does of its translations.
 

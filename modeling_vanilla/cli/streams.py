@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..files import check_outputs, decode_lines, disk_errors, read_lines, whole_file
-from .parser import CommandParser, add_device, standard_stream, warn
+from .parser import CommandParser, add_loading, standard_stream, warn
 
 
 def add_shared_options(parser: CommandParser) -> None:
     """The models, how they compute, the input, the output, and word alignments."""
     add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="folder of a model; several make an ensemble")
+    add("model", nargs="+", metavar="MODEL", help="folder of a model, or its name on the Hub; several are an ensemble")
     add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
     add("--output", type=Path, metavar="FILE", help="written when all is done (default: stdout)")
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
     add("--bf16", action="store_true", help="compute in bfloat16")
-    add_device(parser)
+    add_loading(parser)
 
 
 def load(options: Namespace, aligned: bool):
@@ -35,7 +35,8 @@ def load(options: Namespace, aligned: bool):
     from ..inference.alignment import check_alignable
 
     disable_progress_bar()  # for the weights, not for the sentences
-    model, tokenizer = load_translator(options.model, options.device, torch.bfloat16 if options.bf16 else torch.float32)
+    dtype = torch.bfloat16 if options.bf16 else torch.float32
+    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision)
     if aligned:
         check_alignable(model, tokenizer, options.alignment_layer)
     return model, tokenizer

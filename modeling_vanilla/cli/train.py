@@ -8,7 +8,7 @@ The data are JSON lines {"en": "...", "de": "..."}, .tsv or .csv (--train_file),
 
 Model, vocabulary, updates and learning rate are then chosen from the corpus and the machine, and printed; what you give
 is as you give it. With --preset all else is that of the paper's base model: 100000 updates of 25000 tokens, of which
-4000 are warm-up, in batches of 3125. With --model a saved model is fine-tuned:
+4000 are warm-up, in batches of 3125. With --model a saved model, of a folder or of the Hub, is fine-tuned:
 
     vanilla train --model runs/mine/model --train_file more.jsonl --validation_file validation.jsonl --output_dir tuned
 

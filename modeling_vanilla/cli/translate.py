@@ -4,9 +4,10 @@
     vanilla translate runs/mine/model < test.en | head -1
     vanilla translate runs/one/model runs/two/model --interactive
 
-MODEL is a folder with a model and its tokenizer. Several models of one vocabulary translate as an ensemble, by the
-mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty. The whole input is
-read before it is translated, because sentences of similar length form a batch; --interactive answers each line at once.
+MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
+as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
+The whole input is read before it is translated, because sentences of similar length form a batch; --interactive answers
+each line at once.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by

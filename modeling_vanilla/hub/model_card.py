@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..files import read_json, write_text
+from ..inference.loading import HUB_NAME
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 # What a model inherits from the one that it was made from.
@@ -16,7 +17,6 @@ _METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compoun
 # What the card says of a run: of its results, and of its settings.
 _FACTS = ("training_pairs", "steps", "tokens", "train_seconds", "processes", "device", "test_sentences")
 _SETTINGS = ("tokens_per_update", "warmup_steps", "learning_rate_scale", "seed", "average_checkpoints")
-_HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
 def write_model_card(
@@ -110,12 +110,12 @@ def _front_matter(model: str | Path) -> dict:
 def _name_on_hub(model: str | Path) -> str | None:
     """OWNER/NAME of a model, or None."""
     if not Path(model).is_dir():
-        return str(model) if re.fullmatch(_HUB_NAME, str(model)) else None
+        return str(model) if re.fullmatch(HUB_NAME, str(model)) else None
     if cached := re.search(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots", str(Path(model).absolute())):
         return f"{cached[1]}/{cached[2]}"
     file = Path(model, "config.json")
     name = read_json(file).get("_name_or_path") if file.is_file() else None
-    return name if isinstance(name, str) and re.fullmatch(_HUB_NAME, name) else None
+    return name if isinstance(name, str) and re.fullmatch(HUB_NAME, name) else None
 
 
 def _is_text(value) -> bool:
@@ -129,7 +129,7 @@ def _as_list(value: str | list[str]) -> list[str]:
 def _origin(source: dict) -> str:
     """What the model was made from, with a link to each that has a name on the Hub."""
     names = [
-        f"[{_escape(name)}](https://huggingface.co/{name})" if re.fullmatch(_HUB_NAME, name) else _escape(name)
+        f"[{_escape(name)}](https://huggingface.co/{name})" if re.fullmatch(HUB_NAME, name) else _escape(name)
         for name in _as_list(source.get("base_model", []))
     ]
     return " and ".join(names) or "another model"
@@ -149,7 +149,7 @@ def _escape(value) -> str:
 def _dataset(results: dict) -> str | None:
     """The name of the data set on the Hub; None for files and for a folder of the machine that trained."""
     name = results.get("dataset")
-    return name if name and re.fullmatch(rf"{_HUB_NAME}|\w[\w.-]*", name) else None
+    return name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None
 
 
 def _eval_results(results: dict) -> list[EvalResult]:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -19,17 +21,20 @@ from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
+HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
 def load_translator(
     folders: Sequence[str | Path],
     device: str | torch.device | None = None,
     dtype: torch.dtype | str = torch.float32,
+    revision: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
     Args:
-        folders: what save_pretrained wrote, model and tokenizer in one folder each.
+        folders: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
+        revision: of names on the Hub, as `model_folder` has it.
         device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
 
     Raises:
@@ -48,16 +53,42 @@ def load_translator(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from error
-    tokenizers = [load_tokenizer(Path(folder)) for folder in folders]
+    paths = [model_folder(folder, revision) for folder in folders]
+    tokenizers = [load_tokenizer(path) for path in paths]
     for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise ValueError(
                 f"vocabulary: {folders[0]} and {folder} have different ones, "
                 f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
             )
-    models = [load_model(Path(folder), dtype).to(device) for folder in folders]  # type: ignore[arg-type]
+    models = [load_model(path, dtype).to(device) for path in paths]  # type: ignore[arg-type]
     model = models[0] if len(models) == 1 else Ensemble(models)
     return model.eval(), tokenizers[0]
+
+
+def model_folder(name: str | Path, revision: str | None = None) -> Path:
+    """The folder of a model: the one of this name, or the copy of the model of this name on the Hub in the Hub's cache.
+
+    Settings, tokenizer, weights in safetensors and card are downloaded where the cache lacks them: no code, no pickles.
+    Where the first part of a name is a folder here, the name is meant as a path.
+
+    Args:
+        revision: a branch, a tag or a commit of the model on the Hub.
+
+    Raises:
+        ValueError: for a revision of a folder, or if neither folder nor Hub has the model, or the Hub is not reached.
+    """
+    path = Path(name)
+    if path.exists() or path.parent.exists() or not re.fullmatch(HUB_NAME, path.as_posix()):
+        if revision is not None:
+            raise ValueError(f"revision {revision}: {name} is no name on the Hub")
+        return path
+    files = ["*.json", "*.safetensors", "README.md"]
+    try:
+        found = snapshot_download(path.as_posix(), revision=revision, allow_patterns=files, ignore_patterns="*/*")
+        return Path(found)
+    except (OSError, ValueError, HTTPError) as error:
+        raise ValueError(f"model: there is no folder {name}, and none from the Hub: {one_line(error)}") from error
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -43,10 +43,11 @@ def convert(library: str, source: str, destination: Path) -> None:
         write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
 
 
-def export(to: str, source: Path, destination: Path, **settings) -> list[str]:
-    """Write the model and the tokenizer of the folder `source` in one of FORMATS.
+def export(to: str, source: str | Path, destination: Path, revision: str | None = None, **settings) -> list[str]:
+    """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in one of FORMATS.
 
     Args:
+        revision: of a name on the Hub.
         settings: of to_ctranslate2 or to_marian; to_onnx has none.
 
     Returns:
@@ -62,7 +63,7 @@ def export(to: str, source: Path, destination: Path, **settings) -> list[str]:
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
     check_unused("destination", destination)
-    model, tokenizer = load_translator([source], "cpu")
+    model, tokenizer = load_translator([source], "cpu", revision=revision)
     notes: list[str] = []
     with whole_folder(destination) as part:
         if to == "onnx":

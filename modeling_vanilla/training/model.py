@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import PRESETS, VanillaConfig, named_tokens
-from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary
+from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..options import TranslationOptions
 from ..splitting_vanilla import count_sentences
@@ -34,6 +34,8 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
     if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
         raise ValueError(f"tokenizer_algorithm {options.tokenizer_algorithm}: {saved} has a tokenizer")
     if options.model is None:
+        if options.revision is not None:
+            raise ValueError(f"revision {options.revision}: there is no model")
         if options.preset is not None:
             VanillaConfig.preset(options.preset, **overrides)
         return
@@ -42,7 +44,7 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
             raise ValueError(f"{name} {getattr(options, name)}: model {options.model} has its own")
     if overrides:
         raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
-    config = load_config(Path(options.model))
+    config = load_config(model_folder(options.model, options.revision))
     for name in _NEEDED_TOKENS:
         if not named_tokens(getattr(config, name)):
             raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
@@ -62,14 +64,14 @@ def vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
 
 
 def make_tokenizer(
-    folder: str | None, options: TranslationOptions, size: int, pairs: Dataset
+    folder: Path | None, options: TranslationOptions, size: int, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
     """The tokenizer saved in the model folder, if there is one, or one that is saved elsewhere, or a new one.
 
     A new one is trained on the pairs by the main process, which gives it to the others.
     """
     if folder is not None:
-        return load_tokenizer(Path(folder))
+        return load_tokenizer(folder)
     if options.tokenizer is not None:
         return load_vocabulary(Path(options.tokenizer))
     shared: list[PreTrainedTokenizerBase | None] = [None]
@@ -79,7 +81,7 @@ def make_tokenizer(
 
 
 def make_model(
-    folder: str | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
+    folder: Path | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedModel:
     """The model saved in the folder, or a new one of the preset and the overrides, with the tokenizer's special tokens.
 
@@ -88,14 +90,14 @@ def make_model(
     """
     size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if folder is not None:
-        size = load_config(Path(folder)).vocab_size
+        size = load_config(folder).vocab_size
     if not len(tokenizer) == size > max(tokenizer.get_vocab().values()):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or folder} has {len(tokenizer)} tokens, "
             f"the model {folder or options.preset} has {size}"
         )
     if folder is not None:
-        return _in_memory(load_model(Path(folder)))
+        return _in_memory(load_model(folder))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,

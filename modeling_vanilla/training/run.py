@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
+from ..inference.loading import model_folder
 from ..options import DataOptions, TrainingOptions, TranslationOptions
 from ..progress import inform
 from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
@@ -92,7 +93,9 @@ def _train_translation(
     with state.main_process_first():
         checkpoint = _open_run(run, before, settings, training, state) if before else None
     set_seed(training.seed)
-    folder = options.model if checkpoint is None else str(checkpoint)
+    folder = checkpoint
+    if checkpoint is None and options.model is not None:
+        folder = model_folder(options.model, options.revision)
     size = vocabulary_size(options, overrides)
     tokenizer = make_tokenizer(folder, options, size, pairs["train"])
     model = make_model(folder, options, overrides, tokenizer)
