@@ -8,18 +8,21 @@ processes together; memory is that of all processes, pages that they share count
 the system cannot take back, unlike pages of files.
 """
 
-import argparse
-import multiprocessing
 import resource
 import tempfile
 import threading
 import time
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import datasets
 import numpy as np
 import psutil
+from common import in_own_process, timed
 
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import epoch_batches, update_batches
 from modeling_vanilla.training.data import load_pairs
@@ -33,11 +36,9 @@ FIRST, VOWELS, LAST = "b d f g h k l m n p r s t v w z br st tr sch", "a e i o u
 
 def words(rng: np.random.Generator) -> np.ndarray:
     """A language's words, the frequent ones first: of one to four syllables."""
-    syllables = np.array(
-        [first + vowel + last for first in FIRST.split() for vowel in VOWELS.split() for last in LAST], object
-    )
+    syllables = [first + vowel + last for first in FIRST.split() for vowel in VOWELS.split() for last in LAST]
     count = rng.choice(4, WORDS, p=(0.1, 0.4, 0.35, 0.15)) + 1
-    drawn = syllables[rng.integers(len(syllables), size=(WORDS, 4))]
+    drawn = np.array(syllables, object)[rng.integers(len(syllables), size=(WORDS, 4))]
     return np.array(["".join(word[:length]) for word, length in zip(drawn, count, strict=True)], object)
 
 
@@ -47,9 +48,8 @@ def write_text(path: Path, lines: int, seed: int) -> None:
     cumulative = np.cumsum(frequency / frequency.sum())
     with path.open("w", encoding="utf-8") as stream:
         for number in range(lines):
-            length = (
-                rng.integers(MIN_LENGTH, MAX_LENGTH + 1) * (number % 1000 != 500) * (1 + 99 * (number % 1000 == 700))
-            )
+            # In every thousand lines an empty one, and one that is too long.
+            length = rng.integers(MIN_LENGTH, MAX_LENGTH + 1) * {500: 0, 700: 100}.get(number % 1000, 1)
             drawn = lexicon[np.searchsorted(cumulative[:-1], rng.random(length))]
             stream.write(" ".join(drawn).capitalize() + ".\n" if length else "\n")
 
@@ -59,21 +59,24 @@ class Peak(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.peak = {"Pss:": 0.0, "Pss_Anon:": 0.0}
+        self.peak = (0.0, 0.0)
 
     def run(self) -> None:
         while True:
-            now = dict.fromkeys(self.peak, 0.0)
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-                try:
-                    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-                except OSError:  # it has ended
-                    continue
-                for name, value in [line.split()[:2] for line in lines[1:]]:
-                    if name in now:
-                        now[name] += int(value) / 1024
-            self.peak = {name: max(value, now[name]) for name, value in self.peak.items()}
+            family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+            now = map(sum, zip(*(memory(process.pid) for process in family), strict=True))
+            self.peak = tuple(map(max, self.peak, now))
             time.sleep(0.1)
+
+
+def memory(process: int) -> tuple[float, float]:
+    """MiB of a process, 0 if it has ended: all of it, pages that it shares in part, and what is anonymous."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return 0.0, 0.0
+    sizes = {name: int(value) / 1024 for name, value, _ in map(str.split, lines)}
+    return sizes["Pss:"], sizes["Pss_Anon:"]
 
 
 def cpu_seconds() -> float:
@@ -87,14 +90,13 @@ def measure(pairs: int, vocab_size: int) -> None:
     watch = Peak()
     watch.start()
 
-    def stage(name: str, function):
-        watch.peak = dict.fromkeys(watch.peak, 0.0)
-        start, cpu = time.monotonic(), cpu_seconds()
-        result = function()
-        seconds, cpu = time.monotonic() - start, cpu_seconds() - cpu
+    def stage(name: str, function: Callable):
+        watch.peak, cpu = (0.0, 0.0), cpu_seconds()
+        seconds, result = timed(function)
+        cpu = cpu_seconds() - cpu
         time.sleep(0.3)  # for a last look at the memory
-        memory = " | ".join(f"{value:.0f}" for value in watch.peak.values())
-        print(f"| {pairs} | {name} | {seconds:.1f} | {cpu:.1f} | {memory} |", flush=True)
+        total, anonymous = watch.peak
+        print(f"| {pairs} | {name} | {seconds:.1f} | {cpu:.1f} | {total:.0f} | {anonymous:.0f} |", flush=True)
         return result
 
     with tempfile.TemporaryDirectory() as folder:
@@ -111,16 +113,17 @@ def measure(pairs: int, vocab_size: int) -> None:
         stage("its updates", lambda: update_batches(batches, *lengths, 25_000))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000])
-    parser.add_argument("--vocab_size", type=int, default=37_000)
-    options = parser.parse_args()
+def measure_all(options: Namespace) -> None:
     print("| pairs | stage | seconds | CPU seconds | MiB | anonymous |\n|---|---|---|---|---|---|", flush=True)
     for pairs in options.pairs:
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(pairs, options.vocab_size))
-        process.start()
-        process.join()
+        in_own_process(partial, measure, pairs, options.vocab_size)()
+
+
+def main() -> None:
+    parser = CommandParser(__doc__)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000], help="of each corpus")
+    parser.add_argument("--vocab_size", type=int, default=37_000, help="of the tokenizer")
+    run_command(parser, measure_all)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,28 @@
 """int8 weights beside 32-bit ones on a CPU: BLEU, speed and size of one trained model.
 
     python benchmarks/quantized.py runs/mine/model test.en test.de
-    python benchmarks/quantized.py path/to/opus-mt-en-de test.en test.de --from_marian
+    python benchmarks/quantized.py path/to/opus-mt-en-de test.en test.de
 
 The test text is translated by the model's own search in every form, in turn in one process; the speed is the best of
-the rounds, and of all threads that OMP_NUM_THREADS allows. Size: the weights in memory. Forms whose library is not
-installed are left out.
+the rounds, of which the first is not counted, and of all threads that OMP_NUM_THREADS allows. Size: the weights in
+memory. Forms whose library is not installed are left out.
 """
 
-import argparse
 import copy
 import io
-import time
 import warnings
+from argparse import Namespace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
+from common import load, take_turns, timed
 from torch import nn
 
-from modeling_vanilla.errors import one_line_errors
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
-from modeling_vanilla.inference import load_translator, translate
-from modeling_vanilla.interop import from_marian, marian_tokenizer
+from modeling_vanilla.inference import translate
 from modeling_vanilla.training.metrics import translation_scores
 
 
@@ -56,49 +57,40 @@ def megabytes(model) -> float:
     return buffer.tell() / 1e6
 
 
-def measure(model, tokenizer, sources: list[str], references: list[str], rounds: int) -> list[dict]:
-    """One row for each form: its BLEU, sentences a second and megabytes."""
+def measure(options: Namespace) -> None:
+    """Print a row for each form: its BLEU, sentences a second and megabytes."""
+    model, tokenizer = load(options.model)
+    sources, references = (
+        list(islice(read_lines(path), options.sentences)) for path in (options.source, options.reference)
+    )
     forms = {}
     for name, make in FORMS.items():
         try:
-            forms[name] = make(model)
+            forms[name] = make(model.eval())
         except ImportError as error:
             print(f"{name}: left out, as there is no {error.name}")
-    rows = {name: {"form": name, "speed": 0.0, "megabytes": megabytes(form)} for name, form in forms.items()}
-    for _ in range(rounds):
-        for name, form in forms.items():
-            start = time.perf_counter()
-            translations = translate(form, tokenizer, sources)
-            rows[name]["speed"] = max(rows[name]["speed"], len(sources) / (time.perf_counter() - start))
-            scores = translation_scores(translations, references, tokenize="none")
-            rows[name] |= {"bleu": scores["bleu"], "signature": scores["bleu_signature"]}
-    return list(rows.values())
+    print(f"{len(sources)} sentences, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    turns = {name: partial(timed, partial(translate, form, tokenizer, sources)) for name, form in forms.items()}
+    first = None
+    for name, measured in take_turns(turns, options.rounds).items():
+        speed = len(sources) / min(seconds for seconds, _ in measured)
+        scores = translation_scores(measured[-1][1], references, tokenize="none")
+        first = first or (scores["bleu"], speed)
+        quality = f"BLEU {scores['bleu']:.2f} ({scores['bleu'] - first[0]:+.2f})"
+        print(
+            f"{name:40} {quality}  {speed:7.1f} sentences/s ({speed / first[1]:.2f} x)  {megabytes(forms[name]):.1f} MB"
+        )
+    print(scores["bleu_signature"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of a model and its tokenizer")
+    parser = CommandParser(__doc__)
+    parser.add_argument("model", type=Path, help="folder of a model and its tokenizer, this package's or MarianMT's")
     parser.add_argument("source", type=Path, help="sentences to translate, one a line, plain or .gz")
     parser.add_argument("reference", type=Path, help="their translations, tokenised as the model's are")
-    parser.add_argument("--from_marian", action="store_true", help="the folder is of a MarianMT model")
     parser.add_argument("--sentences", type=int, help="take the first so many (default: all)")
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    options = parser.parse_args()
-    with one_line_errors():
-        if options.from_marian:
-            model, tokenizer = from_marian(options.model).eval(), marian_tokenizer(options.model)
-        else:
-            model, tokenizer = load_translator([options.model])
-        sources, references = (
-            list(read_lines(path))[: options.sentences] for path in (options.source, options.reference)
-        )
-        rows = measure(model, tokenizer, sources, references, options.rounds)
-    print(f"{len(sources)} sentences, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    for row in rows:
-        change, ratio = row["bleu"] - rows[0]["bleu"], row["speed"] / rows[0]["speed"]
-        quality, speed = f"BLEU {row['bleu']:.2f} ({change:+.2f})", f"{row['speed']:7.1f} sentences/s ({ratio:.2f} x)"
-        print(f"{row['form']:40} {quality}  {speed}  {row['megabytes']:.1f} MB")
-    print(rows[0]["signature"])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    run_command(parser, measure)
 
 
 if __name__ == "__main__":

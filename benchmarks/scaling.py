@@ -9,15 +9,17 @@ floating point operations a second, by 6 a parameter and token (the embeddings o
 are scaling.md and scaling.png.
 """
 
-import argparse
 import statistics
 import time
+from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
-import matplotlib
-import torch
-from report import machine, write_table
-from train_step import made_up_batch, ours
+from common import machine, save, table, take_turns, timed
+from matplotlib.figure import Figure
+from train_step import made_up_batch, real_tokens, training_operations, training_step
+
+from modeling_vanilla.cli.parser import CommandParser, run_command
 
 AXES = {
     "sentence length": (8, 16, 32, 64, 128, 256, 512),
@@ -30,59 +32,45 @@ LAYERS, VOCABULARY = 2, 8000
 
 def measure(length: int, tokens: int, d_model: int, bf16: bool, rounds: int) -> tuple[float, float]:
     """Real tokens a second, both sides, and GFLOP a second."""
-    torch.manual_seed(0)
-    model, loss_of = ours(d_model, LAYERS, max(1, d_model // 64), 4 * d_model, VOCABULARY)
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    dims = (d_model, LAYERS, max(1, d_model // 64), 4 * d_model, VOCABULARY)
+    step = training_step("ours", dims, bf16)
     batch = made_up_batch(tokens // length, length, VOCABULARY)
-    real = int((batch[0] != 0).sum() + (batch[2] != 0).sum())
-    seconds = []
-    for _ in range(rounds + 1):
-        start = time.process_time()
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = loss_of(*batch)
-        loss.backward()
-        optimizer.step()
-        seconds.append(time.process_time() - start)
-    second = statistics.median(seconds[1:])  # the first sets up memory and libraries
-    # Half of the tokens pass through either stack; the projection is of target tokens only.
-    operations = 6 * sum(parameter.numel() for parameter in model.parameters()) * real / 2
-    return real / second, operations / second / 1e9
+    turns = take_turns({"ours": partial(timed, partial(step, batch), time.process_time)}, rounds)
+    rate = real_tokens(batch) / statistics.median(seconds for seconds, _ in turns["ours"])
+    return rate, rate * training_operations(dims) / 1e9
 
 
-def write_report(folder: Path, kind: str, measured: dict[str, list[tuple[int, float, float]]]) -> None:
-    title = f"{kind}, {machine()}"
-    rows = [(axis, x, f"{rate:.0f}", f"{work:.0f}") for axis, rows in measured.items() for x, rate, work in rows]
-    write_table(folder / "scaling.md", title, ("", "tokens/s", "GFLOP/s"), rows)
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, plots = pyplot.subplots(1, len(measured), figsize=(11, 3.5), layout="constrained")
-    for axes, (axis, rows) in zip(plots, measured.items(), strict=True):
-        axes.semilogx([row[0] for row in rows], [row[1] for row in rows], "o-")
-        axes.set(xlabel=axis, ylabel="tokens a second", ylim=(0, 1.1 * max(row[1] for row in rows)))
-        axes.set_xticks([row[0] for row in rows], [str(row[0]) for row in rows], minor=False)
+def plot(measured: dict[str, list[tuple[int, float]]]) -> Figure:
+    figure = Figure(figsize=(11, 3.5), layout="constrained")
+    for axes, (axis, points) in zip(figure.subplots(1, len(measured)), measured.items(), strict=True):
+        values, rates = zip(*points, strict=True)
+        axes.semilogx(values, rates, "o-")
+        axes.set(xlabel=axis, ylabel="tokens a second", ylim=(0, 1.1 * max(rates)))
+        axes.set_xticks(values, list(map(str, values)))
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=9)
-    figure.savefig(folder / "scaling.png", dpi=150)
+    return figure
+
+
+def scale(options: Namespace) -> None:
+    measured, rows = {axis: [] for axis in AXES}, []
+    for axis, values in AXES.items():
+        for value in values:
+            sizes = {**MIDDLE, axis: value}
+            rate, work = measure(*sizes.values(), options.bf16, options.rounds)
+            measured[axis].append((value, rate))
+            rows.append((axis, value, f"{rate:.0f}", f"{work:.0f}"))
+            print(*rows[-1], sep="\t", flush=True)
+    title = f"{'bf16' if options.bf16 else 'fp32'}, {machine()}"
+    save(options.output_dir / "scaling", title, table(("", "", "tokens/s", "GFLOP/s"), rows), plot(measured))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", type=Path, required=True)
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, required=True, help="a folder for scaling.md and scaling.png")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    arguments = parser.parse_args()
-    measured = {axis: [] for axis in AXES}
-    for axis, values in AXES.items():
-        for value in values:
-            length, tokens, d_model = {**MIDDLE, axis: value}.values()
-            rate, work = measure(length, tokens, d_model, arguments.bf16, arguments.rounds)
-            measured[axis].append((value, rate, work))
-            print(f"{axis:16s} {value:6d} {rate:9.0f} tokens/s {work:6.0f} GFLOP/s", flush=True)
-    write_report(arguments.output_dir, "bf16" if arguments.bf16 else "fp32", measured)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    run_command(parser, scale)
 
 
 if __name__ == "__main__":

@@ -7,34 +7,31 @@ first 64 lines. After a round that is not counted come --rounds of each kind, in
 rounds, the waiting times those of all requests.
 """
 
-import argparse
 import socket
 import statistics
 import subprocess
 import sys
-import time
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
+from common import take_turns, timed, with_range
 from gradio_client import Client
 
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
 
 
-def ask(client: Client, text: str) -> float:
-    """Seconds until a text is translated."""
-    start = time.perf_counter()
-    client.predict(text, api_name="/translate")
-    return time.perf_counter() - start
-
-
-def measure(client: Client, texts: list[str], at_once: int) -> tuple[float, list[float]]:
+def ask(client: Client, texts: list[str], at_once: int) -> tuple[float, list[float]]:
     """Sentences a second, and the waiting time of each."""
-    start = time.perf_counter()
+
+    def wait(text: str) -> float:
+        return timed(partial(client.predict, text, api_name="/translate"))[0]
+
     with ThreadPoolExecutor(at_once) as pool:
-        waits = list(pool.map(partial(ask, client), texts))
-    return len(texts) / (time.perf_counter() - start), waits
+        seconds, waits = timed(lambda: list(pool.map(wait, texts)))
+    return len(texts) / seconds, waits
 
 
 def serve(model: str) -> tuple[subprocess.Popen, str]:
@@ -47,35 +44,33 @@ def serve(model: str) -> tuple[subprocess.Popen, str]:
     return process, process.stdout.readline().split()[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="folder of a model")
-    parser.add_argument("source", help="text, a sentence a line")
-    parser.add_argument("--sentences", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+def measure(options: Namespace) -> None:
     texts = list(islice(read_lines(options.source), options.sentences))
     process, address = serve(options.model)
     try:
         client = Client(address, verbose=False)
-        rates, waits = {1: [], len(texts): []}, {1: [], len(texts): []}
-        for number in range(options.rounds + 1):
-            for at_once in rates:
-                rate, waited = measure(client, texts, at_once)
-                if number:
-                    rates[at_once].append(rate)
-                    waits[at_once] += waited
-        for at_once, values in rates.items():
-            cuts = statistics.quantiles(waits[at_once], n=100)
-            print(
-                f"{at_once:3} at once: {statistics.median(values):6.1f} sentences/s ({min(values):.1f} to "
-                f"{max(values):.1f}), waiting p50 {cuts[49]:.3f} s, p95 {cuts[94]:.3f} s"
-            )
-        alone, together = (statistics.median(values) for values in rates.values())
+        turns = {at_once: partial(ask, client, texts, at_once) for at_once in (1, len(texts))}
+        medians = []
+        for at_once, measured in take_turns(turns, options.rounds).items():
+            rates, waits = zip(*measured, strict=True)
+            cuts = statistics.quantiles(list(chain.from_iterable(waits)), n=100)
+            medians.append(statistics.median(rates))
+            waiting = f"waiting p50 {cuts[49]:.3f} s, p95 {cuts[94]:.3f} s"
+            print(f"{at_once:3} at once: {with_range(rates, 1)} sentences/s, {waiting}")
+        alone, together = medians
         print(f"ratio {together / alone:.1f}")
     finally:
         process.terminate()
         process.wait()
+
+
+def main() -> None:
+    parser = CommandParser(__doc__)
+    parser.add_argument("model", help="folder of a model")
+    parser.add_argument("source", help="text, a sentence a line")
+    parser.add_argument("--sentences", type=int, default=64, help="the first so many")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    run_command(parser, measure)
 
 
 if __name__ == "__main__":

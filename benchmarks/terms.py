@@ -10,23 +10,22 @@ list       what a list of terms does: of the words of the training pairs that oc
 reference  what constraints can do at best (Post & Vilar 2018): so many random words of each reference
 
 The paper's search, 64 sentences of similar length a batch; the ratio of processor times is the median of the rounds,
-which have all kinds in turn.
+which have all kinds in turn, after one that is not counted.
 """
 
-import argparse
 import random
-import statistics
 import time
+from argparse import Namespace
 from collections import Counter
+from functools import partial
 from itertools import product
 from pathlib import Path
 
-import sacrebleu
 import torch
+from common import bleu, load, median_ratio, take_turns, timed
 
-from modeling_vanilla.files import read_json, read_lines
-from modeling_vanilla.inference import load_translator
-from modeling_vanilla.interop import from_marian, marian_tokenizer
+from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.files import read_lines
 from modeling_vanilla.terminology_vanilla import Terminology
 
 SEARCH = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
@@ -56,11 +55,10 @@ def reference_phrases(tokenizer, references: list[str], words: int) -> list[list
     return [[[tokens] for tokens in phrases] for phrases in ids]
 
 
-def translate(model, tokenizer, sources: list[str], phrases: list, beams: int) -> tuple[float, list[list[int]]]:
-    """Processor seconds, and the tokens of each translation."""
+def translate(model, tokenizer, sources: list[str], beams: int, phrases: list) -> list[list[int]]:
+    """The tokens of each translation."""
     ids = tokenizer(sources).input_ids
     order, outputs = sorted(range(len(ids)), key=lambda row: -len(ids[row])), [[]] * len(ids)
-    start = time.process_time()
     for first in range(0, len(order), 64):
         rows = order[first : first + 64]
         inputs = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
@@ -68,7 +66,7 @@ def translate(model, tokenizer, sources: list[str], phrases: list, beams: int) -
         output = model.generate(**inputs, **SEARCH, num_beams=beams, force_words_ids=batch if any(batch) else None)
         for row, tokens in zip(rows, output.tolist(), strict=True):
             outputs[row] = tokens
-    return time.process_time() - start, outputs
+    return outputs
 
 
 def contains(tokens: list[int], phrase: list[int]) -> bool:
@@ -80,44 +78,44 @@ def share_met(outputs: list[list[int]], phrases: list) -> float:
     return sum(any(contains(tokens, phrase) for phrase in term) for tokens, term in pairs) / max(1, len(pairs))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    for name in ("source", "reference", "train_source", "train_target"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--count", type=int, nargs=2, default=(5, 500))
-    parser.add_argument("--dice", type=float, default=0.6)
-    parser.add_argument("--words", type=int, nargs="*", default=(1, 2, 3, 4))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--bleu_tokenize", default="none")
-    options = parser.parse_args()
-    if read_json(options.model / "config.json")["model_type"] == "marian":
-        model, tokenizer = from_marian(options.model), marian_tokenizer(options.model)
-    else:
-        model, tokenizer = load_translator([options.model])
+def measure(options: Namespace) -> None:
+    model, tokenizer = load(options.model)
     sources, references = (list(read_lines(path)) for path in (options.source, options.reference))
     pairs = list(zip(read_lines(options.train_source), read_lines(options.train_target), strict=True))
     terms = Terminology(dice_terms(pairs, tuple(options.count), options.dice), tokenizer)
     kinds = {"none": [[]] * len(sources), "list": [terms.phrases(source) for source in sources]}
     kinds |= {f"{words} of the reference": reference_phrases(tokenizer, references, words) for words in options.words}
-    seconds, outputs = {kind: [] for kind in kinds}, {}
-    for _ in range(options.rounds):
-        for kind, phrases in kinds.items():
-            taken, outputs[kind] = translate(model, tokenizer, sources, phrases, options.beams)
-            seconds[kind].append(taken)
+    search = partial(translate, model, tokenizer, sources, options.beams)
+    turns = {kind: partial(timed, partial(search, phrases), time.process_time) for kind, phrases in kinds.items()}
+    with torch.inference_mode():
+        measured = take_turns(turns, options.rounds)
+    seconds = {kind: [taken for taken, _ in rounds] for kind, rounds in measured.items()}
+    outputs = {kind: rounds[-1][1] for kind, rounds in measured.items()}
     print(f"{len(terms.targets)} terms; {sum(map(any, kinds['list']))} of {len(sources)} sentences have some")
     for kind, phrases in kinds.items():
-        ratio = statistics.median(map(float.__truediv__, seconds[kind], seconds["none"]))
         texts = tokenizer.batch_decode(outputs[kind], skip_special_tokens=True)
-        bleu = sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
         print(
             f"{kind}: {sum(map(len, phrases))} phrases, met {share_met(outputs[kind], phrases):.2%}, without them "
-            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu:.2f}; {ratio:.2f} times the seconds without",
-            flush=True,
+            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu(texts, references, options.bleu_tokenize):.2f}; "
+            f"{median_ratio(seconds[kind], seconds['none']):.2f} times the seconds without"
         )
 
 
+def main() -> None:
+    parser = CommandParser(__doc__)
+    parser.add_argument("model", type=Path, help="folder of a model and its tokenizer")
+    parser.add_argument("--source", type=Path, required=True, help="sentences to translate")
+    parser.add_argument("--reference", type=Path, required=True, help="their translations")
+    parser.add_argument("--train_source", type=Path, required=True, help="sentences to find terms in")
+    parser.add_argument("--train_target", type=Path, required=True, help="their translations")
+    parser.add_argument("--beams", type=int, default=4, help="beam size")
+    parser.add_argument("--count", type=int, nargs=2, default=(5, 500), help="how often a word of the list occurs")
+    parser.add_argument("--dice", type=float, default=0.6, help="the least coefficient of a term of the list")
+    parser.add_argument("--words", type=int, nargs="*", default=(1, 2, 3, 4), help="how many of each reference")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    parser.add_argument("--bleu_tokenize", default="none", help="sacreBLEU's tokeniser")
+    run_command(parser, measure)
+
+
 if __name__ == "__main__":
-    with torch.inference_mode():
-        main()
+    main()

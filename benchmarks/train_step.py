@@ -12,34 +12,31 @@ one process, the median of the rounds; on a CPU the others do without torch's fu
 the first. One thread is measured in processor time, several and a GPU by the clock. With --output_dir speeds are
 written there too, as a table and a plot, with the share of what large products reach. Shapes: this model on batches
 of new shapes, as in training, with and without what training.cpu_memory does on a CPU; each in a process of its own,
-which take turns of 20 batches; tokens a second of processor time.
+which take turns of 20 batches, the first turn not counted; tokens a second of processor time, and the peak memory.
 """
 
-import argparse
-import multiprocessing
 import random
 import resource
 import statistics
 import time
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import common
 import torch
-from report import draw_bars, machine, with_range, write_table
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
-DIMS = {  # d_model, layers, heads, d_ff, vocabulary
-    "tiny": (128, 4, 4, 256, 8000),
-    "base": (512, 6, 8, 2048, 32000),
-}
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def made_up_batch(rows: int, longest: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def made_up_batch(rows: int, longest: int, vocab_size: int) -> Batch:
     """Source, target shifted right, and target, (rows, longest); sentences of `longest` tokens or up to 4 fewer."""
 
     def side() -> torch.Tensor:
@@ -52,16 +49,20 @@ def made_up_batch(rows: int, longest: int, vocab_size: int) -> tuple[torch.Tenso
     return source, torch.cat([torch.ones(rows, 1, dtype=torch.long), target[:, :-1]], dim=1), target
 
 
+def real_tokens(batch: Batch) -> int:
+    """Tokens of both sides without padding."""
+    source, _, target = batch
+    return int((source != 0).sum() + (target != 0).sum())
+
+
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), target.flatten(), ignore_index=0, label_smoothing=0.1
     )
 
 
-def ours(d_model, layers, heads, d_ff, vocab_size):
-    sizes = {"encoder_layers": layers, "decoder_layers": layers, "encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
-    sizes |= {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
-    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, d_model=d_model, **sizes, **SPECIAL))
+def ours(*dims: int) -> tuple[nn.Module, Callable]:
+    model = VanillaForConditionalGeneration(VanillaConfig(**common.config_fields(*dims)))
 
     def loss(source, shifted, target):
         labels = target.masked_fill(target == 0, -100)
@@ -70,20 +71,8 @@ def ours(d_model, layers, heads, d_ff, vocab_size):
     return model, loss
 
 
-def marian(d_model, layers, heads, d_ff, vocab_size):
-    sizes = {"encoder_layers": layers, "decoder_layers": layers, "encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
-    sizes |= {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
-    config = MarianConfig(
-        vocab_size=vocab_size,
-        d_model=d_model,
-        dropout=0.1,
-        activation_function="relu",
-        scale_embedding=True,
-        max_position_embeddings=512,
-        **sizes,
-        **SPECIAL,
-    )
-    model = MarianMTModel(config)
+def marian(*dims: int) -> tuple[nn.Module, Callable]:
+    model = common.random_marian(*dims)
 
     def loss(source, shifted, target):
         mask = (source != 0).long()
@@ -111,132 +100,24 @@ class TorchTransformer(nn.Module):
                 module.dropout = 0.0
         self.register_buffer("positions", torch.randn(512, d_model))
 
-    def forward(self, source, shifted):
-        def embed(ids):
-            x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + self.positions[: ids.shape[1]]
-            return nn.functional.dropout(x, 0.1, self.training)
+    def embed(self, ids):
+        x = self.embedding(ids) * self.embedding.embedding_dim**0.5 + self.positions[: ids.shape[1]]
+        return nn.functional.dropout(x, 0.1, self.training)
 
+    def forward(self, source, shifted):
         padding = torch.zeros(source.shape, device=source.device).masked_fill(source == 0, float("-inf"))
         causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1], device=shifted.device)
-        x = self.transformer(
-            embed(source),
-            embed(shifted),
-            tgt_mask=causal,
-            tgt_is_causal=True,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-        )
+        masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding, "tgt_mask": causal}
+        x = self.transformer(self.embed(source), self.embed(shifted), tgt_is_causal=True, **masks)
         return x @ self.embedding.weight.T
 
 
-def torch_nn(*dims):
+def torch_nn(*dims: int) -> tuple[nn.Module, Callable]:
     model = TorchTransformer(*dims)
     return model, lambda source, shifted, target: cross_entropy(model(source, shifted), target)
 
 
 SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
-
-
-def stepper(system: str, dims: str, bf16: bool, device: str = "cpu", compiled: bool = False):
-    """A function that takes one training step on a batch, compiled for batches of any shape or not at all."""
-    torch.manual_seed(0)
-    model, loss_of = SYSTEMS[system](*DIMS[dims])
-    model.to(device).train()
-    if compiled:
-        model.compile(dynamic=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-
-    def step(batch) -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            loss = loss_of(*batch)
-        loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def measure_speed(
-    dims: str, bf16: bool, tokens: int, rounds: int, device: str, compiled: bool
-) -> dict[str, list[float]]:
-    """Real tokens a second of each system in each round."""
-    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    torch.manual_seed(0)
-    batches = [made_up_batch(tokens // longest, longest, DIMS[dims][-1]) for longest in (12, 20)]
-    batches = [tuple(side.to(device) for side in batch) for batch in batches]
-    real = sum(int((source != 0).sum() + (target != 0).sum()) for source, _, target in batches)
-    steps = {system: stepper(system, dims, bf16, device, compiled) for system in SYSTEMS}
-    if device == "cpu":
-        steps |= {system: sdpa_kernel(SDPBackend.MATH)(steps[system]) for system in SYSTEMS if system != "ours"}
-    rates = {system: [] for system in SYSTEMS}
-    for number in range(rounds + 1):
-        for system, step in steps.items():
-            start = clock()
-            for batch in batches:
-                step(batch)
-            wait_for(device)
-            if number:  # the first round sets up memory and libraries
-                rates[system].append(real / (clock() - start))
-    for system, measured in rates.items():
-        ratio = statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
-        print(f"{system:22s} {statistics.median(measured):8.0f} tokens/s    ours is {ratio:.2f} times as fast")
-    return rates
-
-
-def wait_for(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def peak(bf16: bool, device: str) -> float:
-    """Floating point operations a second of large square products, the best of ten."""
-    size = 8192 if device == "cuda" else 2048
-    factor = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
-    seconds = []
-    for _ in range(10):
-        wait_for(device)
-        start = time.perf_counter()
-        factor @ factor
-        wait_for(device)
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds)
-
-
-def write_report(folder: Path, title: str, rates: dict[str, list[float]], share: float, device: str) -> None:
-    """train_step.md and train_step.png: median and range of each system."""
-    title = f"{title}; {machine(device)}"
-    medians = {system: statistics.median(measured) for system, measured in rates.items()}
-    ratios = [
-        statistics.median(own / other for own, other in zip(rates["ours"], measured, strict=True))
-        for measured in rates.values()
-    ]
-    rows = [
-        (system, with_range(measured), f"{ratio:.2f}")
-        for (system, measured), ratio in zip(rates.items(), ratios, strict=True)
-    ]
-    note = f"Of the rate of large products, this model reaches {share:.0%}."
-    columns = ("tokens/s, median (range)", "this model's ratio to it")
-    write_table(folder / "train_step.md", title, columns, rows, note)
-    draw_bars(folder / "train_step.png", title, medians, "tokens a second")
-
-
-def measure_memory(dims: str, bf16: bool, tokens: int) -> None:
-    context = multiprocessing.get_context("spawn")
-    for system in SYSTEMS:
-        with context.Pool(1) as pool:
-            held, peak = pool.apply(_peak, (system, dims, bf16, tokens))
-        print(f"{system:22s} {peak - held:6.2f} GiB above the {held:.2f} GiB of model and libraries")
-
-
-def _peak(system: str, dims: str, bf16: bool, tokens: int) -> tuple[float, float]:
-    step = stepper(system, dims, bf16)
-    batch = made_up_batch(tokens // 32, 32, DIMS[dims][-1])
-    held = _maximum()
-    for _ in range(2):
-        step(batch)
-    return held, _maximum()
-
-
 MEASURES = {
     "neither": [],
     "freed memory kept": [keep_freed_memory],
@@ -245,74 +126,152 @@ MEASURES = {
 }
 
 
-def measure_shapes(dims: str, bf16: bool, tokens: int, rounds: int) -> None:
-    context = multiprocessing.get_context("spawn")
-    pools = {name: context.Pool(1) for name in MEASURES}
-    rates = {name: [] for name in MEASURES}
-    for number in range(rounds):
-        for name, pool in pools.items():
-            rate, peak = pool.apply(_turn, (name, dims, bf16, tokens, number))
-            rates[name].append(rate)
-            print(f"{20 * (number + 1):5d} batches  {name:22s} {rate:8.0f} tokens/s  {peak:5.2f} GiB", flush=True)
-    for name, measured in rates.items():
-        print(f"{name:22s} {statistics.median(measured):8.0f} tokens/s")
-        pools[name].terminate()
+def training_step(
+    system: str, dims: tuple[int, ...], bf16: bool, device: str = "cpu", compiled: bool = False
+) -> Callable[[Batch], None]:
+    """A function that takes one training step on a batch, compiled for batches of any shape or not at all."""
+    torch.manual_seed(0)
+    model, loss_of = SYSTEMS[system](*dims)
+    model.to(device).train()
+    if compiled:
+        model.compile(dynamic=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            loss = loss_of(*batch)
+        loss.backward()
+        optimizer.step()
+        wait_for(device)
+
+    return step
 
 
-def _turn(name: str, dims: str, bf16: bool, tokens: int, number: int) -> tuple[float, float]:
-    """Tokens a second of processor time over 20 batches, and the process's peak memory so far, in GiB."""
-    if number == 0:
-        for measure in MEASURES[name]:
-            measure()
-        _turn.step = stepper("ours", dims, bf16)
-    rng = random.Random(number)
-    torch.manual_seed(number)
-    real, seconds = 0, 0.0
-    for _ in range(20):
-        longest = rng.randint(8, 40)
-        batch = made_up_batch(tokens // longest - rng.randint(0, 8), longest, DIMS[dims][-1])
-        start = time.process_time()
-        _turn.step(batch)
-        seconds += time.process_time() - start
-        real += int((batch[0] != 0).sum() + (batch[2] != 0).sum())
-    return real / seconds, _maximum()
+def training_operations(dims: tuple[int, ...]) -> int:
+    """Floating point operations a token: 6 a parameter, and half of the tokens pass through either stack.
+
+    The embeddings count once, as the projection.
+    """
+    return 3 * sum(parameter.numel() for parameter in ours(*dims)[0].parameters())
 
 
-def _maximum() -> float:
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure_speed(options: Namespace) -> None:
+    """Real tokens a second of each system."""
+    device, dims = options.device, common.DIMS[options.dims]
+    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    torch.manual_seed(0)
+    batches = [made_up_batch(options.tokens // longest, longest, dims[-1]) for longest in (12, 20)]
+    real = sum(map(real_tokens, batches))
+    batches = [tuple(side.to(device) for side in batch) for batch in batches]
+    steps = {system: training_step(system, dims, options.bf16, device, options.compile) for system in SYSTEMS}
+    if device == "cpu":
+        steps |= {system: sdpa_kernel(SDPBackend.MATH)(steps[system]) for system in SYSTEMS if system != "ours"}
+
+    def rate(step: Callable[[Batch], None]) -> float:
+        return real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
+
+    rates = common.take_turns({system: partial(rate, step) for system, step in steps.items()}, options.rounds)
+    columns = ("", "tokens/s, median (range)", "this model's ratio to it")
+    ratios = {system: common.median_ratio(rates["ours"], found) for system, found in rates.items()}
+    rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
+    print(common.table(columns, rows))
+    if options.output_dir:
+        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
+        title = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch; {common.machine(device)}"
+        medians = {system: statistics.median(found) for system, found in rates.items()}
+        share = training_operations(dims) * medians["ours"] / peak_rate(options.bf16, device)
+        note = f"Of the rate of large products, this model reaches {share:.0%}."
+        picture = common.bars(medians, "tokens a second")
+        common.save(options.output_dir / "train_step", title, f"{common.table(columns, rows)}\n\n{note}", picture)
+
+
+def peak_rate(bf16: bool, device: str) -> float:
+    """Floating point operations a second of large square products, the best of ten."""
+    size = 8192 if device == "cuda" else 2048
+    factor = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+
+    def multiply() -> None:
+        factor @ factor
+        wait_for(device)
+
+    return 2 * size**3 / min(common.timed(multiply)[0] for _ in range(10))
+
+
+def measure_memory(options: Namespace) -> None:
+    for system in SYSTEMS:
+        held, peak = common.in_own_process(make_memory, system, options)()
+        print(f"{system:22s} {peak - held:6.2f} GiB above the {held:.2f} GiB of model and libraries")
+
+
+def make_memory(system: str, options: Namespace) -> Callable[[], tuple[float, float]]:
+    """A function that takes two steps and returns the most memory, in GiB, before and after them."""
+    step = training_step(system, common.DIMS[options.dims], options.bf16)
+    batch = made_up_batch(options.tokens // 32, 32, common.DIMS[options.dims][-1])
+
+    def run() -> tuple[float, float]:
+        held = maximum()
+        step(batch)
+        step(batch)
+        return held, maximum()
+
+    return run
+
+
+def measure_shapes(options: Namespace) -> None:
+    turns = {name: common.in_own_process(make_turn, name, options) for name in MEASURES}
+    for name, measured in common.take_turns(turns, options.rounds).items():
+        rates, peaks = zip(*measured, strict=True)
+        print(f"{name:22s} {statistics.median(rates):8.0f} tokens/s  {peaks[-1]:5.2f} GiB")
+
+
+def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]]:
+    """A function that takes 20 steps and returns tokens a second of processor time, and the peak memory so far."""
+    for measure in MEASURES[name]:
+        measure()
+    step, rng = training_step("ours", common.DIMS[options.dims], options.bf16), random.Random(0)
+
+    def turn() -> tuple[float, float]:
+        real, seconds = 0, 0.0
+        for _ in range(20):
+            longest = rng.randint(8, 40)
+            batch = made_up_batch(options.tokens // longest - rng.randint(0, 8), longest, common.DIMS[options.dims][-1])
+            seconds += common.timed(partial(step, batch), time.process_time)[0]
+            real += real_tokens(batch)
+        return real / seconds, maximum()
+
+    return turn
+
+
+def maximum() -> float:
+    """The most memory that this process has held, in GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
+def measure(options: Namespace) -> None:
+    if (options.output_dir or options.compile) and (options.memory or options.shapes):
+        raise ValueError("--output_dir and --compile go with speed, not with --memory or --shapes")
+    print(common.machine(options.device))
+    (measure_shapes if options.shapes else measure_memory if options.memory else measure_speed)(options)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dims", choices=DIMS, default="tiny", help="default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side (default: %(default)s)")
+    parser = CommandParser(__doc__)
+    parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the models")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true", help="all by torch.compile, in the round that is not counted")
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
     parser.add_argument("--shapes", action="store_true", help="measure batches of new shapes instead")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed")
     parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
-    arguments = parser.parse_args()
-    if (arguments.output_dir or arguments.compile) and (arguments.memory or arguments.shapes):
-        parser.error("--output_dir and --compile go with speed, not with --memory or --shapes")
-    print(f"{arguments}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    if arguments.shapes:
-        measure_shapes(arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds)
-    elif arguments.memory:
-        measure_memory(arguments.dims, arguments.bf16, arguments.tokens)
-    else:
-        rates = measure_speed(
-            arguments.dims, arguments.bf16, arguments.tokens, arguments.rounds, arguments.device, arguments.compile
-        )
-        if arguments.output_dir:
-            kind = ("bf16" if arguments.bf16 else "fp32") + (", compiled" if arguments.compile else "")
-            title = f"training step, {arguments.dims}, {kind}, {arguments.tokens} tokens a batch"
-            # 6 operations a parameter and token; half of the tokens pass through either stack.
-            model, _ = ours(*DIMS[arguments.dims])
-            operations = 3 * sum(parameter.numel() for parameter in model.parameters())
-            share = operations * statistics.median(rates["ours"]) / peak(arguments.bf16, arguments.device)
-            write_report(arguments.output_dir, title, rates, share, arguments.device)
+    run_command(parser, measure)
 
 
 if __name__ == "__main__":
