@@ -32,7 +32,7 @@ import json
 import random
 import tomllib
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -139,18 +139,13 @@ def _to_be(nouns: list[Noun]) -> Verb:
 # ---------------------------------------------------------------------------------------------------------- rules
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A pair of patterns, as pieces (literal text, role, its form), and the specification of each role."""
+class Rule(NamedTuple):
+    """Two patterns for str.format, the specification of each role, and by role its form in the German pattern."""
 
-    english: list[tuple[str, str | None, Forms]]
-    german: list[tuple[str, str | None, Forms]]
+    english: str
+    german: str
     roles: dict[str, dict | list]
-    orders: dict[str, str]  # by role, the form in the German pattern
-
-
-def _pieces(pattern: str) -> list[tuple[str, str | None, Forms]]:
-    return [(literal, role, (form,) if form else ()) for literal, role, form, _ in Formatter().parse(pattern)]
+    orders: dict[str, str]
 
 
 def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[Rule]:
@@ -158,9 +153,19 @@ def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[Rule
     rules = []
     for form in forms:
         english, _, german = form.partition(" | ")
-        pieces = _pieces(german or english)
-        rules += [Rule(_pieces(english), pieces, roles, {role: "".join(form) for _, role, form in pieces})] * weight
+        german = german or english
+        orders = {role: order for _, role, order, _ in Formatter().parse(german) if role}
+        rules += [Rule(english, german, roles, orders)] * weight
     return rules
+
+
+class Writer(NamedTuple):
+    """What a pattern is filled with: "{a:question}" is written by write("question"), "{a}" by write()."""
+
+    write: Callable[..., str]
+
+    def __format__(self, form: str) -> str:
+        return self.write(form) if form else self.write()
 
 
 def _rows(table: str) -> list[list[str]]:
@@ -215,29 +220,28 @@ def german_determiner(determiner: str, case: str, gender: str) -> Pair:
 
 @dataclass(frozen=True, eq=False)
 class Pronoun:
-    """A personal, relative or interrogative pronoun, with the noun that it takes up; methods as in NounPhrase."""
+    """A personal, relative or interrogative pronoun, with the noun that it takes up; methods as in NounPhrase.
 
-    subject_form: str
-    object_form: str
-    german_forms: Forms  # by case
-    person: int  # 0 ich, 1 du, 2 er/sie/es, 3 wir and sie
+    Its forms: the English subject and object, the three German cases; the person, 0 ich, 1 du, 2 er, 3 wir and sie.
+    """
+
+    forms: Forms
     noun: Noun | None = None
     is_pronoun = True
     is_indefinite = False
 
+    @property
+    def person(self) -> int:
+        return int(self.forms[-1])
+
     def english(self, case: str = "nominative") -> str:
-        return self.subject_form if case == "nominative" else self.object_form
+        return self.forms[case != "nominative"]
 
     def german(self, case: str = "nominative", negated: bool = False) -> str:
-        return self.german_forms[_CASES.index(case)]
+        return self.forms[2 + _CASES.index(case)]
 
 
-def _pronoun(row: str, noun: Noun | None = None) -> Pronoun:
-    subject, other, *german, person = row.split()
-    return Pronoun(subject, other, tuple(german), int(person), noun)
-
-
-_PRONOUNS = {name: _pronoun(row) for name, row in _GERMAN["pronouns"].items()}
+_PRONOUNS = {name: Pronoun(forms) for name, forms in _split(_GERMAN["pronouns"]).items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,20 +311,20 @@ class Clause:
 
     def english(self, order: str = "statement") -> str:
         auxiliaries, finite, verb = self.verb.english[self.tense]
-        person = self.subject.person
-        bare = finite and not (self.negated or order == "question")
-        auxiliary, verb = ("", finite[person]) if bare else (auxiliaries[person], verb)
+        auxiliary = auxiliaries[self.subject.person]
+        if finite and not (self.negated or order == "question"):
+            auxiliary, verb = "", finite[self.subject.person]
         parts = {
-            "gap": " ".join([phrase.english("accusative") for phrase, _ in self.gap]),
+            "gap": _spaced(*[phrase.english("accusative") for phrase, _ in self.gap]),
             "subject": self.subject.english(),
             "auxiliary": auxiliary,
             "not": "not" if self.negated else "",
             "verb": verb,
-            "objects": " ".join([phrase.english("accusative") for phrase, _ in self.objects]),
+            "objects": _spaced(*[phrase.english("accusative") for phrase, _ in self.objects]),
             "place": self.place[0],
             "time": self.time[0],
         }
-        return " ".join([text for name in _ORDERS["english"][order] if (text := parts[name])])
+        return _spaced(*[parts[name] for name in _ORDERS["english"][order]])
 
     def german(self, order: str = "second") -> str:
         finite, closing = self.verb.german["must not" if self.negated and self.tense == "must" else self.tense]
@@ -331,18 +335,18 @@ class Clause:
         pronouns = [phrase.german(case) for phrase, case in self.objects if phrase.is_pronoun]
         nouns = [phrase.german(case, self.negated) for phrase, case in self.objects if not phrase.is_pronoun]
         parts = {
-            "gap": " ".join([phrase.german(case) for phrase, case in self.gap]),
+            "gap": _spaced(*[phrase.german(case) for phrase, case in self.gap]),
             "subject": self.subject.german(),
             "finite": finite,
-            "pronouns": " ".join(pronouns),
+            "pronouns": _spaced(*pronouns),
             "time": self.time[1],
-            "objects": " ".join(nouns),
+            "objects": _spaced(*nouns),
             "not": "nicht" if self.negated and not kein else "",
             "place": self.place[1],
             "closing": closing,
             "verbs": f"{closing}{joint}{finite}".strip(),
         }
-        return " ".join([text for name in _ORDERS["german"][order] if (text := parts[name])])
+        return _spaced(*[parts[name] for name in _ORDERS["german"][order]])
 
 
 def sentence(text: str) -> str:
@@ -492,7 +496,7 @@ class Sampler:
         if phrase.is_pronoun:
             return phrase
         kind = "person" if "person" in phrase.noun.kinds else "thing"
-        return _pronoun(_GERMAN[table][kind][phrase.gender], phrase.noun)
+        return Pronoun(_words(_GERMAN[table][kind][phrase.gender]), phrase.noun)
 
     def relative(self, name: str, roles: dict) -> Pronoun:
         return self.it(name, roles, "relative")
@@ -503,9 +507,9 @@ class Sampler:
         for role, spec in rule.roles.items():
             roles["order"] = rule.orders.get(role)
             roles[role] = self._role(spec, roles)
-        english = [text + (roles[role].english(*form) if role else "") for text, role, form in rule.english]
-        german = [text + (roles[role].german(*form) if role else "") for text, role, form in rule.german]
-        return Words("".join(english), "".join(german))
+        english = {role: Writer(roles[role].english) for role in rule.roles}
+        german = {role: Writer(roles[role].german) for role in rule.roles}
+        return Words(rule.english.format(**english), rule.german.format(**german))
 
 
 # --------------------------------------------------------------------------------------------------------- corpus

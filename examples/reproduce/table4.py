@@ -28,16 +28,16 @@ settings, chosen on section 22, stayed as for the base model.) Leaves in --outpu
 for an ensemble.
 """
 
-import hashlib
 import json
 import math
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from common import PAPER, check_least, check_settings, digest, markdown_table
 from nltk import Tree
 from parsing.baseline import right_branching, right_branching_labels
 from parsing.evalb import Scores, score
@@ -49,6 +49,7 @@ from parsing.toy_trees import toy_treebank
 from parsing.trees import bracketed, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -58,21 +59,6 @@ from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training.recipe import complete
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
-# Table 4 as the paper has it: F1 on section 23 of the Wall Street Journal.
-PAPER = [
-    ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
-    ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),
-    ("Zhu et al. (2013)", "WSJ only, discriminative", 90.4),
-    ("Dyer et al. (2016)", "WSJ only, discriminative", 91.7),
-    ("Transformer (4 layers)", "WSJ only, discriminative", 91.3),
-    ("Zhu et al. (2013)", "semi-supervised", 91.3),
-    ("Huang & Harper (2009)", "semi-supervised", 91.3),
-    ("McClosky et al. (2006)", "semi-supervised", 92.1),
-    ("Vinyals & Kaiser et al. (2014)", "semi-supervised", 92.1),
-    ("Transformer (4 layers)", "semi-supervised", 92.7),
-    ("Luong et al. (2015)", "multi-task", 93.0),
-    ("Dyer et al. (2016)", "generative", 93.3),
-]
 # The ways of parsing by their names in results.json, and in the table.
 PARSERS = {
     "constrained": "**this run**, among trees alone",
@@ -86,34 +72,30 @@ PARSERS = {
 class ParsingOptions:
     """Which trees, and how to search. Without any trees, those of a toy grammar."""
 
-    scale: Literal["smoke", "sample", "paper"] = field(
-        default="smoke",
-        metadata={"help": "Sets the defaults of model and training: for a minute, two hours, or the paper's."},
+    scale: Literal["smoke", "sample", "paper"] = HfArg(
+        default="smoke", help="Sets the defaults of model and training: for a minute, two hours, or the paper's."
     )
-    trees: list[str] = field(
+    trees: list[str] = HfArg(
         default_factory=list,
-        metadata={"help": "Files of bracketed trees, plain or .gz, to split by file into training and the others."},
+        help="Files of bracketed trees, plain or .gz, to split by file into training and the others.",
     )
-    train_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to train on."})
-    validation_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to develop on."})
-    test_trees: list[str] = field(default_factory=list, metadata={"help": "Files of trees to test on."})
-    ensemble: list[str] = field(
-        default_factory=list, metadata={"help": "Finished runs on these trees to parse with together; none is trained."}
+    train_trees: list[str] = HfArg(default_factory=list, help="Files of trees to train on.")
+    validation_trees: list[str] = HfArg(default_factory=list, help="Files of trees to develop on.")
+    test_trees: list[str] = HfArg(default_factory=list, help="Files of trees to test on.")
+    ensemble: list[str] = HfArg(
+        default_factory=list, help="Finished runs on these trees to parse with together; none is trained."
     )
-    copies: int = field(
-        default=1, metadata={"help": "How often each tree is trained on in an epoch, changed anew each time."}
+    copies: int = HfArg(default=1, help="How often each tree is trained on in an epoch, changed anew each time.")
+    constituents: float = HfArg(
+        default=0.0, help="The probability that a constituent of a copy is trained on as a sentence, too."
     )
-    constituents: float = field(
-        default=0.0, metadata={"help": "The probability that a constituent of a copy is trained on as a sentence, too."}
+    substitution: float = HfArg(
+        default=0.0, help="The probability that a constituent is another of its label in later copies."
     )
-    substitution: float = field(
-        default=0.0,
-        metadata={"help": "The probability that a constituent is another of its label in later copies."},
-    )
-    num_beams: int = field(default=21, metadata={"help": "Beam size (6.3)."})
-    length_penalty: float = field(default=0.3, metadata={"help": "Alpha (6.3)."})
-    max_extra_tokens: int = field(default=300, metadata={"help": "The longest output, in tokens more than its input."})
-    resume: bool = field(default=False, metadata={"help": "Go on with the run in output_dir."})
+    num_beams: int = HfArg(default=21, help="Beam size (6.3).")
+    length_penalty: float = HfArg(default=0.3, help="Alpha (6.3).")
+    max_extra_tokens: int = HfArg(default=300, help="The longest output, in tokens more than its input.")
+    resume: bool = HfArg(default=False, help="Go on with the run in output_dir.")
 
     def __post_init__(self):
         given = [name for name in ("train_trees", "validation_trees", "test_trees") if getattr(self, name)]
@@ -124,9 +106,7 @@ class ParsingOptions:
             )
         if self.ensemble and self.resume:
             raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
-        for name, least in (("copies", 1), ("num_beams", 1), ("max_extra_tokens", 3)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_least(self, {"copies": 1, "num_beams": 1, "max_extra_tokens": 3})
         for name in ("constituents", "substitution"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
@@ -242,18 +222,13 @@ def prepare(
         ValueError: when resuming, if there is no run or it was started with other trees or settings.
     """
     lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    settings = {"trees": digest, "vocabulary": len(tokenizer)}
     changes = {name: getattr(options, name) for name in ("copies", "constituents", "substitution")}
-    settings |= changes
+    settings = {"trees": digest(["\n".join(lines)]), "vocabulary": len(tokenizer), **changes}
     known = run / "data" / "settings.json"
     if options.resume:
         if not known.is_file():
             raise ValueError(f"resume: {run} holds no parsing run, as it has no data/settings.json")
-        before = read_json(known)
-        for name, now in settings.items():
-            if before.get(name) != now:
-                raise ValueError(f"resume: {run} was started with {name} {before.get(name)}, not {now}")
+        check_settings(known, settings, f"resume: {run} was started with")
         return
     run.mkdir(parents=True, exist_ok=True)
     with whole_folder(run / "data") as part:
@@ -279,7 +254,7 @@ def evaluate(
         For "validation" and "test" the scores of PARSERS; of those that search, also the share of well-formed outputs
         in percent, and seconds.
     """
-    labels, grammar = right_branching_labels(splits["train"]), Grammar.from_trees(splits["train"], lexicon)
+    labels, grammar = right_branching_labels(splits["train"]), Grammar(splits["train"], lexicon)
     results: dict[str, dict] = {}
     written: dict[str, list[str]] = {}
     for split in ("validation", "test"):
@@ -318,16 +293,16 @@ def summary(scores: Scores) -> dict:
 
 def table(results: dict) -> str:
     """Table 4 with this run below it, in Markdown."""
-    rows = [f"| {parser} | {kind} | WSJ 23 | {f1} | | | |" for parser, kind, f1 in PAPER]
+    printed = PAPER["table4"].items()
+    rows = [[parser, kind, "WSJ 23", f1, "", "", ""] for kind, scores in printed for parser, f1 in scores.items()]
     trained_on = f"{results['train_sentences']} sentences"
     for split, name in (("validation", "development"), ("test", "test")):
         for parser, title in PARSERS.items():
             scores = results[split][parser]
             figures = [f"{scores[figure]:.1f}" for figure in ("f1", "precision", "recall")]
-            figures.append(f"{scores['well_formed']:.1f}%" if "well_formed" in scores else "")
-            row = [title, trained_on, f"{name}, {scores['sentences']} sentences", *figures]
-            rows.append(f"| {' | '.join(row)} |")
-    head = ["| Parser | Training | evaluated on | F1 | precision | recall | well-formed outputs |", "|---" * 7 + "|"]
+            well_formed = f"{scores['well_formed']:.1f}%" if "well_formed" in scores else ""
+            rows.append([title, trained_on, f"{name}, {scores['sentences']} sentences", *figures, well_formed])
+    head = ["Parser", "Training", "evaluated on", "F1", "precision", "recall", "well-formed outputs"]
     options, training = results["options"], results["training"]
     source = (
         f"{training['train_seconds'] / 60:.1f} minutes of training" if training else " + ".join(options["ensemble"])
@@ -336,7 +311,7 @@ def table(results: dict) -> str:
         f"Figures of other parsers: the paper's Table 4. This run: {results['parameters']:,} parameters, {source}; "
         f"beam {options['num_beams']}, alpha {options['length_penalty']}, input + {options['max_extra_tokens']}."
     )
-    return "\n".join([*head, *rows, "", note, ""])
+    return f"{markdown_table(head, rows)}\n{note}\n"
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The constraint of section 6.3's search: always trees, and the best of all trees, which brute force finds."""
 
+import functools
 import itertools
 import random
 
@@ -14,6 +15,7 @@ from ..constraint import MAX_OPENINGS, TreeConstraint
 from ..linear import is_bracket, is_well_formed, linearise
 from ..pairs import parsing_vocabulary
 from ..toy_trees import toy_treebank
+from .test_trees import is_linear_form
 
 TREES = [tree for trees in toy_treebank(files=8) for tree in trees]
 GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")]
@@ -71,36 +73,19 @@ def _opens(token):
     return token.startswith("(") and not token.endswith(")")
 
 
-def all_trees(words, labels, tags, most):
-    """The linear forms, of at most so many tokens, of all trees over the words."""
-
-    def parts(count, room):
-        """Sequences of one or more trees or tags over so many words, each as its brackets; none for no words."""
-        if not count:
-            yield []
-        for first in range(1, count + 1):
-            for one in single(first, room):
-                for rest in parts(count - first, room - len(one)):
-                    yield one + rest
-
-    def single(count, room):
-        if count == 1 and room >= 1:
-            yield from ([f"({tag})"] for tag in tags)
-        yield from bracket(count, room)
-
-    def bracket(count, room):
-        if room < count + 2:
-            return
-        for label in labels:
-            for inner in parts(count, room - 2):
-                yield [f"({label}", *inner, f"){label}"]
-
-    for brackets in bracket(len(words), most - len(words)):
-        following = iter(words)
-        tokens = [next(following)]
-        for one in brackets:
-            tokens += [one, *([next(following, None)] if one.endswith(")") else [])]
-        yield tuple(token for token in tokens if token)
+@functools.cache
+def all_trees(words, most):
+    """The linear forms, of at most so many tokens, of all trees of GRAMMAR's labels over the words, by trying all."""
+    symbols = ("(A", "(B", ")A", ")B", "(X)")
+    found = set()
+    for label, size in itertools.product("AB", range(1, most - len(words) - 1)):
+        for inside in itertools.product(symbols, repeat=size):
+            brackets = (f"({label}", *inside, f"){label}")
+            if is_linear_form(brackets, len(words)):
+                rest = iter(words[1:])
+                pairs = ((one, next(rest, "")) if one == "(X)" else (one,) for one in brackets)
+                found.add(tuple(filter(None, itertools.chain(words[:1], *pairs))))
+    return found
 
 
 @pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
@@ -109,7 +94,7 @@ def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed):
     """Probabilities renormalised over the tokens with which some tree goes on, as the list of them says."""
     tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
     model = random_model(len(tokenizer), seed)
-    trees = set(all_trees(words, "AB", "X", len(words) + extra))
+    trees = all_trees(tuple(words), len(words) + extra)
     follow = {}
     for tree in trees:
         for end, token in enumerate([*tree, "</s>"]):

@@ -25,7 +25,7 @@ def nltk_form(tree, lexicon):
 def test_the_parse_is_the_most_probable_one():
     training = TREES[:60]
     lexicon, _ = parsing_vocabulary(training, 1000)
-    grammar = Grammar.from_trees(training, lexicon)
+    grammar = Grammar(training, lexicon)
     rules = [rule for tree in training for rule in nltk_form(tree, lexicon).productions()]
     theirs = induce_pcfg(Nonterminal("START"), rules)
     probabilities = {(rule.lhs(), rule.rhs()): rule.prob() for rule in theirs.productions()}
@@ -50,13 +50,13 @@ def test_labels_of_two_names_come_back():
     """As in the Penn Treebank's (ADVP|PRT (RB back)): nltk marks what it has added to a tree by that sign."""
     tree = Tree.fromstring("(S (NP (JJ|NN a) (NN b) (NN c)) (PRT|ADVP (RB d) (RB e) (RB f)))")
     lexicon, _ = parsing_vocabulary([tree], 1000)
-    assert Grammar.from_trees([tree], lexicon).parse(tree.leaves()) == tree
+    assert Grammar([tree], lexicon).parse(tree.leaves()) == tree
 
 
 def test_unknown_words_and_sentences_without_a_parse():
     training = [Tree.fromstring("(S (NP (NN a)) (VP (VB b)))")] * 2 + [Tree.fromstring("(S (NP (NN c)) (VP (VB b)))")]
     lexicon, _ = parsing_vocabulary(training, 1000)
-    grammar = Grammar.from_trees(training, lexicon)
+    grammar = Grammar(training, lexicon)
     assert grammar.parse(["Zzz", "b"]) == Tree.fromstring("(S (NP (NN Zzz)) (VP (VB b)))")
     assert grammar.parse(["a", "9", "b"]) is None
     assert grammar.parse(["a"]) is None
