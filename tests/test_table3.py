@@ -7,7 +7,7 @@ import pytest
 import table2
 import table3
 from helpers import as_options, call, read_json, run_python, write_toy_corpus
-from table3 import PAPER, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
+from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.configuration_vanilla import PRESETS
@@ -27,7 +27,7 @@ def test_the_papers_scale_changes_nothing_but_the_vocabulary(row):
 
 def test_a_scale_keeps_the_proportions_of_the_rows():
     scale = Scale(width=0.25, depth=0.5, steps=0.001, vocab_size=100, training={})
-    rows = {row: describe(row, scale) for row in PAPER}
+    rows = {row: describe(row, scale) for row in ROWS}
     assert [rows[row]["N"] for row in ("C-N2", "C-N4", "base", "C-N8")] == [1, 2, 3, 4]
     assert [rows[row]["d_model"] for row in ("C-d256", "base", "C-d1024", "big")] == [64, 128, 256, 256]
     assert [rows[row]["d_k"] for row in ("B-dk16", "B-dk32", "base", "A-h1", "A-h32")] == [4, 8, 16, 128, 4]

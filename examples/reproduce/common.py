@@ -1,25 +1,32 @@
-"""What the scripts of this folder share: running a measurement, checking its sizes, Markdown tables, ticks of axes."""
+"""What the scripts of this folder share: running a measurement, checking its sizes, what a run began with, tables."""
 
+import hashlib
+import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import write_json
+from modeling_vanilla.files import read_json, write_json, write_text
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
+from modeling_vanilla.visualization.attention import save_figure
+
+PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+COLOURS = [f"C{number}" for number in range(10)]  # matplotlib's
 
 
-def run_script(name: str, options_class: type, description: str, measure: Callable[..., dict]) -> None:
+def run_script(name: str, options_class: type, description: str, measure: Callable[..., tuple]) -> None:
     """The main() of a script that measures.
 
     Args:
         name: of the file of numbers, NAME.json.
         options_class: a dataclass with at least output_dir and seed.
-        measure: measure(options, folder) writes tables and pictures to the folder and returns the numbers.
+        measure: gives the numbers, the pictures by name and the text of NAME.md, "" for none, of these options.
     """
     parser = CommandParser(description, (options_class,))
 
@@ -29,10 +36,21 @@ def run_script(name: str, options_class: type, description: str, measure: Callab
         folder = Path(options.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(options.seed)
-        results = {"settings": asdict(options), "torch": torch.__version__, **measure(options, folder)}
-        write_json(folder / f"{name}.json", results)
+        numbers, pictures, table = measure(options)
+        settings = {"settings": asdict(options), "torch": torch.__version__}
+        write_results(folder, name, settings | numbers, pictures, table)
 
     run_command(parser, run)
+
+
+def write_results(folder: Path, name: str, numbers: dict, pictures: dict[str, Figure], table: str) -> None:
+    """Write NAME.json, each picture by its name, and NAME.md if there is a table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if table:
+        write_text(folder / f"{name}.md", table)
+    for picture, figure in pictures.items():
+        save_figure(figure, folder / f"{picture}.png")
+    write_json(folder / f"{name}.json", numbers)
 
 
 def check_least(options: object, least: dict[str, int]) -> None:
@@ -57,14 +75,35 @@ def sort_sizes(options: object, *names: str) -> None:
         setattr(options, name, sizes)
 
 
+def digest(texts: Iterable[str]) -> str:
+    """A short hash of texts, by which a run knows its data again."""
+    result = hashlib.sha256()
+    for text in texts:
+        result.update(text.encode())
+    return result.hexdigest()[:16]
+
+
+def check_settings(path: Path, settings: dict, complaint: str) -> None:
+    """Raise ValueError if the settings that a run began with, in the file at `path`, are others."""
+    before = read_json(path)
+    for name, now in settings.items():
+        if before.get(name) != now:
+            raise ValueError(f"{complaint} {name} {before.get(name)}, not {now}")
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The rows below the head, in Markdown, with a newline at the end."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
-def tick_sizes(axis: Axes, name: str, sizes: Sequence[int]) -> None:
-    """A logarithmic x axis with a name and a tick at each size alone."""
+def plot_lines(
+    axis: Axes, name: str, sizes: Sequence[int], lines: dict[str, Sequence[float]], colours: Sequence[str] = COLOURS
+) -> None:
+    """Draw lines over sizes, which get a logarithmic axis of that name, with a tick at each."""
+    for (label, values), colour in zip(lines.items(), colours, strict=False):
+        axis.plot(sizes, values, ".-", label=label, color=colour)
     axis.set(xlabel=name, xscale="log")
     axis.set_xticks(sizes, sizes)
     axis.set_xticks([], minor=True)
+    axis.legend(fontsize=7)

@@ -14,38 +14,31 @@ Time and memory are measured on the CPU, in processor time; `retrieval` describe
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean
 
 import torch
-from common import check_least, run_script, sort_sizes, tick_sizes
-from matplotlib.axes import Axes
+from common import check_least, plot_lines, run_script, sort_sizes
 from matplotlib.figure import Figure
-from measure import best_seconds, fitted_exponent, peak_bytes
+from measure import costs_of, fitted_exponent
 from torch import nn
+from transformers.hf_argparser import HfArg
 
 from modeling_vanilla.layers_vanilla import SinusoidalPositions
 from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.visualization.attention import save_figure
 
 
 @dataclass
 class Options:
-    output_dir: str = field(default="runs/figures", metadata={"help": "folder to write to"})
-    d_k: list[int] = field(
-        default_factory=lambda: [4, 16, 64, 256], metadata={"help": "widths of a head, for scaling and training"}
-    )
-    lengths: list[int] = field(
-        default_factory=lambda: [64, 128, 256, 512], metadata={"help": "n, for time and memory of attention"}
-    )
-    train_steps: int = field(default=200, metadata={"help": "updates of each training"})
-    train_seeds: int = field(default=2, metadata={"help": "trainings of each kind and d_k, of which the mean is drawn"})
-    rounds: int = field(default=3, metadata={"help": "measurements of a time, of which the fastest counts"})
-    seed: int = field(default=0, metadata={"help": "of all random numbers"})
+    output_dir: str = HfArg(default="runs/figures", help="folder to write to")
+    d_k: list[int] = HfArg(default_factory=lambda: [4, 16, 64, 256], help="widths of a head, for scaling and training")
+    lengths: list[int] = HfArg(default_factory=lambda: [64, 128, 256, 512], help="n, for time and memory of attention")
+    train_steps: int = HfArg(default=200, help="updates of each training")
+    train_seeds: int = HfArg(default=2, help="trainings of each kind and d_k, of which the mean is drawn")
+    rounds: int = HfArg(default=3, help="measurements of a time, of which the fastest counts")
+    seed: int = HfArg(default=0, help="of all random numbers")
 
     def __post_init__(self):
         check_least(self, dict.fromkeys(("d_k", "lengths", "train_steps", "train_seeds", "rounds"), 1))
@@ -56,14 +49,12 @@ def schedule() -> tuple[Figure, dict]:
     """Section 5.3, Eq. 3: d_model scales the whole curve, warmup_steps moves its peak."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    steps = range(1, 20001)
-    curves = []
+    steps, curves = range(1, 20001), []
     for d_model, warmup_steps in [(512, 4000), (1024, 4000), (256, 4000), (512, 2000), (512, 8000)]:
         rates = [learning_rate(step, d_model, warmup_steps) for step in steps]
         axes.plot(steps[::20], rates[::20], label=f"d_model {d_model}, warmup_steps {warmup_steps}")
-        peak = max(rates)
-        curve = {"d_model": d_model, "warmup_steps": warmup_steps}
-        curves.append({**curve, "peak_step": steps[rates.index(peak)], "peak_rate": peak})
+        peak = {"peak_step": steps[rates.index(max(rates))], "peak_rate": max(rates)}
+        curves.append({"d_model": d_model, "warmup_steps": warmup_steps, **peak})
     axes.set(xlabel="step", ylabel="learning rate", title="Learning rate (5.3)")
     axes.legend()
     return figure, {"curves": curves}
@@ -95,26 +86,22 @@ def label_smoothing() -> tuple[Figure, dict]:
     # Denser towards 0 and 1: the loss without smoothing is lowest at 1, and the others rise there.
     p = torch.sigmoid(torch.linspace(-4, 9, 261, dtype=torch.double))
     for number, epsilon in enumerate((0.0, 0.1, 0.2)):
-        target = target_distribution(vocab_size, 3, epsilon)
-        left.bar(
-            [token + 0.27 * (number - 1) for token in range(vocab_size)], target, width=0.25, label=f"eps {epsilon}"
-        )
-        losses = smoothed_loss(p, 1000, epsilon)
+        target, losses = target_distribution(vocab_size, 3, epsilon), smoothed_loss(p, 1000, epsilon)
+        left.bar(torch.arange(vocab_size) + 0.27 * (number - 1), target, width=0.25, label=f"eps {epsilon}")
         right.plot(p.logit(), losses, label=f"eps {epsilon}")
-        best = int(losses.argmin())
-        numbers.append(
-            {"epsilon": epsilon, "target_of_the_label": target[3].item(), "target_of_the_others": target[0].item()}
-        )
+        found = {"target_of_the_label": target[3].item(), "target_of_the_others": target[0].item()}
         if epsilon:  # without smoothing, the loss falls everywhere
+            best = int(losses.argmin())
             right.plot(p.logit()[best], losses[best], "k.", markersize=8)
-            numbers[-1] |= {"lowest_loss": losses[best].item(), "at_probability": p[best].item()}
+            found |= {"lowest_loss": losses[best].item(), "at_probability": p[best].item()}
+        numbers.append({"epsilon": epsilon, **found})
     left.set(title="Target distribution, vocabulary of 10, label 3 (5.4)", xlabel="token", ylabel="probability")
     right.set(title="Loss, vocabulary of 1000 (dot: the lowest)", ylabel="loss (nats)")
     right.set(xlabel="probability of the right token, the others equally likely")
     shown = [0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999]
     right.set_xticks([math.log(x / (1 - x)) for x in shown], [str(x) for x in shown])
-    for axis in (left, right):
-        axis.legend()
+    left.legend()
+    right.legend()
     return figure, {"vocab_size_of_target": vocab_size, "vocab_size_of_loss": 1000, "smoothings": numbers}
 
 
@@ -123,23 +110,20 @@ def positions() -> tuple[Figure, dict]:
     d_model, length, reach = 512, 400, 100
     table = SinusoidalPositions(d_model)(torch.arange(length)).double()
     products = table @ table.T
-    starts = [100, 200, 299]
-    offsets = range(-reach, reach + 1)
-    curves = torch.stack([products[start, start - reach : start + reach + 1] for start in starts])
+    offsets, starts = torch.arange(-reach, reach + 1), torch.tensor([100, 200, 299])
+    curves = products[starts[:, None], starts[:, None] + offsets]
     figure = Figure(figsize=(13, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     picture = left.imshow(table[:100], aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
     figure.colorbar(picture, ax=left)
     left.set(title=f"PE(pos, i), d_model {d_model} (3.5)", xlabel="dimension i", ylabel="position pos")
-    for start, curve, style in zip(starts, curves, ("-", "--", ":"), strict=True):
-        right.plot(offsets, curve, style, linewidth=4 - starts.index(start), label=f"pos {start}")
+    for start, curve, style, width in zip(starts, curves, ("-", "--", ":"), (4, 3, 2), strict=True):
+        right.plot(offsets, curve, style, linewidth=width, label=f"pos {start}")
     right.set(title="PE(pos) . PE(pos + k): one curve for every pos", xlabel="k", ylabel="dot product")
     right.legend()
-    return figure, {
-        "d_model": d_model,
-        **{f"dot_product_at_{k}": products[0, k].item() for k in (0, 1, 10, 100)},
-        "largest_difference_between_positions": (curves - curves[0]).abs().max().item(),
-    }
+    at_distance = {f"dot_product_at_{k}": products[0, k].item() for k in (0, 1, 10, 100)}
+    difference = (curves - curves[0]).abs().max().item()
+    return figure, {"d_model": d_model, **at_distance, "largest_difference_between_positions": difference}
 
 
 def softmax_gradient(scores: torch.Tensor) -> torch.Tensor:
@@ -155,8 +139,7 @@ def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figu
     rows = []
     for d_k in options.d_k:
         q, k = torch.randn(queries, 1, d_k), torch.randn(queries, keys, d_k)
-        scores = (q * k).sum(-1)
-        row = {"d_k": d_k}
+        scores, row = (q * k).sum(-1), {"d_k": d_k}
         for name, value in (("unscaled", scores), ("scaled", scores / math.sqrt(d_k))):
             row[name] = {
                 "variance": value.var().item(),
@@ -165,19 +148,16 @@ def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figu
             }
         rows.append(row)
     figure = Figure(figsize=(13, 4), layout="constrained")
-    titles = {
-        "variance": "Variance of q.k",
-        "gradient": "Gradient of the softmax (mean norm of its Jacobian)",
-        "largest_weight": "Largest weight (mean)",
+    panels = {
+        "variance": ("Variance of q.k", "log"),
+        "gradient": ("Gradient of the softmax (mean norm of its Jacobian)", "log"),
+        "largest_weight": ("Largest weight (mean)", "linear"),
     }
-    for axis, (measure, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
-        for name, label in (("unscaled", "q.k"), ("scaled", "q.k / sqrt(d_k)")):
-            axis.plot(options.d_k, [row[name][measure] for row in rows], ".-", label=label)
-        axis.set_title(title)
-        tick_sizes(axis, "d_k", options.d_k)
-        axis.legend()
-        if measure != "largest_weight":
-            axis.set_yscale("log")
+    for axis, (measure, (title, scale)) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        labels = {"unscaled": "q.k", "scaled": "q.k / sqrt(d_k)"}
+        lines = {label: [row[name][measure] for row in rows] for name, label in labels.items()}
+        plot_lines(axis, "d_k", options.d_k, lines)
+        axis.set(title=title, yscale=scale)
     exponent = fitted_exponent(options.d_k, [row["unscaled"]["variance"] for row in rows])
     return figure, {"keys": keys, "queries": queries, "variance_grows_as_d_k_to_the": exponent, "rows": rows}
 
@@ -213,19 +193,20 @@ KINDS = ("scaled dot-product", "dot-product", "additive")
 def attention_costs(options: Options, d_k: int = 64) -> list[dict]:
     """Seconds and bytes of attention with n queries, keys and values, forward and backward."""
     points = [(kind, n) for kind in ("scaled dot-product", "additive") for n in options.lengths]
-    rows = []
-    for kind, n in progress_bar(points, desc="additive, costs", unit=" points"):
-        head = Head(kind, d_k, d_k)
-        x = torch.randn(1, n, d_k, requires_grad=True)
+    return [
+        {"kind": kind, "n": n, **attention_cost(Head(kind, d_k, d_k), n, d_k, options.rounds)}
+        for kind, n in progress_bar(points, desc="additive, costs", unit=" points")
+    ]
 
-        def compute(head=head, x=x) -> None:
-            output = head(x, x).softmax(dim=-1) @ x
-            torch.autograd.grad(output.square().sum(), [x, *head.parameters()])
 
-        rows.append(
-            {"kind": kind, "n": n, "seconds": best_seconds(compute, options.rounds), "bytes": peak_bytes(compute)}
-        )
-    return rows
+def attention_cost(head: Head, n: int, d_k: int, rounds: int) -> dict:
+    x = torch.randn(1, n, d_k, requires_grad=True)
+
+    def compute() -> None:
+        output = head(x, x).softmax(dim=-1) @ x
+        torch.autograd.grad(output.square().sum(), [x, *head.parameters()])
+
+    return costs_of(compute, rounds)
 
 
 def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
@@ -268,7 +249,11 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
 
 
 def additive(options: Options) -> tuple[Figure, dict]:
-    """Section 3.2.1: additive and dot-product attention, and the effect of the scaling as d_k grows."""
+    """Section 3.2.1: additive and dot-product attention, and the effect of the scaling as d_k grows.
+
+    Time and memory over n, with the exponents of n; and of each training over d_k the mean of the seeds as a line, each
+    run as a dot.
+    """
     costs = attention_costs(options)
     seeds = range(options.seed, options.seed + options.train_seeds)
     runs = [(kind, d_k, seed) for kind in KINDS for d_k in options.d_k for seed in seeds]
@@ -278,61 +263,41 @@ def additive(options: Options) -> tuple[Figure, dict]:
     ]
     figure = Figure(figsize=(16, 4), layout="constrained")
     axes = figure.subplots(1, 5)
-    exponents = plot_attention_costs(axes[:2], costs, options.lengths)
-    plot_retrieval(axes[2:], trained, options.d_k)
+    exponents = {}
+    panels = (("seconds", "Time (ms)", 1e-3), ("bytes", "Memory (MiB)", 2**20))
+    for axis, (measure, title, unit) in zip(axes[:2], panels, strict=True):
+        lines = {}
+        for kind in ("scaled dot-product", "additive"):
+            values = [cost[measure] / unit for cost in costs if cost["kind"] == kind]
+            exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(options.lengths, values)
+            lines[f"{kind}: n^{exponent:.2f}"] = values
+        plot_lines(axis, "n", options.lengths, lines, ["C0", "C2"])
+        axis.set(title=title, yscale="log")
+    panels = (("gradient", "Gradient in the scores at the start"), ("error", "Error after training"))
+    for axis, (measure, title) in zip(axes[2:], (*panels, ("accuracy", "Accuracy after training")), strict=True):
+        lines = {}
+        for kind in KINDS:
+            of_widths = [
+                [run[measure] for run in trained if (run["kind"], run["d_k"]) == (kind, width)] for width in options.d_k
+            ]
+            lines[kind] = list(map(fmean, of_widths))
+            axis.plot(options.d_k, of_widths, ".", color=f"C{KINDS.index(kind)}", alpha=0.3)
+        plot_lines(axis, "d_k", options.d_k, lines)
+        axis.set(title=title, yscale="linear" if measure == "accuracy" else "log")
     return figure, {"costs": costs, "cost_exponents": exponents, "training": trained}
 
 
-def plot_attention_costs(axes: Sequence[Axes], costs: list[dict], lengths: list[int]) -> dict[str, float]:
-    """Draw time and memory over n. Returns the exponents of n, by kind and measure."""
-    exponents = {}
-    panels = (("seconds", 1e-3, "Time (ms)"), ("bytes", 2**20, "Memory (MiB)"))
-    for axis, (measure, unit, title) in zip(axes, panels, strict=True):
-        for kind in ("scaled dot-product", "additive"):
-            values = [cost[measure] for cost in costs if cost["kind"] == kind]
-            exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(lengths, values)
-            label, colour = f"{kind}: n^{exponent:.2f}", f"C{KINDS.index(kind)}"
-            axis.loglog(lengths, [value / unit for value in values], ".-", label=label, color=colour)
-        axis.set_title(title)
-        tick_sizes(axis, "n", lengths)
-        axis.legend(fontsize=7)
-    return exponents
-
-
-def plot_retrieval(axes: Sequence[Axes], trained: list[dict], widths: list[int]) -> None:
-    """Draw each measure of the runs of `retrieval` over d_k: the mean of the seeds as a line, each run as a dot."""
-    titles = {
-        "gradient": "Gradient in the scores at the start",
-        "error": "Error after training",
-        "accuracy": "Accuracy after training",
+def reproduce(options: Options) -> tuple[dict, dict[str, Figure], str]:
+    """The numbers of every picture, the pictures, and no table."""
+    drawn = {
+        "schedule": schedule(),
+        "label_smoothing": label_smoothing(),
+        "positions": positions(),
+        "scaling": scaling(options),
+        "additive": additive(options),
     }
-    for axis, (measure, title) in zip(axes, titles.items(), strict=True):
-        for number, kind in enumerate(KINDS):
-            runs = [(run["d_k"], run[measure]) for run in trained if run["kind"] == kind]
-            means = [fmean(value for d_k, value in runs if d_k == width) for width in widths]
-            axis.plot(widths, means, ".-", color=f"C{number}", label=kind)
-            axis.plot(*zip(*runs, strict=True), ".", color=f"C{number}", alpha=0.3)
-        axis.set_title(title)
-        tick_sizes(axis, "d_k", widths)
-        if measure != "accuracy":
-            axis.set_yscale("log")
-        axis.legend(fontsize=7)
-
-
-def reproduce(options: Options, folder: Path) -> dict:
-    """Draw every picture, and return their numbers."""
-    drawings = {
-        "schedule": schedule,
-        "label_smoothing": label_smoothing,
-        "positions": positions,
-        "scaling": lambda: scaling(options),
-        "additive": lambda: additive(options),
-    }
-    numbers = {}
-    for name, draw in drawings.items():
-        figure, numbers[name] = draw()
-        save_figure(figure, folder / f"{name}.png")
-    return numbers
+    numbers = {name: found for name, (_, found) in drawn.items()}
+    return numbers, {name: figure for name, (figure, _) in drawn.items()}, ""
 
 
 def main() -> None:

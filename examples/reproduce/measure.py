@@ -9,6 +9,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
+def costs_of(compute: Callable[[], object], rounds: int) -> dict[str, float]:
+    """Seconds and bytes of a computation."""
+    return {"seconds": best_seconds(compute, rounds), "bytes": peak_bytes(compute)}
+
+
 def best_seconds(compute: Callable[[], object], rounds: int) -> float:
     """Processor time of the fastest of `rounds` calls on one thread, after a first call that does not count.
 

@@ -18,35 +18,23 @@ from modeling_vanilla.progress import progress_bar
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
-TRAINING = {
-    "--preset": "tiny",
-    "--encoder_layers": 2,
-    "--decoder_layers": 2,
-    "--dropout": 0.1,
-    "--vocab_size": 1000,
-    "--max_steps": 1200,
-    "--tokens_per_update": 2500,
-    "--tokens_per_batch": 2500,
-    "--warmup_steps": 200,
-    "--learning_rate_scale": 0.5,
-    "--mixed_precision": "bf16",
-    "--validate_steps": 600,
-    "--checkpoint_steps": 300,
-    "--average_checkpoints": 1,
-}
+TRAINING = """
+    --preset tiny --encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 1200
+    --tokens_per_update 2500 --tokens_per_batch 2500 --warmup_steps 200 --learning_rate_scale 0.5
+    --mixed_precision bf16 --validate_steps 600 --checkpoint_steps 300 --average_checkpoints 1
+"""
 
 
 def pieces(output: Path) -> list[tuple[str, list]]:
     """The folders of the report in order, each with the arguments of Python that fill it."""
     train, validation, test = (str(output / "corpus" / f"{split}.jsonl") for split in ("train", "validation", "test"))
     data = ["--train_file", train, "--validation_file", validation]
-    training = [part for option in TRAINING.items() for part in option]
     sentence = "the old teacher reads a book in the garden ."
     run = output / "translation"
     return [
         ("corpus", [EXAMPLES / "toy_corpus.py", "--train", 5000, "--validation", 100, "--test", 100]),
         ("table1", [HERE / "table1.py"]),
-        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *training]),
+        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *TRAINING.split()]),
         ("table2", [HERE / "table2.py", "--runs", run]),
         ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
         ("table4", [HERE / "table4.py", "--scale", "smoke"]),

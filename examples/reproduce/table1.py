@@ -16,38 +16,37 @@ Path: a gradient is sent back from the last position, through one step after ano
 step is what all positions compute at once: a layer, or one time step of the recurrent layer.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from common import check_least, markdown_table, run_script, sort_sizes, tick_sizes
+from common import check_least, markdown_table, plot_lines, run_script, sort_sizes
 from matplotlib.figure import Figure
-from measure import best_seconds, fitted_exponent, peak_bytes
+from measure import costs_of, fitted_exponent
 from restricted_attention import restricted_attention
 from torch import nn
+from transformers.hf_argparser import HfArg
 
 from modeling_vanilla.attention_vanilla import eager_attention
-from modeling_vanilla.files import write_text
 from modeling_vanilla.progress import progress_bar
-from modeling_vanilla.visualization.attention import save_figure
 
 
 @dataclass
 class Options:
-    output_dir: str = field(default="runs/table1", metadata={"help": "folder to write to"})
-    lengths: list[int] = field(default_factory=lambda: [128, 256, 512, 1024, 2048], metadata={"help": "n"})
-    widths: list[int] = field(default_factory=lambda: [128, 256, 512], metadata={"help": "d, multiples of d_k"})
-    kernels: list[int] = field(default_factory=lambda: [3, 7, 15], metadata={"help": "k"})
-    windows: list[int] = field(default_factory=lambda: [16, 64, 256], metadata={"help": "r"})
-    d_k: int = field(default=64, metadata={"help": "width of a head; there are d / d_k heads"})
-    path_lengths: list[int] = field(
-        default_factory=lambda: [16, 32, 64, 128], metadata={"help": "n of the sequential operations and the paths"}
+    output_dir: str = HfArg(default="runs/table1", help="folder to write to")
+    lengths: list[int] = HfArg(default_factory=lambda: [128, 256, 512, 1024, 2048], help="n")
+    widths: list[int] = HfArg(default_factory=lambda: [128, 256, 512], help="d, multiples of d_k")
+    kernels: list[int] = HfArg(default_factory=lambda: [3, 7, 15], help="k")
+    windows: list[int] = HfArg(default_factory=lambda: [16, 64, 256], help="r")
+    d_k: int = HfArg(default=64, help="width of a head; there are d / d_k heads")
+    path_lengths: list[int] = HfArg(
+        default_factory=lambda: [16, 32, 64, 128], help="n of the sequential operations and the paths"
     )
-    rounds: int = field(default=3, metadata={"help": "measurements of a time, of which the fastest counts"})
-    seed: int = field(default=0, metadata={"help": "of inputs and weights"})
+    rounds: int = HfArg(default=3, help="measurements of a time, of which the fastest counts")
+    seed: int = HfArg(default=0, help="of inputs and weights")
 
     def __post_init__(self):
         # A window of 1 and a kernel of 1 see no other position.
@@ -177,6 +176,7 @@ PATHS = {
 }
 
 
+UNITS = {"seconds": ("ms", 1e-3), "bytes": ("MiB", 2**20)}  # of the measures, as the pictures have them
 # One colour for a layer in all pictures.
 COLOURS = {name: f"C{number}" for number, name in enumerate(dict.fromkeys([*ROWS, *PATHS]))}
 
@@ -210,13 +210,22 @@ def measure_cost(layer: nn.Module, size: Size, options: Options) -> dict:
     def compute() -> None:
         torch.autograd.grad(layer(x), variables, gradient)
 
-    return {"seconds": best_seconds(compute, options.rounds), "bytes": peak_bytes(compute)}
+    return costs_of(compute, options.rounds)
 
 
 def points_of(costs: list[dict], row: str, variable: str, measure: str) -> tuple[list[int], list[float]]:
     """The sizes of `variable` that a row was measured at, and its "seconds" or "bytes" there."""
     points = [cost for cost in costs if cost["row"] == row and cost["variable"] == variable]
     return [point[variable] for point in points], [point[measure] for point in points]
+
+
+def fit_exponents(costs: list[dict]) -> dict[str, dict[str, dict[str, float]]]:
+    """The exponents of each row, by measure and variable."""
+    exponents = {name: {measure: {} for measure in UNITS} for name in ROWS}
+    for (name, row), measure in itertools.product(ROWS.items(), UNITS):
+        for variable in row.exponents:
+            exponents[name][measure][variable] = fitted_exponent(*points_of(costs, name, variable, measure))
+    return exponents
 
 
 def longest_chain(output: torch.Tensor) -> int:
@@ -275,23 +284,24 @@ def measure_order(options: Options) -> tuple[dict[str, list[int]], dict[str, dic
     return chains, paths
 
 
-def plot_costs(costs: list[dict]) -> Figure:
+def plot_costs(costs: list[dict], exponents: dict) -> Figure:
     figure = Figure(figsize=(14, 7), layout="constrained")
     axes = figure.subplots(2, 4, sharex="col", sharey="row")
-    for line, (measure, unit_name, unit) in zip(axes, (("seconds", "ms", 1e-3), ("bytes", "MiB", 2**20)), strict=True):
-        line[0].set_ylabel(unit_name)
+    for line, (measure, (unit, size)) in zip(axes, UNITS.items(), strict=True):
         for axis, variable in zip(line, "ndkr", strict=True):
+            lines, colours = {}, []
             for name, row in ROWS.items():
                 if variable in row.exponents:
                     sizes, values = points_of(costs, name, variable, measure)
-                    paper = f" (paper: {row.exponents[variable]})" if measure == "seconds" else ""
-                    label = f"{name}: {variable}^{fitted_exponent(sizes, values):.2f}{paper}"
-                    axis.loglog(sizes, [value / unit for value in values], ".-", color=COLOURS[name], label=label)
-            axis.legend(fontsize=7)
+                    fitted = f"{name}: {variable}^{exponents[name][measure][variable]:.2f}"
+                    label = fitted + f" (paper: {row.exponents[variable]})" * (measure == "seconds")
+                    lines[label] = [value / size for value in values]
+                    colours.append(COLOURS[name])
+            plot_lines(axis, variable, sizes, lines, colours)
+            axis.set(yscale="log", ylabel=unit)
+            axis.label_outer()
             axis.margins(y=0.25)
             axis.grid(alpha=0.3, which="both")
-    for axis, variable in zip(axes[1], "ndkr", strict=True):
-        tick_sizes(axis, variable, sorted({cost[variable] for cost in costs if cost["variable"] == variable}))
     figure.suptitle("Table 1: one layer, forward and backward; time above, memory below")
     return figure
 
@@ -299,17 +309,15 @@ def plot_costs(costs: list[dict]) -> Figure:
 def plot_paths(lengths: list[int], chains: dict, paths: dict) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, chain in chains.items():
-        left.loglog(lengths, chain, ".-", color=COLOURS[name], label=name)
+    plot_lines(left, "n", lengths, chains, [COLOURS[name] for name in chains])
+    steps = {name: path["steps"] for name, path in paths.items()}
+    plot_lines(right, "n", lengths, steps, [COLOURS[name] for name in steps])
     for name, path in paths.items():
-        right.loglog(lengths, path["steps"], ".-", color=COLOURS[name], label=name)
-        right.loglog(lengths, path["formula"], ":", color=COLOURS[name], linewidth=1)
-    left.set_title("Longest chain of operations that depend on each other")
-    right.set_title("Steps until the ends are connected (dotted: the paper's formula)")
+        right.plot(lengths, path["formula"], ":", color=COLOURS[name], linewidth=1)
+    left.set(title="Longest chain of operations that depend on each other", yscale="log")
+    right.set(title="Steps until the ends are connected (dotted: the paper's formula)", yscale="log")
     for axis in (left, right):
-        tick_sizes(axis, "n", lengths)
         axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=8)
     return figure
 
 
@@ -342,20 +350,17 @@ def report(options: Options, results: dict) -> str:
     return "\n".join(parts)
 
 
-def reproduce(options: Options, folder: Path) -> dict:
-    """Measure, and write the table and the pictures. Returns the numbers."""
+def reproduce(options: Options) -> tuple[dict, dict[str, Figure], str]:
+    """The numbers, the pictures and the table."""
     costs = measure_costs(options)
-    exponents = {name: {measure: {} for measure in ("seconds", "bytes")} for name in ROWS}
-    for name, of_row in exponents.items():
-        for measure, powers in of_row.items():
-            for variable in ROWS[name].exponents:
-                powers[variable] = fitted_exponent(*points_of(costs, name, variable, measure))
+    exponents = fit_exponents(costs)
     chains, paths = measure_order(options)
     results = {"costs": costs, "exponents": exponents, "chains": chains, "paths": paths}
-    save_figure(plot_costs(costs), folder / "costs.png")
-    save_figure(plot_paths(options.path_lengths, chains, paths), folder / "paths.png")
-    write_text(folder / "table1.md", report(options, results))
-    return results
+    pictures = {
+        "costs": plot_costs(costs, exponents),
+        "paths": plot_paths(options.path_lengths, chains, paths),
+    }
+    return results, pictures, report(options, results)
 
 
 def main() -> None:

@@ -8,64 +8,34 @@ scales/paper.json for the paper's own. --dry_run prints what would be trained. R
 Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all rows, and a folder for each row.
 """
 
-import hashlib
 import itertools
 import json
 from argparse import Namespace
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from common import markdown_table
+from common import PAPER, check_settings, digest, markdown_table, write_results
 from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
+from transformers.hf_argparser import HfArg
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import read_json, whole_folder, write_json, write_text
+from modeling_vanilla.files import read_json, whole_folder, write_json
 from modeling_vanilla.options import TOKENIZE
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.visualization.attention import save_figure
 
-# The paper's figures of each row: updates, perplexity per word piece and BLEU on newstest2013, million parameters.
-PAPER = {
-    "base": (100_000, 4.92, 25.8, 65),
-    "A-h1": (100_000, 5.29, 24.9, None),
-    "A-h4": (100_000, 5.00, 25.5, None),
-    "A-h16": (100_000, 4.91, 25.8, None),
-    "A-h32": (100_000, 5.01, 25.4, None),
-    "B-dk16": (100_000, 5.16, 25.1, 58),
-    "B-dk32": (100_000, 5.01, 25.4, 60),
-    "C-N2": (100_000, 6.11, 23.7, 36),
-    "C-N4": (100_000, 5.19, 25.3, 50),
-    "C-N8": (100_000, 4.88, 25.5, 80),
-    "C-d256": (100_000, 5.75, 24.5, 28),
-    "C-d1024": (100_000, 4.66, 26.0, 168),
-    "C-ff1024": (100_000, 5.12, 25.4, 53),
-    "C-ff4096": (100_000, 4.75, 26.2, 90),
-    "D-drop0.0": (100_000, 5.77, 24.6, None),
-    "D-drop0.2": (100_000, 4.95, 25.5, None),
-    "D-ls0.0": (100_000, 4.67, 25.3, None),
-    "D-ls0.2": (100_000, 5.47, 25.7, None),
-    "E-learned": (100_000, 4.92, 25.7, None),
-    "big": (300_000, 4.33, 26.4, 213),
-}
-# The paper's conclusions, by one of its two measures at least: each of these rows is better than the next.
-ORDERINGS = {
-    "one head is worse": ("base", "A-h1"),
-    "too many heads are worse": ("base", "A-h32"),
-    "a small d_k is worse": ("base", "B-dk32", "B-dk16"),
-    "deeper is better": ("C-N8", "base", "C-N4", "C-N2"),
-    "a wider model is better": ("C-d1024", "base", "C-d256"),
-    "a wider feed-forward network is better": ("C-ff4096", "base", "C-ff1024"),
-    "dropout helps": ("base", "D-drop0.0"),
-    "label smoothing helps BLEU": ("base", "D-ls0.0"),
-    "big is better": ("big", "base"),
+# As the paper prints them, None for what it leaves out.
+ROWS = {
+    row: {name: printed.get(name) for name in ("steps", "PPL", "BLEU", "params")}
+    for row, printed in PAPER["table3"].items()
 }
 SET_BY_THE_TABLE = {"output_dir", "max_steps", "bleu_tokenize", "seed", "average_checkpoints", "keep_checkpoints"}
 SCALES = Path(__file__).resolve().parent / "scales"
@@ -75,12 +45,12 @@ SCALES = Path(__file__).resolve().parent / "scales"
 class Table3Options:
     """Which rows, at which scale."""
 
-    output_dir: str = field(metadata={"help": "Folder of the table and of a run for each row."})
-    scale: str = field(default=str(SCALES / "two_cores.json"), metadata={"help": "File of a scale."})
-    rows: list[str] | None = field(default=None, metadata={"help": f"Rows to train, of {', '.join(PAPER)}; or all."})
-    bleu_tokenize: str = field(default=TOKENIZE, metadata={"help": "sacreBLEU's tokeniser: 13a, none, zh or char."})
-    seed: int = field(default=0, metadata={"help": "Seed of every row."})
-    dry_run: bool = field(default=False, metadata={"help": "Print sizes and updates of each row, and train nothing."})
+    output_dir: str = HfArg(help="Folder of the table and of a run for each row.")
+    scale: str = HfArg(default=str(SCALES / "two_cores.json"), help="File of a scale.")
+    rows: list[str] | None = HfArg(default=None, help=f"Rows to train, of {', '.join(ROWS)}; or all.")
+    bleu_tokenize: str = HfArg(default=TOKENIZE, help="sacreBLEU's tokeniser: 13a, none, zh or char.")
+    seed: int = HfArg(default=0, help="Seed of every row.")
+    dry_run: bool = HfArg(default=False, help="Print sizes and updates of each row, and train nothing.")
 
 
 @dataclass(frozen=True)
@@ -123,10 +93,10 @@ def read_scale(path: str | Path) -> Scale:
 
 def check_rows(rows: list[str] | None) -> list[str]:
     """The chosen rows, or all, in the paper's order; ValueError names one that is not in the table."""
-    unknown = [row for row in rows or [] if row not in PAPER]
+    unknown = [row for row in rows or [] if row not in ROWS]
     if unknown:
-        raise ValueError(f"rows: {unknown[0]!r} is not in Table 3; its rows are {', '.join(PAPER)}")
-    return [row for row in PAPER if rows is None or row in rows]
+        raise ValueError(f"rows: {unknown[0]!r} is not in Table 3; its rows are {', '.join(ROWS)}")
+    return [row for row in ROWS if rows is None or row in rows]
 
 
 def scaled(row: str, scale: Scale) -> dict:
@@ -140,7 +110,7 @@ def scaled(row: str, scale: Scale) -> dict:
 
 
 def steps_of(row: str, scale: Scale) -> int:
-    return max(1, round(PAPER[row][0] * scale.steps))
+    return max(1, round(ROWS[row]["steps"] * scale.steps))
 
 
 def train_row(row: str, scale: Scale, data: DataOptions, tokenizer: Path, options: Table3Options) -> None:
@@ -158,6 +128,13 @@ def train_row(row: str, scale: Scale, data: DataOptions, tokenizer: Path, option
     train_translation(data, training, model, overrides)
 
 
+def texts_of(pairs: DatasetDict) -> Iterator[str]:
+    """All texts of training and validation, a thousand pairs at a time."""
+    for split in ("train", "validation"):
+        for rows in pairs[split].iter(1000):
+            yield "\n".join(rows["source"] + rows["target"])
+
+
 def shared_tokenizer(pairs: Dataset, vocab_size: int, folder: Path) -> Path:
     """The tokenizer of all rows, trained unless the folder has it."""
     if not folder.is_dir():
@@ -167,23 +144,11 @@ def shared_tokenizer(pairs: Dataset, vocab_size: int, folder: Path) -> Path:
     return folder
 
 
-def digest(pairs: DatasetDict) -> str:
-    """A short hash of all texts of training and validation."""
-    result = hashlib.sha256()
-    for split in ("train", "validation"):
-        for rows in pairs[split].iter(1000):
-            result.update("\n".join(rows["source"] + rows["target"]).encode())
-    return result.hexdigest()[:16]
-
-
 def check_same_table(output: Path, settings: dict) -> None:
     """Write the settings to a new folder; raise ValueError if it has rows of other settings, or other files."""
     path = output / "settings.json"
     if path.is_file():
-        before = read_json(path)
-        for name, now in settings.items():
-            if before.get(name) != now:
-                raise ValueError(f"output_dir: {output} holds rows of {name} {before.get(name)}, not {now}")
+        check_settings(path, settings, f"output_dir: {output} holds rows of")
         return
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"output_dir: {output} holds no Table 3, as it has no settings.json")
@@ -195,12 +160,11 @@ def describe(row: str, scale: Scale, **results) -> dict:
     """The row's settings as the table prints them, with its results and the paper's."""
     config = VanillaConfig.preset(row, **scaled(row, scale))
     d_k, d_v = config.head_dims(config.encoder_attention_heads)
-    updates, perplexity, bleu, parameters = PAPER[row]
     return {
         "row": row, "N": config.encoder_layers, "d_model": config.d_model, "d_ff": config.encoder_ffn_dim,
         "h": config.encoder_attention_heads, "d_k": d_k, "d_v": d_v, "P_drop": config.dropout,
         "eps_ls": config.label_smoothing, "steps": steps_of(row, scale), **results,
-        "paper": {"steps": updates, "PPL": perplexity, "BLEU": bleu, "params": parameters},
+        "paper": ROWS[row],
     }  # fmt: skip
 
 
@@ -209,16 +173,16 @@ def judge(entries: list[dict]) -> list[tuple[str, str, str]]:
 
     The last, that learned positions are as good as sinusoids, holds if their BLEU differs by at most 0.5.
     """
-    by_row = {entry["row"]: entry for entry in entries}
+    perplexity, bleu = ({entry["row"]: entry[measure] for entry in entries} for measure in ("PPL", "BLEU"))
     verdicts = []
-    for what, rows in ORDERINGS.items():
-        if set(rows) <= set(by_row):
-            pairs = [(by_row[better], by_row[worse]) for better, worse in itertools.pairwise(rows)]
-            by_perplexity = all(better["PPL"] < worse["PPL"] for better, worse in pairs)
-            by_bleu = all(better["BLEU"] > worse["BLEU"] for better, worse in pairs)
-            verdicts.append((f"{what} ({' > '.join(rows)})", _verdict(by_perplexity), _verdict(by_bleu)))
-    if {"base", "E-learned"} <= set(by_row):
-        difference = by_row["E-learned"]["BLEU"] - by_row["base"]["BLEU"]
+    for what, rows in PAPER["orderings"].items():
+        if set(rows) <= set(bleu):
+            pairs = list(itertools.pairwise(rows))
+            by_perplexity = _verdict(all(perplexity[better] < perplexity[worse] for better, worse in pairs))
+            by_bleu = _verdict(all(bleu[better] > bleu[worse] for better, worse in pairs))
+            verdicts.append((f"{what} ({' > '.join(rows)})", by_perplexity, by_bleu))
+    if {"base", "E-learned"} <= set(bleu):
+        difference = bleu["E-learned"] - bleu["base"]
         by_bleu = f"{_verdict(abs(difference) <= 0.5)}, {difference:+.2f}"
         verdicts.append(("learned = sinusoidal (within 0.5 BLEU)", "", by_bleu))
     return verdicts
@@ -244,8 +208,8 @@ def as_markdown(entries: list[dict], verdicts: list[tuple[str, ...]], title: str
     return "\n".join(parts)
 
 
-def plot(entries: list[dict], path: Path) -> None:
-    """Draw perplexity and BLEU of every row, in the paper and here, with a line at the base model's."""
+def plot(entries: list[dict]) -> Figure:
+    """Perplexity and BLEU of every row, in the paper and here, with a line at the base model's."""
     figure = Figure(figsize=(11, 1.5 + 0.25 * len(entries)), layout="constrained")
     panels = figure.subplots(1, 4, sharey=True)
     rows = [entry["row"] for entry in entries]
@@ -258,7 +222,7 @@ def plot(entries: list[dict], path: Path) -> None:
         axes.set_title(f"{name}, {titles[where]}", fontsize=9)
         axes.grid(axis="x", alpha=0.3)
     panels[0].invert_yaxis()
-    save_figure(figure, path)
+    return figure
 
 
 def dry_run(rows: list[str], scale: Scale) -> None:
@@ -285,7 +249,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> None:
             raise ValueError("validation_file: Table 3 is measured on validation data, and none are given")
         settings = {name: getattr(data, name) for name in ("max_source_tokens", "max_target_tokens")}
         settings |= {"bleu_tokenize": options.bleu_tokenize, "seed": options.seed, **asdict(scale)}
-        check_same_table(output, {"data": digest(pairs), **settings})
+        check_same_table(output, {"data": digest(texts_of(pairs)), **settings})
         tokenizer = shared_tokenizer(pairs["train"], scale.vocab_size, output / "tokenizer")
     for row in progress_bar(rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
@@ -298,7 +262,7 @@ def reproduce(options: Table3Options, data: DataOptions) -> None:
 def write_table(output: Path, scale: Scale, title: str) -> None:
     """Write the table of the rows that have results."""
     entries = []
-    for row in PAPER:
+    for row in ROWS:
         path = output / row / "results.json"
         if path.is_file():
             results = read_json(path)
@@ -307,9 +271,8 @@ def write_table(output: Path, scale: Scale, title: str) -> None:
             entries.append(describe(row, scale, **scores, **costs, steps=results["steps"]))
     papers = judge([{"row": entry["row"], **entry["paper"]} for entry in entries])
     verdicts = [(*here, *paper) for here, (_, *paper) in zip(judge(entries), papers, strict=True)]
-    write_json(output / "table3.json", {"rows": entries, "orderings": verdicts})
-    write_text(output / "table3.md", as_markdown(entries, verdicts, title))
-    plot(entries, output / "table3.png")
+    table, numbers = as_markdown(entries, verdicts, title), {"rows": entries, "orderings": verdicts}
+    write_results(output, "table3", numbers, {"table3": plot(entries)}, table)
 
 
 def main() -> None:
