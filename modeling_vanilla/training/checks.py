@@ -115,7 +115,7 @@ def _look(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> p
     for batch in rows.with_format("arrow").iter(_ROWS):
         part = pd.DataFrame({"broken": False, "unseen": False}, range(len(batch)))
         for side in _SIDES:
-            texts = batch[side].to_pandas()
+            texts = batch[side].to_pandas().astype(object)
             part[f"{side}_hash"] = texts.map(hash)
             part[f"{side}_length"] = texts.map(str.strip).map(len)
             part[f"{side}_script"] = texts.map(_script)
@@ -150,7 +150,7 @@ def _is_filled(facts: pd.DataFrame) -> pd.Series:
 
 def _script(text: str) -> str | None:
     """The script that most different letters of a text are of, the first of equals; None without letters."""
-    counts = Counter(script for script in map(_script_of, dict.fromkeys(text)) if script)
+    counts = Counter(filter(None, map(_script_of, dict.fromkeys(text))))
     return max(counts, key=counts.__getitem__, default=None)
 
 
