@@ -4,11 +4,10 @@ A FLOP is one addition or one multiplication in floating point.
 """
 
 import math
-import time
-from statistics import median
 
 import numpy as np
 import torch
+from torch.utils.benchmark import Timer
 
 from ..configuration_vanilla import VanillaConfig
 
@@ -76,29 +75,16 @@ def measured_rate(device: torch.device, dtype: torch.dtype) -> float:
     On a CPU the device is this process, on the threads that torch now gives it. No random state is touched.
     """
     largest = 2048 if device.type == "cpu" else 8192
-    size = 256
-    while (seconds := _product_seconds(size, device, dtype)) < 0.05 and size < largest:
-        size *= 2
-    return 2 * size**3 / seconds
-
-
-def _product_seconds(size: int, device: torch.device, dtype: torch.dtype) -> float:
-    """The median time of a product of square matrices, of at least three and a tenth of a second."""
     generator = torch.Generator(device).manual_seed(0)
-    a, b = (torch.rand(size, size, generator=generator, device=device, dtype=dtype) for _ in range(2))
-    product = torch.empty_like(a)
-
-    def one_product() -> float:
-        start = time.perf_counter()
-        torch.mm(a, b, out=product)
-        product[0, 0].item()  # waits until a device that works by itself is done
-        return time.perf_counter() - start
-
-    one_product()  # the first one also sets up libraries and memory
-    seconds: list[float] = []
-    while len(seconds) < 3 or sum(seconds) < 0.1:
-        seconds.append(one_product())
-    return median(seconds)
+    size, seconds = 128, 0.0
+    while seconds < 0.05 and size < largest:
+        size *= 2
+        a, b = (torch.rand(size, size, generator=generator, device=device, dtype=dtype) for _ in range(2))
+        timer = Timer(
+            "torch.mm(a, b, out=c)", globals={"a": a, "b": b, "c": a.clone()}, num_threads=torch.get_num_threads()
+        )
+        seconds = timer.blocked_autorange(min_run_time=0.1).median
+    return 2 * size**3 / seconds
 
 
 def training_cost(

@@ -116,19 +116,10 @@ def tokenize_training_pairs(
             f"no training pair is left: {report['empty']} are empty on a side, {report['too_long']} have more than "
             f"{limits['source']} source or {limits['target']} target tokens; {'; '.join(report['examples'])}"
         )
-    return _filter(tokenized, ~removed) if removed.any() else tokenized, report
-
-
-def _filter(dataset: Dataset, keep: np.ndarray) -> Dataset:
-    """The rows for which `keep` is true, written out: all later reading by select()'s list of rows is far slower."""
-
-    def kept(rows: pa.Table, numbers: list[int], keep: np.ndarray) -> pa.Table:
-        return rows.filter(pa.array(keep[numbers]))
-
-    rows = dataset.with_format("arrow").map(
-        kept, with_indices=True, batched=True, batch_size=10_000, fn_kwargs={"keep": keep}, desc="Filtering"
-    )
-    return rows.with_format(None)
+    if removed.any():  # written out: all later reading by select()'s list of rows is far slower
+        kept = tokenized.with_format("arrow").select(np.flatnonzero(~removed))
+        tokenized = kept.flatten_indices().with_format(None)
+    return tokenized, report
 
 
 def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import pyarrow as pa
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -41,17 +40,12 @@ def vocabulary_texts(pairs: Dataset, max_pairs: int = MAX_PAIRS) -> Iterator[str
     Args:
         pairs: string columns "source" and "target".
     """
-    keep = np.ones(len(pairs), dtype=bool)
     if len(pairs) > max_pairs:
         edges = np.arange(max_pairs + 1) * len(pairs) // max_pairs
-        keep[:] = False
-        keep[np.random.default_rng(0).integers(edges[:-1], edges[1:])] = True
-    start = 0
+        pairs = pairs.select(np.random.default_rng(0).integers(edges[:-1], edges[1:]))
     for rows in pairs.with_format("arrow").iter(1000):
-        kept = rows.filter(pa.array(keep[start : start + len(rows)]))
-        start += len(rows)
         for side in ("source", "target"):
-            yield from kept[side].to_pylist()
+            yield from rows[side].to_pylist()
 
 
 def train_tokenizer(
@@ -87,15 +81,18 @@ def train_tokenizer(
         ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
     """
     check_vocabulary(vocab_size, algorithm)
-    model, trainer = _model_and_trainer(
-        algorithm,
-        vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE,
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer = Tokenizer(model)
+    settings = {
+        "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
+        "min_frequency": MIN_FREQUENCY,
+        "special_tokens": list(SPECIAL_TOKENS),
+        "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
+        "show_progress": False,
+    }
+    if algorithm == "bpe":
+        tokenizer, trainer = Tokenizer(models.BPE(unk_token=UNK)), trainers.BpeTrainer(**settings)
+    else:
+        tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES))
+        trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **settings)
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -127,15 +124,6 @@ def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFas
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
         **settings,
-    )
-
-
-def _model_and_trainer(algorithm: str, **options) -> tuple[models.Model, trainers.Trainer]:
-    if algorithm == "bpe":
-        return models.BPE(unk_token=UNK), trainers.BpeTrainer(**options)
-    return (
-        models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES),
-        trainers.WordPieceTrainer(continuing_subword_prefix="", **options),
     )
 
 
