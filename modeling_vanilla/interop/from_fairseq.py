@@ -28,18 +28,18 @@ from .weights import build
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
 MAX_POSITIONS = 2**17  # fairseq's own limits are 1024 to some thousands
-# What a model can have that the paper's has not; fairseq's name and value, and what it means.
-REFUSED = (
-    ("encoder_normalize_before", True, "LayerNorm comes before each sub-layer"),
-    ("decoder_normalize_before", True, "LayerNorm comes before each sub-layer"),
-    ("no_scale_embedding", True, "embeddings are not multiplied by sqrt(d_model)"),
-    ("no_token_positional_embeddings", True, "there are no positions"),
-    ("layernorm_embedding", True, "embeddings are normalised"),
-    ("adaptive_input", True, "embeddings are of several widths"),
-    ("cross_self_attention", True, "self- and cross-attention are one"),
-    ("no_cross_attention", True, "there is no attention over the source"),
-    ("character_embeddings", True, "embeddings come from characters"),
-)
+# What a model can have that the paper's has not: fairseq's name, and what it means.
+REFUSED = {
+    "encoder_normalize_before": "LayerNorm comes before each sub-layer",
+    "decoder_normalize_before": "LayerNorm comes before each sub-layer",
+    "no_scale_embedding": "embeddings are not multiplied by sqrt(d_model)",
+    "no_token_positional_embeddings": "there are no positions",
+    "layernorm_embedding": "embeddings are normalised",
+    "adaptive_input": "embeddings are of several widths",
+    "cross_self_attention": "self- and cross-attention are one",
+    "no_cross_attention": "there is no attention over the source",
+    "character_embeddings": "embeddings come from characters",
+}
 
 
 def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
@@ -67,8 +67,9 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
         weights = rename(_drop_state(checkpoint["model"]), limit=file.stat().st_size)
         _check_shared(settings, weights)
         model = build(fields, with_positions(fields, weights))
-    except (ValueError, TypeError, ArithmeticError, StrictDataclassError) as error:
-        raise ValueError(f"{file}: {one_line(error)}") from error
+    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError, StrictDataclassError) as error:
+        lacks = "no transformer of fairseq's, as it lacks " if isinstance(error, KeyError) else ""
+        raise ValueError(f"{file}: {lacks}{one_line(error)}") from error
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
     return model
 
@@ -99,15 +100,11 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         names = " and ".join(f"dict.{language}.txt" for language in languages)
         raise ValueError(f"{folder}: {names} differ; a model of this package has one vocabulary (5.1)")
     with TemporaryDirectory() as part:
-        files = [Path(part, name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
-        for written, dictionary in zip(files, dictionaries, strict=False):
-            written.write_text(json.dumps(dictionary), encoding="utf-8")
-        files[2].write_text(_merges(folder), encoding="utf-8")
-        source, target, merges = map(str, files)
+        vocabulary, merges = Path(part, "vocabulary.json"), Path(part, "merges.txt")
+        vocabulary.write_text(json.dumps(dictionaries[0]), encoding="utf-8")
+        merges.write_text(_merges(folder), encoding="utf-8")
         try:
-            return FSMTTokenizer(
-                langs=languages, src_vocab_file=source, tgt_vocab_file=target, merges_file=merges, eos_token="</s>"
-            )
+            return FSMTTokenizer(languages, str(vocabulary), str(vocabulary), str(merges), eos_token="</s>")
         except ImportError as error:
             raise ValueError("FSMTTokenizer needs the package sacremoses, which is not installed") from error
 
@@ -116,30 +113,25 @@ def vanilla_fields(settings: Mapping) -> dict:
     """VanillaConfig's fields from fairseq's settings.
 
     Raises:
-        ValueError: if the paper's model cannot be this one, or a setting is missing.
+        KeyError: if a setting is missing.
+        ValueError: if the paper's model cannot be this one.
     """
-    for name, value, meaning in REFUSED:
-        if bool(settings.get(name)) is value:
-            raise ValueError(f"{name} is {value}: {meaning}, which the paper's model cannot be")
-    for name in ("encoder_embed_dim", "decoder_embed_dim", "encoder_layers", "decoder_layers"):
-        if name not in settings:
-            raise ValueError(f"its settings lack {name}: no transformer of fairseq's")
+    for name, meaning in REFUSED.items():
+        if settings.get(name):
+            raise ValueError(f"{name} is True: {meaning}, which the paper's model cannot be")
     widths = {settings.get(name) for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_output_dim")} - {None}
     if len(widths) > 1:
         raise ValueError(f"encoder_embed_dim, decoder_embed_dim and decoder_output_dim differ: {sorted(widths)}")
     if settings.get("adaptive_softmax_cutoff") is not None:
         raise ValueError("adaptive_softmax_cutoff is set: the output is no single projection (3.4)")
+    sizes = {}
+    for stack in ("encoder", "decoder"):
+        sizes[f"{stack}_layers"] = settings[f"{stack}_layers"]
+        sizes[f"{stack}_attention_heads"] = settings[f"{stack}_attention_heads"]
+        sizes[f"{stack}_ffn_dim"] = settings[f"{stack}_ffn_embed_dim"]
     return {
+        **sizes,
         "d_model": settings["encoder_embed_dim"],
-        **{
-            f"{stack}_{ours}": settings[f"{stack}_{theirs}"]
-            for stack in ("encoder", "decoder")
-            for ours, theirs in (
-                ("layers", "layers"),
-                ("attention_heads", "attention_heads"),
-                ("ffn_dim", "ffn_embed_dim"),
-            )
-        },
         "dropout": settings.get("dropout", 0.1),
         "attention_dropout": settings.get("attention_dropout") or 0.0,
         "activation_dropout": settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
@@ -210,15 +202,11 @@ def rename(weights: Mapping[str, torch.Tensor], limit: int) -> dict[str, torch.T
     renamed: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
         if fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name):
-            if len(tensor) % 3:
-                raise ValueError(f"{name} has {len(tensor)} rows, which are not those of three matrices")
             for part, rows in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"{fused[1]}.{part}_proj.{fused[2]}"] = rows
             continue
         if numbered := re.fullmatch(r"(encoder|decoder)\.layers\.(\d+)\.layer_norms\.(\d)\.(\w+)", name):
             stack, layer, norm, kind = numbered.groups()
-            if int(norm) >= len(norms[stack]):
-                raise ValueError(f"{name}: a layer of the {stack} has {len(norms[stack])} norms")
             name = f"{stack}.layers.{layer}.{norms[stack][int(norm)]}.{kind}"
         renamed["decoder.output_projection.weight" if name == "decoder.embed_out" else name] = tensor
     return renamed

@@ -16,7 +16,7 @@ from ctranslate2.specs import common_spec, transformer_spec
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ..configuration_vanilla import VanillaConfig
+from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty as divisor
 
@@ -70,8 +70,8 @@ def to_ctranslate2(
     tokens = _tokens(tokenizer, model.config.vocab_size)
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
-    spec.config.bos_token = tokens[_first(model.config.bos_token_id, 0)]
-    spec.config.eos_token = tokens[_first(model.config.eos_token_id, 0)]
+    spec.config.bos_token = tokens[model.config.bos_token_id or 0]
+    spec.config.eos_token = tokens[named_tokens(model.config.eos_token_id)[0]]
     spec.config.unk_token = tokenizer.unk_token or tokens[0]
     spec.config.decoder_start_token = tokens[model.config.decoder_start_token_id]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
@@ -113,11 +113,11 @@ def translate(
         raise ValueError(f"a list of sentences is needed, not one: {sentences!r:.60}")
     options = {"max_input_length": 0, **options}  # or CTranslate2 would cut sentences after 1024 tokens, silently
     translations = [""] * len(sentences)
-    filled = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     by_length = defaultdict(list)
-    for row in filled:
-        ids = tokenizer(sentences[row]).input_ids
-        by_length[len(ids)].append((row, tokenizer.convert_ids_to_tokens(ids)))
+    for row, sentence in enumerate(sentences):
+        if sentence.strip():
+            ids = tokenizer(sentence).input_ids
+            by_length[len(ids)].append((row, tokenizer.convert_ids_to_tokens(ids)))
     for length, pairs in by_length.items():
         results = translator.translate_batch(
             [tokens for _, tokens in pairs],
@@ -153,19 +153,11 @@ def _check(config: VanillaConfig) -> None:
         if d_k != d_v:
             raise ValueError(f"d_k {d_k} and d_v {d_v} differ: CTranslate2 has one width for keys and values")
     if config.activation_function not in ACTIVATIONS:
-        raise ValueError(
-            f"activation_function {config.activation_function!r}: CTranslate2 has none but {', '.join(ACTIVATIONS)}"
-        )
-    if isinstance(config.eos_token_id, list) and len(config.eos_token_id) > 1:
+        raise ValueError(f"activation_function {config.activation_function!r}: not one of {', '.join(ACTIVATIONS)}")
+    if len(named_tokens(config.eos_token_id)) != 1:
         raise ValueError(f"eos_token_id {config.eos_token_id}: CTranslate2 ends sentences by one token")
-    for field in ("eos_token_id", "decoder_start_token_id"):
-        if getattr(config, field) is None:
-            raise ValueError(f"{field} is None: CTranslate2 needs that token")
-
-
-def _first(token_id: int | list[int] | None, otherwise: int) -> int:
-    token_id = token_id[0] if isinstance(token_id, list) else token_id
-    return otherwise if token_id is None else token_id
+    if config.decoder_start_token_id is None:
+        raise ValueError("decoder_start_token_id is None: CTranslate2 needs that token")
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[str]:
@@ -180,25 +172,22 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[str]:
 
 
 def _specification(model: VanillaForConditionalGeneration, positions: int) -> transformer_spec.TransformerSpec:
-    config = model.config
-    options = {"pre_norm": False, "activation": ACTIVATIONS[config.activation_function]}
-    stacks = [
+    config, specs = model.config, []
+    for kind, stack, heads in (
         (transformer_spec.TransformerEncoderSpec, model.model.encoder, config.encoder_attention_heads),
         (transformer_spec.TransformerDecoderSpec, model.model.decoder, config.decoder_attention_heads),
-    ]
-    encoder, decoder = (
-        kind(len(stack.layers), heads, head_dim=config.head_dims(heads)[0], **options) for kind, stack, heads in stacks
-    )
-    for spec, embeddings, (_, stack, _) in zip(
-        (encoder, decoder), (encoder.embeddings[0], decoder.embeddings), stacks, strict=True
     ):
+        activation, d_k = ACTIVATIONS[config.activation_function], config.head_dims(heads)[0]
+        spec = kind(len(stack.layers), heads, pre_norm=False, activation=activation, head_dim=d_k)
+        embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
         embeddings.weight = _weight(stack.embed_tokens.weight)
         spec.scale_embeddings = math.sqrt(config.d_model)
         spec.position_encodings.encodings = _positions(stack.embed_positions, positions)
         for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
             _set_layer(layer_spec, layer)
-    _set_linear(decoder.projection, model.lm_head)
-    return transformer_spec.TransformerSpec(encoder, decoder)
+        specs.append(spec)
+    _set_linear(specs[1].projection, model.lm_head)
+    return transformer_spec.TransformerSpec(*specs)
 
 
 def _positions(embed_positions: nn.Module, positions: int) -> torch.Tensor:

@@ -12,31 +12,17 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_vanilla import VanillaConfig
-from ..files import read_json
+from ..errors import one_line
 from ..generation_vanilla import default_generation_config
 from ..inference.loading import check_no_adapter, check_readable, load_weights
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..weights_vanilla import check_weights, compare_weights
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
-SAME_FIELDS = (
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "use_cache",
-)
+_SIZES = [f"{stack}_{size}" for stack in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")]
+_TOKENS = ["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"]
+_DROPOUT = ["dropout", "attention_dropout", "activation_dropout"]
+SAME_FIELDS = ["d_model", *_SIZES, *_DROPOUT, "activation_function", *_TOKENS, "use_cache"]
 MARIAN_NORM_EPS = 1e-5  # torch's default, which none of the three changes
 # The limits of their searches, which are numbers where ours follow the source's length; and an EOS forced at the limit,
 # which would come at the end of the longest sentence of a batch, so that a translation depended on its batch mates.
@@ -44,6 +30,7 @@ OTHER_LIMITS = ("max_length", "max_new_tokens", "forced_eos_token_id")
 
 # Source embedding, target embedding and output projection.
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+_LAYER_NAME = re.compile(r"(encoder|decoder)\.layers\.\d+")
 _QKV = ("q_proj", "k_proj", "v_proj")
 # Our module in a layer, and theirs; those of one entry are fused in ours.
 LAYER = (
@@ -93,15 +80,10 @@ def load_source(
 
 def read_config(path: str | PathLike) -> dict:
     """config.json of a folder or a Hub id; ValueError if there is none."""
-    if (file := Path(path, "config.json")).is_file():
-        return read_json(file)
     try:
-        config = PreTrainedConfig.get_config_dict(path)[0]
-    except OSError as error:
-        raise ValueError(f"{path}: neither a folder with a config.json nor a model of the Hub: {error}") from error
-    if not config:
-        raise ValueError(f"{path}: a folder without a config.json")
-    return config
+        return PreTrainedConfig.get_config_dict(path)[0]
+    except Exception as error:  # a damaged file makes transformers raise almost anything
+        raise ValueError(f"{path}: no config.json could be read: {one_line(error)}") from error
 
 
 def same_fields(config: PreTrainedConfig) -> dict:
@@ -122,6 +104,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
         The model in evaluation mode, of the type and on the device of the weights.
 
     Raises:
+        KeyError: if a weight is missing.
         ValueError: as check_weights does, or if source and target vocabulary differ in size.
     """
     ours = our_weights(weights)
@@ -158,33 +141,20 @@ def our_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Weights by fairseq's names as weights by this package's, fused where ours are.
 
     Raises:
-        ValueError: if an embedding or a part of a fused weight is missing.
+        KeyError: if an embedding or a part of a fused weight is missing.
     """
     rest = dict(weights)
-    target = _take(rest, "decoder.embed_tokens.weight")
-    projection = rest.pop("decoder.output_projection.weight", target)
-    ours = dict(zip(EMBEDDINGS, (_take(rest, "encoder.embed_tokens.weight"), target, projection), strict=True))
+    source, target = (rest.pop(f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder"))
+    ours = dict(zip(EMBEDDINGS, (source, target, rest.pop("decoder.output_projection.weight", target)), strict=True))
     if "decoder.output_projection.bias" in rest:
         ours["lm_head.bias"] = rest.pop("decoder.output_projection.bias")
-    for layer in dict.fromkeys(re.match(r"(encoder|decoder)\.layers\.\d+|", name)[0] for name in weights):
-        modules = LAYER + (CROSS_ATTENTION if layer.startswith("decoder") else ()) if layer else ()
-        for name, parts in modules:
+    layers = dict.fromkeys(match[0] for match in map(_LAYER_NAME.match, weights) if match)
+    for layer in layers:
+        for name, parts in LAYER + (CROSS_ATTENTION if layer.startswith("decoder") else ()):
             for kind in ("weight", "bias"):
-                ours[f"model.{layer}.{name}.{kind}"] = _fuse(rest, [f"{layer}.{part}.{kind}" for part in parts])
+                theirs = [rest.pop(f"{layer}.{part}.{kind}") for part in parts]
+                ours[f"model.{layer}.{name}.{kind}"] = torch.cat(theirs)
     return ours | {f"model.{name}": weight for name, weight in rest.items()}
-
-
-def _fuse(weights: dict[str, torch.Tensor], names: list[str]) -> torch.Tensor:
-    parts = [_take(weights, name) for name in names]
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise ValueError(f"{' and '.join(names)} are of shapes {', '.join(str(tuple(part.shape)) for part in parts)}")
-    return torch.cat(parts)
-
-
-def _take(weights: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    if name not in weights:
-        raise ValueError(f"the weights lack {name}")
-    return weights.pop(name)
 
 
 def keep_search(theirs: GenerationConfig, config: VanillaConfig) -> GenerationConfig:

@@ -81,7 +81,7 @@ def train_tokenizer(
         ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
     """
     check_vocabulary(vocab_size, algorithm)
-    settings = {
+    settings: dict = {
         "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
         "min_frequency": MIN_FREQUENCY,
         "special_tokens": list(SPECIAL_TOKENS),
