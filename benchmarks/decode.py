@@ -150,18 +150,13 @@ def decode(options: Namespace) -> None:
             )
         )
     faster = f"{options.engines[0]} is faster by"
-    columns = ("", "sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", faster)
-    print(common.table(columns, rows))
+    table = common.table(("", "sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", faster), rows)
+    print(table)
     if options.output_dir:
         torch.set_num_threads(options.threads)
         what = "trained model" if options.model else f"{options.dims} dimensions"
         title = f"{what}, beam {options.beams}, {options.batch_size} at once; {common.machine(options.device)}"
-        common.save(
-            options.output_dir / "decode",
-            title,
-            common.table(columns, rows),
-            common.bars(medians, "sentences a second"),
-        )
+        common.save(options.output_dir / "decode", title, table, common.bars(medians, "sentences a second"))
 
 
 def main() -> None:

@@ -177,18 +177,17 @@ def measure_speed(options: Namespace) -> None:
         return real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
 
     rates = common.take_turns({system: partial(rate, step) for system, step in steps.items()}, options.rounds)
-    columns = ("", "tokens/s, median (range)", "this model's ratio to it")
     ratios = {system: common.median_ratio(rates["ours"], found) for system, found in rates.items()}
     rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
-    print(common.table(columns, rows))
+    table = common.table(("", "tokens/s, median (range)", "this model's ratio to it"), rows)
+    print(table)
     if options.output_dir:
         kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
         title = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch; {common.machine(device)}"
         medians = {system: statistics.median(found) for system, found in rates.items()}
         share = training_operations(dims) * medians["ours"] / peak_rate(options.bf16, device)
-        note = f"Of the rate of large products, this model reaches {share:.0%}."
-        picture = common.bars(medians, "tokens a second")
-        common.save(options.output_dir / "train_step", title, f"{common.table(columns, rows)}\n\n{note}", picture)
+        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
+        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
 
 
 def peak_rate(bf16: bool, device: str) -> float:

@@ -40,7 +40,7 @@ from typing import Literal
 from common import PAPER, check_least, check_settings, digest, markdown_table
 from nltk import Tree
 from parsing.baseline import right_branching, right_branching_labels
-from parsing.evalb import Scores, score
+from parsing.evalb import score
 from parsing.linear import delinearise, is_well_formed
 from parsing.pairs import parsing_vocabulary, split_files, training_pairs
 from parsing.pcfg import Grammar
@@ -277,18 +277,12 @@ def evaluate(
         for name, trees in parses.items():
             # EVALB recognises punctuation by its tags, so parses get the gold ones; no parser has seen them.
             trees = [with_words_of(*pair) for pair in zip(trees, gold, strict=True)]
-            results[split][name] = {**summary(score(gold, trees)), **results[split].get(name, {})}
+            results[split][name] = {**score(gold, trees), **results[split].get(name, {})}
             written[f"{split}.{name}"] = list(map(bracketed, trees))
     with whole_folder(run / "parses") as part:
         for name, lines in written.items():
             (part / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return results
-
-
-def summary(scores: Scores) -> dict:
-    """The scores as results.json has them: percentages and counts."""
-    shares = ("f1", "precision", "recall", "complete_match")
-    return {**{name: getattr(scores, name) for name in shares}, **asdict(scores)}
 
 
 def table(results: dict) -> str:

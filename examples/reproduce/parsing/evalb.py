@@ -9,8 +9,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from nltk import Tree
 
@@ -19,42 +18,13 @@ from .trees import TOP, TRACE, is_preterminal
 _DELETED = {",", ":", "``", "''", ".", TRACE, TOP}
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Counts over a set of sentences.
-
-    Constituents in both trees, in the gold tree and in the tested one; sentences scored, those of them in which all
-    constituents agree, and those that could not be scored. The properties are percentages, 0 where nothing is counted.
-    """
-
-    matched: int
-    gold: int
-    tested: int
-    sentences: int
-    complete: int
-    errors: int
-
-    @property
-    def precision(self) -> float:
-        return _percent(self.matched, self.tested)
-
-    @property
-    def recall(self) -> float:
-        return _percent(self.matched, self.gold)
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return _percent(2 * self.matched, self.gold + self.tested)
-
-    @property
-    def complete_match(self) -> float:
-        """The share of sentences in which all constituents agree."""
-        return _percent(self.complete, self.sentences)
-
-
-def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> Scores:
+def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> dict[str, float]:
     """Compare trees with the gold trees of the same sentences.
+
+    Returns:
+        The percentages of `percentages`, and the counts "matched", "gold" and "tested", of constituents in both trees,
+        in the gold tree and in the tested one; "sentences" that are scored, those "complete", of which all constituents
+        agree, and "errors" that could not be scored.
 
     Raises:
         ValueError: if there are not as many of one as of the other.
@@ -72,7 +42,18 @@ def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> Scores:
         counts["tested"] += tested_spans.total()
         counts["sentences"] += 1
         counts["complete"] += gold_spans == tested_spans
-    return Scores(**counts)
+    return {**percentages(counts), **counts}
+
+
+def percentages(counts: Mapping[str, int]) -> dict[str, float]:
+    """F1, precision, recall, and the share of sentences in which all agrees; 0 where nothing is counted."""
+    shares = {
+        "f1": (2 * counts["matched"], counts["gold"] + counts["tested"]),
+        "precision": (counts["matched"], counts["tested"]),
+        "recall": (counts["matched"], counts["gold"]),
+        "complete_match": (counts["complete"], counts["sentences"]),
+    }
+    return {name: 100 * part / whole if whole else 0.0 for name, (part, whole) in shares.items()}
 
 
 def constituents(tree: Tree) -> tuple[list[str], Counter[tuple[str, int, int]]]:
@@ -93,7 +74,3 @@ def constituents(tree: Tree) -> tuple[list[str], Counter[tuple[str, int, int]]]:
 
     visit(tree)
     return sentence, spans
-
-
-def _percent(part: int, whole: int) -> float:
-    return 100 * part / whole if whole else 0.0

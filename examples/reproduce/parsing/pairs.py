@@ -105,9 +105,7 @@ def parsing_vocabulary(training: Sequence[Tree], vocab_size: int) -> tuple[Lexic
         ValueError: if vocab_size is too small for the brackets and the signatures.
     """
     brackets = sorted({token for tree in training for token in linearise(tree) if is_bracket(token)})
-    lexicon = Lexicon.from_sentences(
-        [tree.leaves() for tree in training], vocab_size - len(SPECIAL_TOKENS) - len(brackets)
-    )
+    lexicon = Lexicon([tree.leaves() for tree in training], vocab_size - len(SPECIAL_TOKENS) - len(brackets))
     tokens = [*SPECIAL_TOKENS, *brackets, *sorted({*lexicon.counts, *lexicon.signatures})]
     if len(tokens) > vocab_size:
         raise ValueError(

@@ -8,7 +8,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 
 from modeling_vanilla.training.tokenizer import SPECIAL_TOKENS
 
@@ -20,23 +19,20 @@ DROP = 0.8375
 _ENDINGS = ("ed", "ing", "ion", "er", "est", "ly", "ity", "y", "al")
 
 
-@dataclass(frozen=True)
 class Lexicon:
-    """The known words of a treebank with their counts, and the signatures of all its words."""
+    """The known words of sentences with their counts, and the signatures of all their words.
 
-    counts: dict[str, int]
-    signatures: frozenset[str]
+    Known are of the words that occur at least MIN_COUNT times the most frequent, up to `size` with the signatures.
+    """
 
-    @classmethod
-    def from_sentences(cls, sentences: Iterable[Sequence[str]], size: int) -> "Lexicon":
-        """Of the words that occur at least MIN_COUNT times the most frequent, up to `size` with the signatures."""
+    def __init__(self, sentences: Iterable[Sequence[str]], size: int):
         counts = Counter(_normalise(word) for sentence in sentences for word in sentence)
         for token in SPECIAL_TOKENS:
             del counts[token]  # as a word, </s> would end the sentence
         seen = {signature(word, first, known) for word in counts for first in (True, False) for known in (counts, ())}
-        signatures = frozenset(seen | {UNKNOWN})
-        most = counts.most_common(max(0, size - len(signatures)))
-        return cls({word: count for word, count in most if count >= MIN_COUNT}, signatures)
+        self.signatures = seen | {UNKNOWN}
+        most = counts.most_common(max(0, size - len(self.signatures)))
+        self.counts = {word: count for word, count in most if count >= MIN_COUNT}
 
     def read(self, sentence: Sequence[str], rng: random.Random | None = None) -> list[str]:
         """For each word of a sentence the one token that the model reads.

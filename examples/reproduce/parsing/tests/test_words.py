@@ -11,7 +11,7 @@ TEXT = "The trader bought 1,250 shares .\nThe traders sold 3,875 shares .\nHe bo
 
 @pytest.fixture
 def lexicon():
-    return Lexicon.from_sentences([line.split() for line in TEXT.splitlines()], 100)
+    return Lexicon([line.split() for line in TEXT.splitlines()], 100)
 
 
 def test_known_words_are_read_as_they_are_and_digits_are_one(lexicon):
@@ -49,13 +49,13 @@ def test_a_signature_that_no_training_word_has_is_the_general_one(lexicon):
 
 def test_the_most_frequent_words_are_kept():
     sentences = [["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["</s>"] * 9]
-    signatures = len(Lexicon.from_sentences(sentences, 100).signatures)
-    assert Lexicon.from_sentences(sentences, signatures + 2).counts == {"a": 5, "b": 4}
-    assert Lexicon.from_sentences(sentences, 0).counts == {}
+    signatures = len(Lexicon(sentences, 100).signatures)
+    assert Lexicon(sentences, signatures + 2).counts == {"a": 5, "b": 4}
+    assert Lexicon(sentences, 0).counts == {}
 
 
 def test_rare_words_are_dropped_more_often():
-    lexicon = Lexicon.from_sentences([["often"] * 20 + ["rare"] * 2], 100)
+    lexicon = Lexicon([["often"] * 20 + ["rare"] * 2], 100)
     rng, draws = random.Random(0), 20000
     for word, count in (("often", 20), ("rare", 2)):
         dropped = sum(lexicon.read(["often", word], rng)[1] != word for _ in range(draws)) / draws
