@@ -107,14 +107,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     target = folder.resolve()
     with new_parents(target), disk_errors(folder):
-        if not target.parent.exists():
-            target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_folder(target) as temporary:
             part, old = temporary / _PART, temporary / _OLD
             part.mkdir()
             yield part
             for path in [*part.rglob("*"), part]:
-                _apply_umask(path, part)
+                if path.is_file():  # the umask, as it made the folder: safetensors makes files for their owner alone
+                    path.chmod(part.stat().st_mode & 0o666)
                 _sync(path)
             # Moved away before it is deleted: a process that is killed while it deletes a folder leaves half of it.
             if target.is_dir():
@@ -191,13 +191,6 @@ def new_parents(path: Path) -> Iterator[None]:
         for parent in new:
             with suppress(OSError):
                 parent.rmdir()
-
-
-def _apply_umask(path: Path, folder: Path) -> None:
-    """Give a file the mode that the umask has given its folder: safetensors makes files for their owner alone."""
-    mode = folder.stat().st_mode & 0o666
-    if path.is_file() and path.stat().st_mode & 0o777 != mode:
-        path.chmod(mode)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -296,18 +296,7 @@ class TrainingOptions:
 
 # What may differ when a run is resumed: a longer run, or one that reports more often or is tested on something else, is
 # still the same.
-MAY_CHANGE_ON_RESUME = {
-    "test_file",
-    "test_source",
-    "test_target",
-    "max_steps",
-    "max_minutes",
-    "validate_steps",
-    "early_stopping",
-    "checkpoint_steps",
-    "checkpoint_minutes",
-    "keep_checkpoints",
-    "average_checkpoints",
-    "data_workers",
-    "sustained_tflops",
-}
+_TEST = {"test_file", "test_source", "test_target"}
+_LENGTH = {"max_steps", "max_minutes", "validate_steps", "early_stopping", "data_workers", "sustained_tflops"}
+_CHECKPOINTS = {"checkpoint_steps", "checkpoint_minutes", "keep_checkpoints", "average_checkpoints"}
+MAY_CHANGE_ON_RESUME = _TEST | _LENGTH | _CHECKPOINTS

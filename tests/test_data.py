@@ -240,8 +240,8 @@ def test_broken_files(write, tmp_path, files, message):
 
 WRONG_OPTIONS = [
     ({"test_file": "{good}"}, "no training data: give train_file"),
-    ({"train_file": "none.json"}, "train_file: 'none.json' cannot be read: No such file or dir"),
-    ({"train_file": "."}, "train_file: '.' is a folder, not a file"),
+    ({"train_file": "none.json"}, "train_file: 'none.json' is no file"),
+    ({"train_file": "."}, "train_file: '.' is no file"),
     ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
     ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
     ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -32,11 +31,12 @@ class Request:
 
 
 class Batcher:
-    """Translates the requests of many callers, one batch after the other, in a thread of its own.
+    """Translates the requests of many callers, one batch after the other.
 
-    A batch is the request that has waited longest and all others with its settings, up to MAX_BATCH. A request that is
-    given up, because its time is over or its caller has gone, leaves the queue; once nobody waits for any of a batch,
-    the model stops in the middle of it.
+    Each request has a thread. The first to get the lock translates the request that has waited longest and all others
+    with its settings, up to MAX_BATCH; whose request was answered by another has nothing left to do. A request that is
+    given up, because its time is over or its caller has gone, is left out; once nobody waits for any of a batch, the
+    model stops in the middle of it.
 
     Args:
         lock: held while the model computes.
@@ -44,8 +44,7 @@ class Batcher:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lock: threading.Lock):
         self.model, self.tokenizer, self.lock = model, tokenizer, lock
-        self.arrived: SimpleQueue[Request] = SimpleQueue()
-        threading.Thread(target=self._work, name="translation", daemon=True).start()
+        self.waiting: list[Request] = []
 
     async def translate(
         self,
@@ -66,7 +65,8 @@ class Batcher:
             ValueError: as model.generate raises it for settings that mean nothing.
         """
         request = Request(text, beams, length_penalty)
-        self.arrived.put(request)
+        self.waiting.append(request)
+        threading.Thread(target=self._translate_batch, name="translation", daemon=True).start()
         answer = asyncio.wrap_future(request.answer)
         absent = 0
         try:
@@ -82,34 +82,28 @@ class Batcher:
             raise TimeoutError(f"There is no translation after {seconds:g} seconds: {advice}.") from None
         finally:
             answer.cancel()
+            self.waiting.remove(request)
 
-    def _work(self) -> None:
-        waiting: list[Request] = []
-        while True:
-            while not waiting or not self.arrived.empty():
-                waiting.append(self.arrived.get())
-            waiting = [request for request in waiting if not request.answer.cancelled()]
+    def _translate_batch(self) -> None:
+        """Translate the next batch, and give each request that is still awaited its answer, be it an error."""
+        with self.lock:
+            waiting = [request for request in list(self.waiting) if not request.answer.done()]
             batch = [request for request in waiting if request.settings == waiting[0].settings][:MAX_BATCH]
-            waiting = [request for request in waiting if request not in batch]
-            if batch:
-                self._answer(batch)
-
-    def _answer(self, batch: list[Request]) -> None:
-        """Translate a batch, and give each request that is still awaited its answer, be it an error."""
-        beams, length_penalty = batch[0].settings
-        texts = [request.text for request in batch]
-        try:
-            with self.lock, _while_awaited(self.model, batch):
-                nbest = translate_nbest(
-                    self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
-                )
-        except Exception as error:
-            for request in filter(_claim, batch):
-                request.answer.set_exception(error)
-            return
-        for request, hypotheses in zip(batch, nbest, strict=True):
-            if _claim(request):
-                request.answer.set_result(hypotheses)
+            if not batch:
+                return
+            beams, length_penalty = batch[0].settings
+            texts = [request.text for request in batch]
+            settings: dict = {"num_beams": beams, "length_penalty": length_penalty}
+            try:
+                with _while_awaited(self.model, batch):
+                    nbest = translate_nbest(self.model, self.tokenizer, texts, beams, **settings)
+            except Exception as error:
+                for request in filter(_claim, batch):
+                    request.answer.set_exception(error)
+                return
+            for request, hypotheses in zip(batch, nbest, strict=True):
+                if _claim(request):
+                    request.answer.set_result(hypotheses)
 
 
 def _claim(request: Request) -> bool:

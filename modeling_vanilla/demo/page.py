@@ -12,7 +12,7 @@ import gradio as gr
 import pandas as pd
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..visualization.attention import attention_maps, check_length
 from .batcher import Batcher
@@ -47,6 +47,8 @@ def build_page(
         examples: texts to choose from.
         max_characters: of a text. max_seconds: how long one may wait for its translation.
     """
+    beams = model.generation_config.num_beams or 1
+    alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
     lock = threading.Lock()
     batcher = Batcher(model, tokenizer, lock)
 
@@ -75,34 +77,30 @@ def build_page(
         return attention(text, str(event.row_value[1])), _mark(event.index[0])
 
     with Page(title="Translate", analytics_enabled=False, fill_width=False) as page:
-        gr.Markdown(f"# Translate\n\n{_describe(model)}")
+        gr.Markdown(f"# Translate\n\nA Transformer of {model.num_parameters():,} parameters.")
         with gr.Row():
             # With lines=1 Enter translates, and Shift+Enter begins a line.
-            text = gr.Textbox(
-                label="Text", lines=1, max_lines=12, min_width=BOX, max_length=max_characters, elem_id="text"
-            )
+            text = gr.Textbox(label="Text", max_lines=12, min_width=BOX, max_length=max_characters, elem_id="text")
             best = gr.Textbox(
                 label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
             )
         button = gr.Button("Translate", variant="primary", elem_id="translate")
-        sliders = _sliders(model.generation_config)
+        # At first those of the model's own search, which is always within their bounds.
+        with gr.Row():
+            num_beams = gr.Slider(1, max(MAX_BEAMS, beams), value=beams, step=1, precision=0, label="Beams")
+            penalty = gr.Slider(
+                min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha), alpha, step=0.1, label="Length penalty"
+            )
         if examples:
             chosen = gr.Radio(examples, label="Examples", elem_id="examples")
             chosen.input(None, chosen, text, js="(example) => example", api_visibility="private")
-        nbest = gr.Dataframe(
-            headers=COLUMNS,
-            label="Best of each beam",
-            interactive=False,
-            wrap=True,
-            column_widths=["30%", "70%"],
-            elem_id="nbest",
-        )
+        nbest = gr.Dataframe(headers=COLUMNS, label="Best of each beam", interactive=False, wrap=True, elem_id="nbest")
         gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
         picture, mark = gr.HTML(label="Attention", elem_id="attention"), gr.HTML()
         gr.on(
             [button.click, text.submit],
             translate,
-            [text, *sliders],
+            [text, num_beams, penalty],
             [best, nbest],
             api_name="translate",
             concurrency_limit=None,  # the batcher has a queue of its own
@@ -118,29 +116,14 @@ def _mark(row: int) -> str:
     return f"<style>#nbest [data-row='{row}'] {{ background: var(--color-accent-soft) }}</style>"
 
 
-def _sliders(search: GenerationConfig) -> tuple[gr.Slider, gr.Slider]:
-    """Beams and length penalty, at first those of the model's own search, which is always within their bounds."""
-    beams = search.num_beams or 1
-    alpha = 1.0 if search.length_penalty is None else search.length_penalty
-    bounds = min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha)
-    with gr.Row():
-        return (
-            gr.Slider(1, max(MAX_BEAMS, beams), value=beams, step=1, precision=0, label="Beams"),
-            gr.Slider(*bounds, value=alpha, step=0.1, label="Length penalty"),
-        )
-
-
 def launch(page: Page, host: str, port: int) -> str:
     """Serve a page in a thread of its own; its address.
 
     Raises:
         OSError: if the port is taken.
     """
-    hosts = [*LOCAL_HOSTS, "::1"]
-    middleware = [
-        Middleware(TrustedHostMiddleware, LOCAL_HOSTS if host in hosts else ["*"]),
-        Middleware(Callers, page.sessions),
-    ]
+    hosts = LOCAL_HOSTS if host in (*LOCAL_HOSTS, "::1") else ["*"]
+    middleware = [Middleware(TrustedHostMiddleware, hosts), Middleware(Callers, page.sessions)]
     _, address, _ = page.launch(
         app_kwargs={"middleware": middleware},
         server_name=host,
@@ -171,11 +154,3 @@ def _checked(text: str | None, most: int) -> str:
     if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and a tokenizer may not
         raise ValueError("The text has half of a surrogate pair, which is no character.")
     return text
-
-
-def _describe(model: PreTrainedModel) -> str:
-    config = model.config
-    return (
-        f"A Transformer of {model.num_parameters():,} parameters: {config.encoder_layers} + {config.decoder_layers} "
-        f"layers, d_model {config.d_model}, {config.encoder_attention_heads} heads."
-    )

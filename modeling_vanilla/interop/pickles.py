@@ -1,13 +1,11 @@
 """Checkpoints of torch.save from elsewhere: read without running anything in them, in bounded time and memory."""
 
 import argparse
-import math
 import pickle
 import pickletools
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -70,17 +68,3 @@ def _count_operations(stream, pickles: int) -> None:
             count += 1
             if count > MAX_OPERATIONS:
                 raise ValueError(f"it takes more than {MAX_OPERATIONS} operations to read")
-
-
-def check_tensors(weights: Mapping, limit: int) -> None:
-    """Raise ValueError unless every weight is a named dense matrix or vector of floats, of at most `limit` bytes."""
-    for name, weight in weights.items():
-        if not isinstance(name, str) or not isinstance(weight, torch.Tensor):
-            raise ValueError(f"{name!r:.60} is of type {type(weight).__name__}, not a weight with a name")
-        if weight.layout != torch.strided or weight.device.type != "cpu":
-            raise ValueError(f"{name} is no dense tensor with values: {weight.layout}, {weight.device}")
-        if not weight.is_floating_point() or not weight.dim():
-            raise ValueError(f"{name} is of type {weight.dtype} and {weight.dim()} dimensions, not a matrix of floats")
-        # A view can repeat one value without end.
-        if math.prod(weight.shape) * weight.element_size() > limit:
-            raise ValueError(f"{name} is of shape {tuple(weight.shape)}, larger than its file")

@@ -4,7 +4,6 @@ import csv
 import inspect
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -70,12 +69,8 @@ def _files_of(options: CorpusOptions, split: str) -> tuple[str, ...]:
         ((name, path),) = given.items()
         raise ValueError(f"{name} {path} is given without {target if name == source else source}")
     for name, path in given.items():
-        try:
-            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
-        except OSError as error:
-            raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from error
-        if is_folder:
-            raise ValueError(f"{name}: {path!r} is a folder, not a file")
+        if not os.path.exists(path) or os.path.isdir(path):
+            raise ValueError(f"{name}: {path!r} is no file")
     return tuple(given.values())
 
 

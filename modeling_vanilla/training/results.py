@@ -24,6 +24,7 @@ from .preprocessing import pair_lengths
 from .validation import translate_together
 
 _MAIN_FIGURES = ("bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "parameters")
+_LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
 def summary(results: dict, run: str | Path) -> str:
@@ -66,9 +67,7 @@ def training_results(
         "processes": PartialState().num_processes,
         "threads": torch.get_num_threads(),
         "machine": platform.processor() or platform.machine(),
-        "versions": {
-            name: version(name) for name in ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
-        },
+        "versions": {name: version(name) for name in _LIBRARIES},
     }
 
 
@@ -84,8 +83,6 @@ def _cost(model: PreTrainedModel, training_data: Dataset, training: TrainingOpti
 def write_results(run: Path, d_model: int, results: dict, progress: Progress, training: TrainingOptions) -> None:
     """Write results.json and loss.png."""
     write_json(run / "results.json", results)
-    rates = [
-        learning_rate(step, d_model, training.warmup_steps, training.rate_scale(d_model))
-        for step in range(1, progress.step + 1)
-    ]
+    scale, steps = training.rate_scale(d_model), range(1, progress.step + 1)
+    rates = [learning_rate(step, d_model, training.warmup_steps, scale) for step in steps]
     plot_run(progress.losses, rates, progress.validations, run / "loss.png")

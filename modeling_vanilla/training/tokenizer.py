@@ -88,6 +88,7 @@ def train_tokenizer(
         "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
         "show_progress": False,
     }
+    trainer: trainers.Trainer
     if algorithm == "bpe":
         tokenizer, trainer = Tokenizer(models.BPE(unk_token=UNK)), trainers.BpeTrainer(**settings)
     else:

@@ -214,16 +214,13 @@ def head_colours(count: int) -> list[str]:
 
 def _fonts(words: Sequence[str]) -> list[str]:
     """matplotlib's sans-serif, and installed fonts for characters that it lacks, as those of Korean."""
-    lacking = {ord(character) for word in words for character in word}
-    lacking -= FT2Font(findfont(FontProperties())).get_charmap().keys()
     families = ["sans-serif"]
+    lacking = set(map(ord, "".join(words))) - FT2Font(findfont(FontProperties())).get_charmap().keys()
     regular = [font for font in fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
-    fonts = [font for font in regular if not font.name.startswith("Last Resort")]  # which has a box for everything
-    for font in sorted(fonts, key=lambda font: ("Sans" not in font.name, font.name, font.fname)):
-        if not lacking:
-            break
-        if supplied := lacking & FT2Font(font.fname).get_charmap().keys():
-            families.append(font.name)
+    for font in sorted(regular, key=lambda font: ("Sans" not in font.name, font.name, font.fname)):
+        if lacking and not font.name.startswith("Last Resort"):  # which has a box for everything
+            supplied = lacking & FT2Font(font.fname).get_charmap().keys()
+            families += [font.name] * bool(supplied)
             lacking -= supplied
     return families
 
