@@ -140,28 +140,15 @@ def _field_texts(config: ast.ClassDef) -> dict[str, str]:
     return texts
 
 
-class _PresetValue:
-    """The default of every model option: not given."""
-
-    def __repr__(self) -> str:
-        return "the preset's"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-_PRESET_VALUE = _PresetValue()
-
-
-def _argument_type(annotation: str) -> Callable[[str], int | float | str | None]:
-    """The function that argparse applies to a word: a type; where a field may be None, "none" becomes None."""
+def _argument_type(annotation: str) -> Callable[[str], int | float | str]:
+    """The function that argparse applies to a word: a type; where a field may be None, "none" stays as it is."""
     types = annotation.split(" | ")
     number = float if "float" in types else {"int": int, "bool": bool, "str": str}[types[0]]
     if "None" not in types:
         return number
 
-    def number_or_none(word: str) -> int | float | None:
-        return None if word == "none" else number(word)
+    def number_or_none(word: str) -> int | float | str:
+        return word if word == "none" else number(word)
 
     number_or_none.__name__ = f"{number.__name__} or none"  # for argparse's error message
     return number_or_none
@@ -176,13 +163,14 @@ def _model_fields() -> list[tuple]:
             continue
         name = ast.unparse(node.target)
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_")):
-            result.append((name, _argument_type(ast.unparse(node.annotation)), _option(_PRESET_VALUE, texts[name])))
+            result.append((name, _argument_type(ast.unparse(node.annotation)), _option(None, texts[name])))
     return result
 
 
 def _overrides(model_options) -> dict:
-    """The fields that were given."""
-    return {name: value for name, value in vars(model_options).items() if value is not _PRESET_VALUE}
+    """The fields that were given, "none" for None."""
+    given = {name: value for name, value in vars(model_options).items() if value is not None}
+    return {name: None if value == "none" else value for name, value in given.items()}
 
 
 _GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's; none is None)"}

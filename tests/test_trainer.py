@@ -7,13 +7,12 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from datasets import Dataset
 from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, read_json, tree, write_toy_corpus
@@ -533,11 +532,15 @@ def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_processes_share_the_test_set(monkeypatch, rank):
-    """Each translates every so many sentences, and gets all of them in order."""
+    """Each translates its share, and gets all of them in order."""
     sentences = [str(number) for number in range(7)]
-    shares = [[f"translated {text}" for text in sentences[rank::3]] for rank in range(3)]
-    state = SimpleNamespace(process_index=rank, num_processes=3, is_main_process=rank == 0)
-    monkeypatch.setattr(validation, "PartialState", lambda: state)
+    shares = [["translated " + text for text in share] for share in (sentences[:3], sentences[3:5], sentences[5:])]
+    for name, value in {"num_processes": 3, "process_index": rank}.items():
+        monkeypatch.setattr(PartialState(), name, value)
     monkeypatch.setattr(validation, "translate", lambda *given, **_: [f"translated {text}" for text in given[2]])
-    monkeypatch.setattr(validation, "gather_object", lambda own: shares if own == [shares[rank]] else None)
+    monkeypatch.setattr(
+        validation,
+        "gather_object",
+        lambda own: [text for share in shares for text in share] if own == shares[rank] else None,
+    )
     assert validation.translate_together(None, None, sentences, 9) == [f"translated {text}" for text in sentences]

@@ -124,7 +124,8 @@ def _train_translation(
     model, progress = train(model, tokenizer, training_data, validation, training, checkpoint, to_improve, begin)
     if to_improve and state.is_main_process:
         warn_if_worse(progress)
-    facts = {
+    results = {
+        "test_sentences": 0,
         **training_results(model, training_data, training, progress),
         "vocabulary": len(tokenizer),
         "removed": removed,
@@ -132,7 +133,8 @@ def _train_translation(
         "settings": settings,
     }
     source = source_metadata(options.model) if options.model else None
-    return _conclude(model, tokenizer, pairs.get("test"), training, progress, facts, source)
+    _conclude(model, tokenizer, pairs.get("test"), training, progress, results, source)
+    return results
 
 
 def _conclude(
@@ -141,29 +143,27 @@ def _conclude(
     test: Dataset | None,
     training: TrainingOptions,
     progress: Progress,
-    facts: dict,
+    results: dict,
     source: dict | None,
-) -> dict:
-    """Write the model, test it, and write its results, which are returned.
+) -> None:
+    """Write the model, test it, and write the results, to which those of the test are added.
 
     Args:
-        facts: what is known of the training. source: of a model that was fine-tuned, what its card says of it.
+        source: of a model that was fine-tuned, what its card says of it.
     """
     run, state = Path(training.output_dir), PartialState()
-    results = {"test_sentences": 0, **facts}
     if state.is_main_process:
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
             write_model_card(part, model, results, source)
     if test is not None:  # the model is safe by now, whatever happens in the test
         tokens_per_batch = progress.tokens_per_batch or training.tokens_per_batch
-        results = {**score_test(model, tokenizer, test, tokens_per_batch, training.bleu_tokenize), **facts}
+        results |= score_test(model, tokenizer, test, tokens_per_batch, training.bleu_tokenize)
         if state.is_main_process:
             write_model_card(run / "model", model, results, source)
     if state.is_main_process:
         write_results(run, model.config.d_model, results, progress, training)
     state.wait_for_everyone()
-    return results
 
 
 def _decide(

@@ -1,8 +1,5 @@
 """Validation while training, and the translation of a test set by all processes together."""
 
-from collections.abc import Sequence
-
-import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -30,20 +27,19 @@ def validate(
     """
     model.eval()
     sources, targets = pairs["source"][:], pairs["target"][:]
-    own = slice(accelerator.process_index, None, accelerator.num_processes)
     with accelerator.autocast():
-        scores = score_pairs(model, tokenizer, sources[own], targets[own], tokens_per_batch)
+        with accelerator.split_between_processes({"sources": sources, "targets": targets}) as own:
+            scores = gather_object(score_pairs(model, tokenizer, **own, tokens_per_batch=tokens_per_batch))
         translations = translate_together(model, tokenizer, sources, tokens_per_batch)
-    sums = torch.tensor([-sum(score.log_prob for score in scores), float(sum(score.tokens for score in scores))])
-    nll, tokens = accelerator.reduce(sums.to(accelerator.device), reduction="sum").tolist()
-    perplexity = PairScore(-nll, int(tokens)).perplexity
-    return {"loss": nll / tokens, "perplexity": perplexity, **translation_scores(translations, targets, bleu_tokenize)}
+    total = PairScore(sum(score.log_prob for score in scores), sum(score.tokens for score in scores))
+    losses = {"loss": -total.log_prob / total.tokens, "perplexity": total.perplexity}
+    return {**losses, **translation_scores(translations, targets, bleu_tokenize)}
 
 
 def translate_together(
     model,
     tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[str],
+    sources: list[str],
     tokens_per_batch: int,
     show_progress: bool = False,
 ) -> list[str]:
@@ -52,10 +48,6 @@ def translate_together(
     Every process must call this.
     """
     state = PartialState()
-    own = slice(state.process_index, None, state.num_processes)
     shown = show_progress and state.is_main_process
-    shares = gather_object([translate(model, tokenizer, sources[own], tokens_per_batch, show_progress=shown)])
-    translations = [""] * len(sources)
-    for index, share in enumerate(shares):
-        translations[index :: state.num_processes] = share
-    return translations
+    with state.split_between_processes(sources) as own:
+        return gather_object(translate(model, tokenizer, own, tokens_per_batch, show_progress=shown))
