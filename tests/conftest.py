@@ -8,17 +8,8 @@ from helpers import make_tokenizer, save_folder
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
 
-SMALL = {
-    "vocab_size": 41,
-    "d_model": 24,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 32,
-    "dropout": 0.0,
-}
+SMALL = {"vocab_size": 41, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "dropout": 0.0}
+SMALL |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32}
 
 
 @pytest.fixture(params=["eager", "sdpa", "sdpa kernel"])

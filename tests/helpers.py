@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import traceback
@@ -47,6 +48,12 @@ class Done(NamedTuple):
     errors: str
 
     @property
+    def succeeded(self) -> "Done":
+        """Itself, where the command ended well."""
+        assert self.code == 0, self.errors
+        return self
+
+    @property
     def error(self) -> str:
         """The line on stderr that says what was wrong, without its "error: "; what a progress bar wrote is skipped."""
         assert self.code == 2 and "Traceback" not in self.errors, self
@@ -72,29 +79,24 @@ def call(main: Callable, *arguments, stdin: bytes = b"") -> Done:
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
     """Of a process that imports this tree, takes one thread, keeps its caches in `folder` and asks no network."""
-    return {
-        **os.environ,
-        "HF_HOME": str(folder / "hf"),
-        "HF_DATASETS_CACHE": str(folder / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "examples"))),
-        **variables,
-    }
+    caches = {"HF_HOME": str(folder / "hf"), "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "examples")))
+    return {**os.environ, **caches, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
 
 
 def run_python(*arguments, cwd: Path, **variables: str) -> Done:
     """Run the interpreter with arguments, such as a script and its options, in a process of its own in folder `cwd`."""
-    process = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(cwd, **variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command, variables = [sys.executable, *map(str, arguments)], environment(cwd, **variables)
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    process = subprocess.run(command, cwd=cwd, env=variables, timeout=300, **streams)
     return Done(process.returncode, process.stdout, process.stderr)
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def fork(work: Callable[[], object]) -> int:
@@ -114,8 +116,7 @@ def fork(work: Callable[[], object]) -> int:
 def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:
     """Run a script in a process where this package cannot be imported: the JSON object that is its last line."""
     hidden = "import sys; sys.modules['modeling_vanilla'] = None\n"
-    done = run_python("-P", "-c", hidden + script, *arguments, cwd=cwd, **variables)
-    assert done.code == 0, done.errors
+    done = run_python("-P", "-c", hidden + script, *arguments, cwd=cwd, **variables).succeeded
     return json.loads(done.output.splitlines()[-1])
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,16 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, read_json, write_toy_corpus
+from helpers import (
+    ROOT,
+    SAME_ANYWHERE,
+    as_options,
+    assert_same_weights,
+    environment,
+    free_port,
+    read_json,
+    write_toy_corpus,
+)
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
@@ -139,14 +147,10 @@ def start(folder):
         if sharded:
             script = [folder / "on_cpus.py", ROOT / "examples" / "train_translation.py"]
         script += as_options({**data, **SAME_ANYWHERE, **settings, "output_dir": run})
-        return subprocess.Popen(
-            [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*flags, *script])],
-            env=environment(folder, ACCELERATE_USE_CPU="true"),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "accelerate.commands.launch", *map(str, [*flags, *script])]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        variables = environment(folder, ACCELERATE_USE_CPU="true")
+        return subprocess.Popen(command, env=variables, cwd=folder, **streams)
 
     return start
 
@@ -220,11 +224,8 @@ def test_one_machine_trains_as_one_process(folder, launch, one_process):
 @pytest.mark.slow
 def test_two_machines_train_as_one_process(folder, launch, one_process):
     """Two launchers on this machine, of one process each, that find each other by address and port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     flags = flags_of("2x8_gpus_ddp", "--num_processes", 2, "--main_process_ip", "127.0.0.1")
-    flags += ["--main_process_port", port, "--machine_rank"]
+    flags += ["--main_process_port", free_port(), "--machine_rank"]
     launch(folder / "machines", [*flags, 0], [*flags, 1])
     assert_same(folder / "machines", one_process, processes=2)
 

@@ -169,15 +169,14 @@ def test_a_closed_stream_is_named(folder, name, arguments, monkeypatch, capsys):
 GENERATION = "generation_config.json"
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (text(GENERATION, "{no json"), "it cannot be read as JSON"),
-        (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
-        (changed(GENERATION, length_penalty=1000), "length_penalty must be a number from -10 to 10, not 1000"),
-    ],
-    ids=["no JSON", "a word", "huge"],
-)
+BAD_SEARCHES = {
+    "no JSON": (text(GENERATION, "{no json"), "it cannot be read as JSON"),
+    "a word": (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
+    "huge": (changed(GENERATION, length_penalty=1000), "length_penalty must be a number from -10 to 10, not 1000"),
+}
+
+
+@pytest.mark.parametrize(("fault", "message"), BAD_SEARCHES.values(), ids=BAD_SEARCHES)
 def test_a_bad_generation_configuration_is_not_taken_for_none(folder, fault, message):
     fault(folder)
     for load in (VanillaForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):

@@ -63,25 +63,14 @@ def test_a_tokenizer_without_end_of_sentence_is_refused():
 
 
 def test_removed_training_pairs_are_counted_and_named():
-    pairs = dataset(
-        ("", "d"),
-        ("a a a", "c"),  # 4 tokens with </s>: the most that is allowed
-        ("a", " \u2003"),
-        ("a a a a a", "d d d d d d"),
-        ("", ""),
-        ("a a a a", "c"),
-        ("b", "c c c"),
-    )
+    rows = [("", "d"), ("a a a", "c"), ("a", " \u2003"), ("a a a a a", "d d d d d d"), ("", "")]
+    rows += [("a a a a", "c"), ("b", "c c c")]
+    pairs = dataset(*rows)  # the second has 4 tokens with </s>, the most that is allowed
     options = DataOptions(max_source_tokens=4, max_target_tokens=3)
     tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), options)
     assert tokenized["input_ids"][:] == [[4, 4, 4, 2]]
-    examples = [
-        "1: empty source",
-        "3: empty target",
-        "4: source of 6 tokens, target of 7 tokens",
-        "5: empty source, empty target",
-        "6: source of 5 tokens",
-    ]
+    examples = ["1: empty source", "3: empty target", "4: source of 6 tokens, target of 7 tokens"]
+    examples += ["5: empty source, empty target", "6: source of 5 tokens"]
     assert removed == {"empty": 3, "too_long": 3, "examples": [f"train pair {example}" for example in examples]}
 
 

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from helpers import call, make_tiny, make_tokenizer, save_folder
+from helpers import call, free_port, make_tiny, make_tokenizer, save_folder
 
 from modeling_vanilla.cli.demo import main
 from modeling_vanilla.demo import batcher as batching
@@ -107,11 +107,8 @@ def page(tiny):
         patch.setattr(socket, "getaddrinfo", watched)
         from modeling_vanilla.demo.page import build_page, launch
 
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         built = build_page(*tiny, examples=SENTENCES[:2], max_characters=300, max_seconds=60)
-        yield launch(built, "127.0.0.1", port), asked
+        yield launch(built, "127.0.0.1", free_port()), asked
         built.close()
 
 

@@ -20,8 +20,7 @@ quickstart.quickstart(Path(sys.argv[1]), max_steps=2)
 @pytest.mark.slow
 def test_quickstart_goes_all_its_way(tmp_path):
     """Corpus, training, saving, loading, translating, pictures, on a corpus of 600 pairs. Quality is not asked here."""
-    done = run_python("-c", SMALL_QUICKSTART, tmp_path / "run", cwd=tmp_path)
-    assert done.code == 0, done.errors
+    done = run_python("-c", SMALL_QUICKSTART, tmp_path / "run", cwd=tmp_path).succeeded
     assert re.findall("^  (source|output|reference) ", done.output, re.M) == ["source", "output", "reference"] * 5
     files = tree(tmp_path)
     assert json.loads(files["run/results.json"])["test_sentences"] == 8

@@ -69,13 +69,9 @@ def load_damaged(folder, name: str) -> None:
     memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (memory + BYTES, memory + BYTES))
 
-    @hypothesis.settings(
-        max_examples=2000 if name.endswith(".pt") else 250,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    settings = {"deadline": None, "database": None, "suppress_health_check": list(hypothesis.HealthCheck)}
+
+    @hypothesis.settings(max_examples=2000 if name.endswith(".pt") else 250, derandomize=True, **settings)
     @hypothesis.given(contents(name, whole))
     def check(content):
         (folder / name).write_bytes(content)

@@ -138,30 +138,26 @@ def test_num_items_divides_the_sum(form, kind):
     close(sum(halves), form(hidden, weight, labels, 0.1))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "autocast"), [*product((torch.bfloat16, torch.float16), (True, False)), (torch.float64, False)]
-)
-def test_other_formats_are_near_exact(dtype, autocast):
-    """Under autocast and with inputs of that format, whose gradients have it, too."""
-    *inputs, labels = make_inputs(50)
-    expected = exact(*inputs, labels, 0.1)
-    hidden, weight = (x.detach().to(torch.float32 if autocast else dtype).requires_grad_() for x in inputs)
-    with torch.autocast("cpu", dtype, enabled=autocast):
-        loss = fused(hidden, weight, labels, 0.1)
+FORMATS = [*product((torch.bfloat16, torch.float16), (True, False), (1, 100))]
+FORMATS += [(torch.float32, False, 1), (torch.float32, False, 100), (torch.float64, False, 1)]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("dtype", "autocast", "scale"), FORMATS)
+def test_every_format_is_near_exact(dtype, autocast, scale, device):
+    """Under autocast and with inputs of that format, whose gradients have it, too; large logits do not overflow."""
+    hidden, weight, labels = make_inputs(50)
+    hidden, weight = (x.detach().to(dtype).double() for x in (scale * hidden, weight / 4))  # what the format has
+    expected = exact(hidden, weight, labels, 0.1)
+    inputs = [x.to(device, torch.float32 if autocast else dtype).requires_grad_() for x in (hidden, weight)]
+    with torch.autocast(device, dtype, enabled=autocast):
+        loss = fused(*inputs, labels.to(device), 0.1)
     loss.backward()
     assert loss.dtype == torch.float32  # summed in 32 bits
-    assert hidden.grad.dtype == weight.grad.dtype == hidden.dtype
-    tolerance = 1e-6 if dtype == torch.float64 else 0.02
-    for actual, right in zip((loss, hidden.grad, weight.grad), expected, strict=True):
-        assert (actual.double() - right).norm() < tolerance * right.norm()
-
-
-def test_large_logits_do_not_overflow():
-    hidden, weight, labels = make_inputs(20)
-    hidden = (1000 * hidden).detach().requires_grad_()
-    loss = fused(hidden, weight, labels, 0.1)
-    loss.backward()
-    close([loss.detach(), hidden.grad], [x.float() for x in exact(hidden, weight, labels, 0.1)[:2]], 1e-5)
+    assert {x.grad.dtype for x in inputs} == {inputs[0].dtype}
+    tolerance = {torch.float64: 1e-6, torch.float32: 1e-5}.get(dtype, 0.03)
+    for actual, right in zip((loss, *(x.grad for x in inputs)), expected, strict=True):
+        assert (actual.double().cpu() - right).norm() < tolerance * right.norm()
 
 
 class LargestTensor(TorchDispatchMode):

@@ -42,10 +42,10 @@ def read(path: Path):
     return load_pairs(DataOptions(train_file=str(path)))
 
 
+FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 CLOSED = [
     (load, "model", "model"),
-    *((load, "model", f"model/{name}") for name in ("config.json", "generation_config.json", "model.safetensors")),
-    *((load, "model", f"model/{name}") for name in ("tokenizer.json", "tokenizer_config.json")),
+    *((load, "model", f"model/{name}") for name in FILES),
     (average, "model", "model/model.safetensors"),
     (from_marian, "marian", "marian/model.safetensors"),
     (from_fairseq, "model.pt", "model.pt"),

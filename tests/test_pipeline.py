@@ -98,16 +98,19 @@ def test_what_is_no_string_is_refused(translator, wrong):
         translator(wrong)
 
 
-def test_several_translations_of_a_text_in_pieces_are_the_best_combinations(translator, model, tokenizer):
+def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_combinations(translator, model, tokenizer):
     """As `translate_nbest` joins them; a blank text has as many as the others."""
-    expected = translate_nbest(model, tokenizer, [LONG], 2, max_new_tokens=4)[0]
-    settings = {"num_return_sequences": 2, "max_new_tokens": 4, "return_tensors": True, "return_text": True}
-    long, blank = translator([LONG, ""], batch_size=3, **settings)
-    assert texts_of(long) == [best.text for best in expected] and texts_of(blank) == ["", ""]
-    for result, best in zip(long, expected, strict=True):
-        assert result["translation_token_ids"].tolist() == [*best.ids]
-        # Four pieces, each with a start token and no padding.
-        assert best.ids.count(tokenizer.bos_token_id) == 4 and tokenizer.pad_token_id not in best.ids
+    texts, settings = [LONG, *SENTENCES], {"max_new_tokens": 4, "num_beams": 3}
+    expected = translate_nbest(model, tokenizer, texts, 2, **settings)
+    settings |= {"num_return_sequences": 2, "return_tensors": True, "return_text": True}
+    *found, blank = translator([*texts, ""], batch_size=3, **settings)
+    assert texts_of(blank) == ["", ""]
+    for results, hypotheses in zip(found, expected, strict=True):
+        assert texts_of(results) == [best.text for best in hypotheses]
+        assert [result["translation_token_ids"].tolist() for result in results] == [[*best.ids] for best in hypotheses]
+    # Of four pieces, each with a start token and no padding.
+    assert all(best.ids.count(tokenizer.bos_token_id) == 4 for best in expected[0])
+    assert not any(tokenizer.pad_token_id in best.ids for best in expected[0])
 
 
 # Arguments
@@ -119,13 +122,6 @@ def test_generate_takes_arguments_from_the_call_and_the_construction(model, toke
     assert short != longer
     assert texts_of(translator(SENTENCES, max_new_tokens=5)) == longer
     assert texts_of(translator(SENTENCES)) == short
-
-
-@pytest.mark.parametrize("batch_size", (1, 4))
-def test_several_translations_of_each_sentence(translator, model, tokenizer, batch_size):
-    texts = by_hand(model, tokenizer, SENTENCES, num_return_sequences=3)
-    expected = [[{"translation_text": text} for text in texts[row : row + 3]] for row in range(0, len(texts), 3)]
-    assert translator(SENTENCES, num_return_sequences=3, batch_size=batch_size) == expected
 
 
 def test_token_ids_and_text(translator, model, tokenizer, expected):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +14,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import yaml
-from helpers import Done, as_lines, call, environment, make_tiny, make_tokenizer, read_json, save_folder
+from helpers import Done, as_lines, call, environment, free_port, make_tiny, make_tokenizer, read_json, save_folder
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
@@ -132,9 +131,7 @@ def test_a_space_serves_its_page(commits, run, tmp_path):
     pytest.importorskip("gradio")
     push(run, "--space")
     write_files(tmp_path, commits[-1][1])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     (tmp_path / "app.py").write_text((tmp_path / "app.py").read_text().replace("7860", port))
     variables = {**environment(tmp_path), "PYTHONPATH": ""}
     command = [sys.executable, "app.py"]

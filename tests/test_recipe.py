@@ -103,8 +103,7 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     # A process has one precision, and other tests come before.
     given = {name: value for name, value in TINY.items() if name != "vocab_size"} | {"mixed_precision": "no"}
     options = as_options({**files, **given, "output_dir": tmp_path / "run"})
-    done = call(main, *options, "--max_steps", 2)
-    assert done.code == 0, done.errors
+    done = call(main, *options, "--max_steps", 2).succeeded
     (line,) = (line for line in done.errors.splitlines() if line.startswith("recipe: "))
     words = line.removeprefix("recipe: --").replace(" --", " ").split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
@@ -114,8 +113,7 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     assert {name: str(used[name]) for name in chosen} == chosen
     assert {name: used[name] for name in given} == given
     # A longer run keeps what the shorter one was started with.
-    done = call(main, *options, "--max_steps", 8, "--resume")
-    assert done.code == 0, done.errors
+    done = call(main, *options, "--max_steps", 8, "--resume").succeeded
     resumed = read_json(tmp_path / "run/results.json")["settings"]
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
 

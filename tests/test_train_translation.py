@@ -8,18 +8,7 @@ from pathlib import Path
 
 import helpers
 import pytest
-from helpers import (
-    ROOT,
-    TINY,
-    as_options,
-    call,
-    make_tokenizer,
-    read_json,
-    run_python,
-    save_folder,
-    tree,
-    write_toy_corpus,
-)
+from helpers import ROOT, TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -47,10 +36,9 @@ def finished(tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("finished")
     run = folder / "run"
     options = {**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run}
-    done = run_python(SCRIPT, *as_options(options), cwd=folder)
-    assert done.code == 0, done.errors
+    done = run_python(SCRIPT, *as_options(options), cwd=folder).succeeded
     assert "Traceback" not in done.errors
-    return run, read_json(run / "results.json"), done
+    return run, helpers.read_json(run / "results.json"), done
 
 
 # End to end
@@ -160,6 +148,8 @@ POSITIONS, LIMITS = {**MODEL, "position_embedding_type": "learned"}, ("max_sourc
 
 
 BAD_INPUT = [
+    ({**MODEL, "learning_rate": 0.01, "learning_rate_scale": 1.0}, "^learning_rate and learning_rate_scale set the"),
+    ({**MODEL, "average_checkpoints": 6}, "average_checkpoints.*6"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
     ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
     ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
@@ -191,22 +181,20 @@ def test_bad_input(values, message, files, folders, tmp_path, monkeypatch):
 # A folder that holds another run
 
 
-@pytest.mark.parametrize(
-    "change",
-    # The run has the width of the layers and the start; not given is neither the preset's nor none.
-    [
-        *({"train_file": "copy.jsonl"}, {"d_model": 32}, {"encoder_ffn_dim": None}),
-        *({"init_std": None}, {"seed": 1}, {"tokenizer": "tokenizer"}),
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_resume_refuses_another_run(change, files, finished, folders, tmp_path, monkeypatch):
+# The run has the width of the layers and the start; not given is neither the preset's nor none.
+OTHER_RUNS = {"train_file": "copy.jsonl", "d_model": 32, "encoder_ffn_dim": None}
+OTHER_RUNS |= {"init_std": None, "seed": 1, "tokenizer": "tokenizer"}
+
+
+@pytest.mark.parametrize("option", OTHER_RUNS)
+def test_resume_refuses_another_run(option, files, finished, folders, tmp_path, monkeypatch):
     run = shutil.copytree(finished[0], tmp_path / "run")
     before = tree(run)
     monkeypatch.chdir(folders)
     shutil.copy(files["train_file"], "copy.jsonl")
-    complaint = refused({**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run, **change, "resume": True})
-    assert complaint.startswith(f"resume: {run} was started with {next(iter(change))} ")
+    options = {**files, **MODEL, **SHORT, **THREE_STEPS, option: OTHER_RUNS[option]}
+    complaint = refused({**options, "output_dir": run, "resume": True})
+    assert complaint.startswith(f"resume: {run} was started with {option} ")
     assert tree(run) == before
 
 
@@ -225,5 +213,5 @@ def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch)
     assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")
     for test_file, sentences in ((None, 0), (files["validation_file"], 4)):
         assert call(main, *as_options({**options, "test_file": test_file, "resume": True})).code == 0
-        results = read_json(run / "results.json")
+        results = helpers.read_json(run / "results.json")
         assert (results["test_sentences"], results["steps"]) == (sentences, 3)

@@ -37,8 +37,7 @@ def test_the_command_runs(command, tmp_path):
     del options["--dataset_config"]
     changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
     arguments = [part for option in changed.items() for part in option]
-    done = run_python(ROOT / script, *arguments, *SHORT, cwd=tmp_path)
-    assert done.code == 0, done.errors
+    assert run_python(ROOT / script, *arguments, *SHORT, cwd=tmp_path).succeeded
     results = read_json(tmp_path / "run/results.json")
     assert results["test_sentences"] == 8
     assert results["averaged_checkpoints"] == [1, 2, 3]

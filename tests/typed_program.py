@@ -31,10 +31,5 @@ Ensemble([model, model])
 draw_heat_map(attention_maps(loaded, tokenizer, "a", "b")["cross"], layer=0, heads=[0, 1])
 train_tokenizer(["a text"], vocab_size=300)
 
-results = train_translation(
-    DataOptions(train_file="train.jsonl"),
-    TrainingOptions(output_dir="runs/mine"),
-    TranslationOptions(preset="tiny"),
-    {},
-)
-assert_type(results, dict)
+data, training = DataOptions(train_file="train.jsonl"), TrainingOptions(output_dir="runs/mine")
+assert_type(train_translation(data, training, TranslationOptions(preset="tiny"), {}), dict)

@@ -42,14 +42,8 @@ def closed(path):
     path.symlink_to("nowhere")
 
 
-DAMAGE = {
-    "gone": gone,
-    "empty": becomes(b""),
-    "cut": cut,
-    "not UTF-8": becomes(b'{"a": "\xff\xfe"}'),
-    "a folder": folder_instead,
-    "a dead link": closed,
-}
+DAMAGE = {"gone": gone, "cut": cut, "a folder": folder_instead, "a dead link": closed}
+DAMAGE |= {"empty": becomes(b""), "not UTF-8": becomes(b'{"a": "\xff\xfe"}')}
 JSON = {"a list": becomes(b"[]"), "nested": becomes(b'{"a":' * NESTED + b"1" + b"}" * NESTED)}
 
 
