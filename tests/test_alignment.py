@@ -61,7 +61,10 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_the_attention_of_the_step_that_reads_the_token_is_taken(model, tokenizer, layer):
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)], ids=["a model", "an ensemble, the mean of its members"])
+def test_the_attention_of_the_step_that_reads_the_token_is_taken(make_model, tokenizer, layer, seeds):
+    members = [make_model(vocab_size=len(tokenizer), seed=seed) for seed in seeds]
+
     # The reference takes one pair at a time, and each step by itself: after reading so many tokens, the last row.
     def words_before_end(ids: list[int]) -> int:
         # A letter put behind belongs to the same word, or behind a blank to the next.
@@ -72,14 +75,16 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(model, tokenize
         source_ids, target_ids = tokenizer(source).input_ids, tokenizer(target).input_ids[:-1]
         links = set()
         for count in range(1, len(target_ids) + 1):
-            prefix = torch.tensor([[tokenizer.bos_token_id, *target_ids[:count]]])
+            inputs = {"input_ids": torch.tensor([source_ids]), "output_attentions": True}
+            inputs["decoder_input_ids"] = torch.tensor([[tokenizer.bos_token_id, *target_ids[:count]]])
             with torch.no_grad():
-                output = model(torch.tensor([source_ids]), decoder_input_ids=prefix, output_attentions=True)
-            attended = int(output.cross_attentions[layer][0, :, -1].mean(dim=0).argmax())
+                seen = [member(**inputs).cross_attentions[layer][0, :, -1].mean(dim=0) for member in members]
+            attended = int(sum(seen).argmax())
             if attended < len(source_ids) - 1:
                 links.add((words_before_end(source_ids[: attended + 1]), words_before_end(target_ids[:count])))
         expected.append(sorted(links))
     assert any(expected)
+    model = members[0] if len(members) == 1 else Ensemble(members)
     for size in (1, 4096):
         links = word_alignments(model, tokenizer, [*SOURCES, "", " "], [*TARGETS, "", "ein"], layer, size)
         assert links == [*expected, [], []]
@@ -102,10 +107,3 @@ def test_80_threads_share_one_model(model, tokenizer):
 
     with ThreadPoolExecutor(80) as threads:
         assert list(threads.map(together, tasks * 20)) == alone * 20
-
-
-def test_an_ensemble_aligns_by_the_mean_of_its_members(model, make_model, tokenizer):
-    alone = word_alignments(model, tokenizer, SOURCES, TARGETS)
-    assert word_alignments(Ensemble([model, model]), tokenizer, SOURCES, TARGETS) == alone
-    other = make_model(vocab_size=len(tokenizer), seed=1, decoder_layers=2)
-    assert len(word_alignments(Ensemble([model, other]), tokenizer, SOURCES, TARGETS)) == len(SOURCES)

@@ -35,11 +35,11 @@ NOT_RUN = {
     "python3.11 -m venv": "makes an environment",
     "pip install": "changes the environment",
     "--preset base": "needs eight GPUs",
-    "vanilla push": "needs the Hub (test_push_to_hub.py has a server)",
+    "vanilla push": "needs the Hub (test_push_to_hub.py stands in for it)",
     "hf upload": "needs the Hub",
     "--from fsmt": "needs a model of FSMT (tests/importers.py makes one)",
     "--from fairseq": "needs a model of fairseq (tests/importers.py makes one)",
-    'model="you/your-model"': "needs the Hub (test_push_to_hub.py has a server)",
+    'model="you/your-model"': "needs the Hub (test_push_to_hub.py stands in for it)",
 }
 # Before the commands that the shell finds: a script that trains or generates does little of it.
 PROGRAMS = {

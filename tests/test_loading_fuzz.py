@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import fork, make_tiny, make_tokenizer, save_folder
-from importers import make_settings, make_weights
+from importers import make_weights, save
 from transformers.utils import logging
 
 from modeling_vanilla.inference import load_translator
@@ -88,7 +88,7 @@ def load_damaged(folder, name: str) -> None:
 @pytest.mark.parametrize("name", [*JSON_FILES, "model.safetensors", "fairseq.pt", "fairseq_of_2019.pt"])
 def test_what_is_damaged_is_a_model_or_an_error(tmp_path, name):
     folder = save_folder(tmp_path / "model", make_tiny(), make_tokenizer(["a dog", "a cat"]))
-    checkpoint = {"args": make_settings(), "model": make_weights()}
-    torch.save(checkpoint, folder / "fairseq.pt")
-    torch.save(checkpoint, folder / "fairseq_of_2019.pt", _use_new_zipfile_serialization=False)
+    save(folder / "fairseq.pt", make_weights())
+    old = {"args": {}, "model": make_weights()}
+    torch.save(old, folder / "fairseq_of_2019.pt", _use_new_zipfile_serialization=False)
     assert fork(lambda: load_damaged(folder, name)) == 0, (folder / name).read_bytes()[:500]
