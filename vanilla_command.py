@@ -17,7 +17,7 @@ COMMANDS = {
     "score": "score given translations",
     "average": "average checkpoints into a model",
     "convert": "convert a MarianMT, FSMT or fairseq model",
-    "export": "export a model to CTranslate2 or ONNX",
+    "export": "export a model to CTranslate2, ONNX, MarianMT or transformers.js",
     "attention": "draw the attention of a model",
     "demo": "try a model in the browser",
     "push": "publish a model on the Hugging Face Hub",

@@ -35,7 +35,10 @@ PAGES = {
         "Other libraries",
         [
             "interop",
-            *(f"interop.{name}" for name in ("to_ctranslate2", "to_marian", "to_onnx", "onnx_model", "folders")),
+            *(
+                f"interop.{name}"
+                for name in ("to_ctranslate2", "to_marian", "to_onnx", "to_transformers_js", "onnx_model", "folders")
+            ),
         ],
     ),
     "visualization": ("Pictures", ["visualization"]),

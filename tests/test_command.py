@@ -110,7 +110,7 @@ BAD = {
     "score": ["none", "--input", "none", "--target", "none"],
     "average": ["none", "new"],
     "convert": ["--from", "marian", "none", "used"],
-    "export": ["--to", "onnx", "none", "new", "--quantization", "int8"],
+    "export": ["--to", "onnx", "none", "new", "--positions", "9"],
     "attention": ["none", "--sentence", " "],
     "demo": ["none"],
     "push": ["none", "a-model"],

@@ -31,7 +31,7 @@ def write(library, model, tokenizer, folder, **options):
             pytest.importorskip(package)
         from modeling_vanilla.interop.to_onnx import to_onnx
 
-        to_onnx(model, folder)
+        to_onnx(model, folder, **options)
     else:
         pytest.importorskip("ctranslate2")
         from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2
@@ -218,6 +218,10 @@ def test_an_onnx_folder_translates_as_the_model_does(make_model, tmp_path):
     for pair in (exported, (model, tokenizer)):
         best = translate_nbest(*pair, texts[:1], 2, num_beams=2)[0][0]
         assert best.text == translate(*pair, texts[:1], num_beams=2)[0]
+    destination = tmp_path / "int8"
+    call(export.main, "--to", "onnx", tmp_path / "model", destination, "--quantization", "int8")
+    theirs = translate(*load_onnx(destination), texts, **settings)
+    assert 50 <= sum(map(str.__eq__, theirs, expected)) < 100
     with pytest.raises(ValueError, match="compile: a OnnxModel cannot be compiled"):
         translate(*exported, texts[:1], compile=True)
     (destination / "decoder.onnx").write_bytes(b"not a graph")
@@ -285,7 +289,9 @@ def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxscript")])
+@pytest.mark.parametrize(
+    ("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxruntime onnxscript")]
+)
 def test_the_command_asks_for_the_library(make_model, tokenizer, tmp_path, monkeypatch, library, packages):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.to_{library}", raising=False)

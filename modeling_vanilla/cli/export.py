@@ -1,13 +1,15 @@
-"""Export a model to CTranslate2 (pip install ctranslate2), to ONNX (pip install onnx onnxscript) or to MarianMT.
+"""Export a model to CTranslate2 (pip install ctranslate2), to MarianMT, or to ONNX or transformers.js (pip install onnx
+onnxruntime onnxscript).
 
     vanilla export --to ctranslate2 runs/mine/model runs/mine/ct2 --quantization int8
     vanilla export --to onnx runs/mine/model runs/mine/onnx
     vanilla export --to marian runs/mine/model runs/mine/marian
+    vanilla export --to transformers.js runs/mine/model runs/mine/js
 
 SRC is a model folder with its tokenizer, or their name on the Hub. DST, which must be new or empty, appears only once
 it is complete; it holds the tokenizer too.
 
-CTranslate2 writes weights of 32-bit floats or of 8-bit integers. To translate with its export:
+CTranslate2 and ONNX have weights of 32-bit floats or of 8-bit integers. To translate with CTranslate2's export:
 
     import ctranslate2
     from transformers import AutoTokenizer
@@ -29,6 +31,17 @@ gives their inputs and outputs. To translate with its export (pip install onnxru
 
 MarianMT's folder is loaded by AutoModelForSeq2SeqLM and AutoTokenizer of transformers, without this package and without
 trust_remote_code. The search there is that of transformers; what it has not is named as the folder is written.
+
+transformers.js runs in Node and in a browser, and takes its folder for MarianMT's; it has 32 bits and 8 (dtype "q8"):
+
+    import { env, pipeline } from "@huggingface/transformers";
+
+    env.localModelPath = "runs/mine";
+    const translator = await pipeline("translation", "js", { dtype: "q8" });
+    await translator("A sentence.");
+
+It takes the most probable token at each step. Give it one sentence at a time: of several at once it continues those
+that are finished until the last one is.
 """
 
 from argparse import Namespace
@@ -37,7 +50,13 @@ from pathlib import Path
 
 from .parser import CommandParser, add_revision, run_command, warn
 
-FORMATS = ("ctranslate2", "onnx", "marian")
+# Each with its options.
+FORMATS = {
+    "ctranslate2": ("quantization", "positions"),
+    "onnx": ("quantization",),
+    "marian": ("positions",),
+    "transformers.js": (),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,8 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
     parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
-    parser.add_argument("--quantization", help="for ctranslate2: float32 (the default) or int8")
-    parser.add_argument("--positions", type=int, help="but for onnx: longest sequence, in tokens (default: 1024)")
+    parser.add_argument("--quantization", help="for ctranslate2 and onnx: float32 (the default) or int8")
+    parser.add_argument(
+        "--positions", type=int, help="for ctranslate2 and marian: longest sequence, in tokens (default: 1024)"
+    )
     add_revision(parser)
     run_command(parser, export_folder, arguments)
 
@@ -57,7 +78,7 @@ def export_folder(options: Namespace) -> None:
     settings = {name: getattr(options, name) for name in ("quantization", "positions")}
     settings = {name: value for name, value in settings.items() if value is not None}
     for name in settings:
-        if options.to == "onnx" or (options.to == "marian" and name == "quantization"):
+        if name not in FORMATS[options.to]:
             raise ValueError(f"--{name} is no option of --to {options.to}")
     for line in export(options.to, options.source, options.destination, options.revision, **settings):
         warn(line)

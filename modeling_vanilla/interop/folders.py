@@ -18,7 +18,8 @@ LIBRARIES = {
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
 # Each with the packages that it needs.
-FORMATS = {"ctranslate2": "ctranslate2", "onnx": "onnx onnxscript", "marian": ""}
+_ONNX = "onnx onnxruntime onnxscript"
+FORMATS = {"ctranslate2": "ctranslate2", "onnx": _ONNX, "marian": "", "transformers.js": _ONNX}
 
 
 def convert(library: str, source: str, destination: Path) -> None:
@@ -48,7 +49,7 @@ def export(to: str, source: str | Path, destination: Path, revision: str | None 
 
     Args:
         revision: of a name on the Hub.
-        settings: of to_ctranslate2 or to_marian; to_onnx has none.
+        settings: of to_ctranslate2, to_onnx or to_marian; to_transformers_js has none.
 
     Returns:
         A line for each setting that the format cannot express, with what is written instead.
@@ -59,7 +60,7 @@ def export(to: str, source: str | Path, destination: Path, revision: str | None 
         OSError: if `destination` cannot be written.
     """
     try:
-        library = import_module(f".to_{to}", __package__)
+        library = import_module(f".to_{to.replace('.', '_')}", __package__)
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
     check_unused("destination", destination)
@@ -73,6 +74,8 @@ def export(to: str, source: str | Path, destination: Path, revision: str | None 
             tokenizer.save_pretrained(part)
         elif to == "ctranslate2":
             library.to_ctranslate2(model, tokenizer, part, **settings)
+        elif to == "transformers.js":
+            notes = library.to_transformers_js(model, tokenizer, part, show_progress=True)
         else:
             notes = library.to_marian(model, tokenizer, part, **settings)
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")

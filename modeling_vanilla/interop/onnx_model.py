@@ -47,12 +47,6 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
             raise ValueError(f"model: {folder} has no good generation_config.json: {one_line(error)}") from error
         self.encoder = OnnxEncoder(_session(Path(folder) / "encoder.onnx", providers))
         self.step = _session(Path(folder) / "decoder.onnx", providers)
-        # (heads, width) of each layer's keys and values, which the encoder's output has side by side
-        self.parts = {
-            put.name: (put.shape[1], put.shape[3])
-            for put in self.step.get_inputs()
-            if put.name.startswith(("encoder_key", "encoder_value"))
-        }
 
     @property
     def device(self) -> torch.device:
@@ -77,34 +71,32 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        packed = encoder_outputs.last_hidden_state
-        sentences, rows = len(packed), len(decoder_input_ids)
-        mask = packed.new_ones(packed.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
+        encoded, rows = encoder_outputs.last_hidden_state, len(decoder_input_ids)
+        mask = encoded.new_ones(encoded.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
 
         def repeat(tensor: torch.Tensor) -> np.ndarray:
             """For each beam of a sentence."""
-            return tensor.repeat_interleave(rows // sentences, 0).numpy()
+            return tensor.repeat_interleave(rows // len(encoded), 0).numpy()
 
-        inputs = {"input_ids": decoder_input_ids.numpy(), "encoder_attention_mask": repeat(mask)}
-        widths = [heads * width for heads, width in self.parts.values()]
-        for (name, size), part in zip(self.parts.items(), packed.split(widths, dim=-1), strict=True):
-            inputs[name] = repeat(part.unflatten(-1, size).transpose(1, 2).contiguous())
-        past = [] if past_key_values is None else past_key_values.self_attention_cache.layers
-        for index in range(self.config.decoder_layers):
-            for kind in ("key", "value"):
-                if past_key_values is not None and past_key_values.get_seq_length():
-                    value = getattr(past[index], f"{kind}s").numpy()
-                else:
-                    heads, width = self.parts[f"encoder_{kind}_{index}"]
-                    value = np.zeros((rows, heads, 0, width), np.float32)
-                inputs[f"past_{kind}_{index}"] = value
+        inputs = {
+            "input_ids": decoder_input_ids.numpy(),
+            "encoder_attention_mask": repeat(mask),
+            "encoder_hidden_states": repeat(encoded),
+        }
+        has_past = past_key_values is not None and past_key_values.get_seq_length()
+        past = past_key_values.self_attention_cache.layers if has_past else []
+        keys_and_values = [tensor for layer in past for tensor in (layer.keys, layer.values)]
+        for index, put in enumerate(self.step.get_inputs()[len(inputs) :]):
+            _, heads, _, width = put.shape
+            empty = torch.zeros(rows, heads, 0, width)
+            inputs[put.name] = (keys_and_values[index] if has_past else empty).numpy()
         logits, *present = map(torch.from_numpy, self.step.run(None, inputs))
         cache = DynamicCache(list(zip(present[::2], present[1::2], strict=True)))
         return Seq2SeqLMOutput(logits=logits, past_key_values=EncoderDecoderCache(cache, DynamicCache()))
 
 
 class OnnxEncoder(nn.Module):
-    """encoder.onnx; of its outputs, the keys and values of all decoder layers, (B, S, sum of heads * width)."""
+    """encoder.onnx, whose output is what decoder.onnx takes."""
 
     main_input_name = "input_ids"
 
@@ -114,9 +106,8 @@ class OnnxEncoder(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> BaseModelOutput:
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        _, *parts = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
-        flat = [torch.from_numpy(part).transpose(1, 2).flatten(2) for part in parts]
-        return BaseModelOutput(torch.cat(flat, dim=-1))
+        (output,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
+        return BaseModelOutput(torch.from_numpy(output))
 
 
 def load_onnx(

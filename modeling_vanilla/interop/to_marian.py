@@ -51,13 +51,18 @@ def to_marian(
     fields = {"vocab_size": model.config.vocab_size, "max_position_embeddings": positions, "forced_eos_token_id": None}
     marian = MarianMTModel(MarianConfig(**same_fields(model.config), **fields, scale_embedding=True)).to(model.dtype)
     marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has
-    marian.generation_config, notes = _search(model.generation_config, positions)
+    marian.generation_config, notes = search_settings(model.generation_config, positions)
     marian.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    return notes
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer so that transformers 4 and transformers.js know its class, which transformers 5 has renamed."""
     tokenizer.save_pretrained(folder)
     if type(tokenizer) is PreTrainedTokenizerFast:
-        file = folder / "tokenizer_config.json"  # transformers 5 has another name for it, which 4 does not know
+        file = folder / "tokenizer_config.json"
         file.write_text(json.dumps(read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2))
-    return notes
 
 
 def marian_weights(model: VanillaForConditionalGeneration) -> dict[str, torch.Tensor]:
@@ -116,7 +121,7 @@ def _check(config: VanillaConfig) -> None:
         raise ValueError(f"layer_norm_eps {config.layer_norm_eps}: MarianMT's is {MARIAN_NORM_EPS}; {nearest}")
 
 
-def _search(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
+def search_settings(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
     """The settings of the search as far as transformers has them, and a line for each that it has not."""
     kept = settings.to_diff_dict()
     extra, penalty_type = (kept.pop(name, None) for name in ("max_extra_tokens", "length_penalty_type"))

@@ -1,0 +1,54 @@
+"""Export for transformers.js, which translates in Node and in a browser; to it the folder is that of a MarianMT.
+
+onnx/encoder_model.onnx, onnx/decoder_model_merged.onnx and their forms in 8 bits, *_quantized.onnx, are the graphs of
+to_onnx. The library hands what the encoder calls last_hidden_state to the decoder as it is, and begins with an empty
+past, so that a decoder of one branch is enough.
+"""
+
+import copy
+from pathlib import Path
+
+from transformers import MarianConfig, PreTrainedTokenizerBase
+
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from .to_marian import POSITIONS, save_tokenizer, search_settings
+from .to_onnx import export_graphs, quantize
+from .weights import same_fields
+
+
+def to_transformers_js(
+    model: VanillaForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    show_progress: bool = False,
+) -> list[str]:
+    """Write a model and its tokenizer to an existing folder. Takes a minute or two.
+
+    Args:
+        show_progress: a progress bar on stderr.
+
+    Returns:
+        A line for each setting of the search that transformers.js has not, with what is written instead.
+
+    Raises:
+        ValueError: if the tokenizer has no tokenizer.json.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(f"transformers.js needs a tokenizer.json, which a {type(tokenizer).__name__} has not")
+    paths = [folder / "onnx" / f"{name}.onnx" for name in ("encoder_model", "decoder_model_merged")]
+    paths[0].parent.mkdir()
+    export_graphs(model, *paths, show_progress)
+    for path in paths:
+        quantize(path, path.with_stem(f"{path.stem}_quantized"))
+    config, settings = model.config, copy.deepcopy(model.generation_config)
+    positions = config.max_position_embeddings if config.position_embedding_type == "learned" else POSITIONS
+    fields = {"vocab_size": config.vocab_size, "max_position_embeddings": positions, "forced_eos_token_id": None}
+    MarianConfig(**same_fields(config), **fields, architectures=["MarianMTModel"]).save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
+    beams = settings.num_beams or 1
+    settings.update(num_beams=1, length_penalty=1.0, early_stopping=False, num_return_sequences=1)
+    settings, notes = search_settings(settings, positions)
+    settings.save_pretrained(folder)
+    if beams > 1:
+        notes.append(f"num_beams {beams}: transformers.js takes the best token at each step; 1 instead")
+    return notes
