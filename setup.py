@@ -70,7 +70,7 @@ setup(
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
     py_modules=["vanilla_command"],
     # The model card is the template that every saved model folder is filled from.
-    package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "visualization/*.html"]},
+    package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "hub/static/*", "visualization/*.html"]},
     entry_points={"console_scripts": ["vanilla = vanilla_command:main"]},
     python_requires=">=3.11",
     install_requires=[

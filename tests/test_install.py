@@ -14,7 +14,7 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 LOCATE = """
 from importlib.resources import files
 import modeling_vanilla
-for name in ("py.typed", "hub/model_card.md", "visualization/attention.html"):
+for name in ("py.typed", "hub/model_card.md", "hub/static/index.html", "visualization/attention.html"):
     assert files("modeling_vanilla").joinpath(name).is_file(), name
 print(modeling_vanilla.__file__)
 """

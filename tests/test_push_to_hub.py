@@ -205,6 +205,20 @@ def test_bad_input_reaches_no_server(commits, run, tmp_path, repo, changes, mess
     assert not HfApi.create_repo.called
 
 
+LIBRARY = "node_modules/@huggingface/transformers/dist/transformers.min.js"
+BAD_STATIC = [
+    (["--static"], "--static is an option of --space"),
+    (["--space", "--static", "--results", "results.json"], "--results cannot be combined with --space"),
+    (["--space", "--static"], f"{LIBRARY}: no such file; npm install @huggingface/transformers writes it"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_STATIC)
+def test_a_static_space_says_what_it_lacks(commits, run, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert push(run, *options).error == message and not HfApi.create_repo.called
+
+
 def test_a_converted_model_is_published_without_results(commits, model, tmp_path):
     folder = save_folder(tmp_path / "opus", model, make_tokenizer(SENTENCES))
     write_model_card(folder, model, source={"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0"})

@@ -1,8 +1,12 @@
-"""`vanilla export --to transformers.js`: what the library reads, and that it translates as the model does."""
+"""`vanilla export --to transformers.js`, and the page of `vanilla push --space --static` in a browser."""
 
 import json
 import os
+import shutil
 import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, MarianConfig
 from transformers.tokenization_python import PythonBackend
 
 from modeling_vanilla.cli import export
+from modeling_vanilla.hub import publishing
 from modeling_vanilla.interop import folders
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "", "the small dog runs"] * 4
@@ -123,7 +128,7 @@ def test_8_bits_are_nearly_the_same_and_hold_one_matrix_of_the_vocabulary(export
 
 def test_a_tokenizer_without_its_json_is_refused(model, source, tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    monkeypatch.setattr(folders, "load_translator", lambda *arguments: (model, PythonBackend.__new__(PythonBackend)))
+    monkeypatch.setattr(folders, "load_translator", lambda *_, **__: (model, PythonBackend.__new__(PythonBackend)))
     done = call(export.main, "--to", "transformers.js", source, tmp_path / "new")
     assert done.error == "transformers.js needs a tokenizer.json, which a PythonBackend has not"
     assert not list(tmp_path.iterdir())
@@ -153,3 +158,72 @@ def test_transformers_js_translates_as_the_model_does(exported, model, tokenizer
     done = subprocess.run(command, cwd=Path(PACKAGES).parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == translate_there(exported, tokenizer, suffix)
+
+
+@pytest.fixture
+def space(exported, source, tmp_path, monkeypatch):
+    """Writes what is published, from npm packages in a folder, and gives its folder."""
+    monkeypatch.setattr(publishing, "get_token", lambda: "hf_writer")
+
+    def keep(folder, repo, **settings):
+        assert settings == {"private": False, "repo_type": "space", "space_sdk": "static"}
+        shutil.copytree(folder, tmp_path / "space")
+
+    monkeypatch.setattr(publishing, "_commit", keep)
+
+    def publish(packages: Path) -> Path:
+        write = partial(shutil.copytree, exported)
+        publishing.publish_static_space(source, "you/page", write, packages, ["a small house"], "mit")
+        return tmp_path / "space"
+
+    return publish
+
+
+def write_packages(folder: Path) -> Path:
+    for name in publishing._LIBRARIES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "@huggingface/transformers/package.json").write_text('{"version": "4.3.1"}')
+    return folder
+
+
+def test_a_static_space_holds_all_that_its_page_loads(space, tmp_path):
+    folder = space(write_packages(tmp_path / "node_modules"))
+    assert {path.name for path in (folder / "model/onnx").iterdir()} == {f"{name}_quantized.onnx" for name in GRAPHS}
+    readme = (folder / "README.md").read_text()
+    assert 'title: "page"' in readme and "sdk: static" in readme and 'license: "mit"' in readme and "4.3.1" in readme
+    assert (folder / "examples.txt").read_text() == "a small house\n"
+    page = (folder / "index.html").read_text() + (folder / "page.js").read_text()
+    assert "http" not in page.replace("http-equiv", "")
+    for name in publishing._LIBRARIES:
+        assert (folder / Path(name).name).read_text() == name and Path(name).name in page
+
+
+@pytest.mark.slow
+@needs_packages
+def test_the_page_translates_and_loads_nothing_from_elsewhere(space, exported, tokenizer, browser):
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    served = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+        def log_message(self, form, request, *rest):
+            served.append(request.split()[1])
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=space(Path(PACKAGES)))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        browser.get(address)
+        wait = WebDriverWait(browser, 60)
+        wait.until(lambda _: browser.find_element("css selector", "[role=status]").text == "The model is here.")
+        browser.find_element("css selector", "#examples button").click()
+        output = wait.until(lambda _: browser.find_element("css selector", "output").text)
+        server.shutdown()
+    limit = len(tokenizer(SOURCES[0]).input_ids) + 50
+    assert output == translate_there(exported, tokenizer, "_quantized", limit)[0].strip()
+    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    urls = [event["params"]["request"]["url"] for event in messages if event["method"] == "Network.requestWillBeSent"]
+    assert urls and all(url.startswith((address, "data:")) for url in urls)
+    assert "/ort-wasm-simd-threaded.wasm" in served

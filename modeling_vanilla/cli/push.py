@@ -12,6 +12,13 @@ it is the card there. All files arrive in one commit or none.
 publishes the page of `vanilla demo` as a Space instead. The Space holds the model, this package's code and the
 examples, and needs no other repository; anybody may read them, unless it is --private.
 
+    npm install @huggingface/transformers
+    vanilla push runs/mine/model you/your-page --space --static --examples test.en
+
+publishes a page that translates in the visitor's own browser, so that there is no server to pay for. The Space holds
+the model in 8 bits, as `vanilla export --to transformers.js` writes it, and transformers.js from ./node_modules, where
+npm has put it: the page loads nothing from elsewhere.
+
     vanilla push --search you/your-search
 
 publishes the search, which other encoder-decoders of transformers then have by
@@ -20,6 +27,7 @@ generate(..., custom_generate="you/your-search", trust_remote_code=True).
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from .parser import CommandParser, add_examples, read_examples, run_command
@@ -33,16 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
     parser.add_argument("--space", action="store_true", help="publish a page to try the model")
+    parser.add_argument("--static", action="store_true", help="with --space: it runs in the visitor's browser")
     parser.add_argument("--search", action="store_true", help="publish the search alone, for other models")
     add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
-    from ..hub.publishing import publish_model, publish_search, publish_space
+    from ..hub.publishing import publish_model, publish_search, publish_space, publish_static_space
 
     if options.search:
-        for name in ("model", "results", "licence", "space", "examples"):
+        for name in ("model", "results", "licence", "space", "static", "examples"):
             if getattr(options, name):
                 raise ValueError(f"{name}: cannot be combined with --search, which publishes no model")
         commit = publish_search(options.repo, options.private)
@@ -50,12 +59,19 @@ def push(options: Namespace) -> None:
         return
     if options.model is None:
         raise ValueError("MODEL is missing: a model folder is needed, and the name REPO")
-    for name, applies in (("results", not options.space), ("examples", options.space)):
-        if getattr(options, name) is not None and not applies:
+    for name, applies in (("results", not options.space), ("examples", options.space), ("static", options.space)):
+        if getattr(options, name) and not applies:
             raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")
     if options.space:
         examples = read_examples(options.examples)
-        publish_space(options.model, options.repo, examples, options.licence, options.private)
+        settings = (examples, options.licence, options.private)
+        if options.static:
+            from ..interop.folders import export
+
+            write = partial(export, "transformers.js", options.model)
+            publish_static_space(options.model, options.repo, write, Path("node_modules"), *settings)
+        else:
+            publish_space(options.model, options.repo, *settings)
         print(f"the Space {options.repo} is published")
         return
     folder = options.model.resolve()

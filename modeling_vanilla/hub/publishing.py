@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,12 @@ main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "786
 '''
 # What a Space installs beside gradio, which the front matter of its README names.
 _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
+# What the page of a static Space runs, in the folder that npm installs packages to.
+_TRANSFORMERS_JS = "@huggingface/transformers"
+_LIBRARIES = [
+    f"{_TRANSFORMERS_JS}/dist/transformers.min.js",
+    *(f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")),
+]
 # The search and what it imports.
 _SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "search", "constraints", "cpu", "configuration")]
 _REASONS = {
@@ -75,6 +81,45 @@ def publish_space(
         return _commit(Path(folder), repo, private=private, repo_type="space", space_sdk="gradio")
 
 
+def publish_static_space(
+    model: Path,
+    repo: str,
+    export: Callable[[Path], object],
+    packages: Path,
+    examples: Sequence[str] = (),
+    licence: str | None = None,
+    private: bool = False,
+) -> str:
+    """Publish a page that translates in the visitor's own browser as the Space `repo`, which needs no server.
+
+    The page loads nothing from elsewhere: the Space holds the model in 8 bits, and transformers.js.
+
+    Args:
+        export: writes the model for transformers.js to a new folder.
+        packages: node_modules, where `npm install @huggingface/transformers` has put the library.
+        The others and the errors are as for `publish_space`.
+
+    Raises:
+        ValueError: also if `packages` lacks a file of the library.
+    """
+    _check_repo(repo)
+    for name in _LIBRARIES:
+        if not (packages / name).is_file():
+            raise ValueError(f"{packages / name}: no such file; npm install {_TRANSFORMERS_JS} writes it")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        export(folder / "model")
+        for path in (folder / "model/onnx").iterdir():
+            if not path.stem.endswith("_quantized"):
+                path.unlink()
+        for path in [*(Path(__file__).parent / "static").iterdir(), *(packages / name for name in _LIBRARIES)]:
+            shutil.copyfile(path, folder / path.name)
+        _write_examples(folder, examples)
+        package = read_json(packages / _TRANSFORMERS_JS / "package.json")
+        _write_readme(folder, "static.md", model, repo, licence, version=package.get("version", ""))
+        return _commit(folder, repo, private=private, repo_type="space", space_sdk="static")
+
+
 def publish_search(repo: str, private: bool = False) -> str:
     """Publish the search as `repo`, for generate(custom_generate=repo) of other models; else as `publish_model`."""
     _check_repo(repo)
@@ -108,21 +153,29 @@ def _check_repo(repo: str) -> None:
 def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], licence: str | None) -> None:
     """Write all that a Space needs to `folder`."""
     _copy_model(model, folder / "model")
-    inherited = source_metadata(model).get("license")
-    licence = licence or (inherited if isinstance(inherited, str) else None)
-    here = Path(__file__).parent
-    shutil.copytree(here.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(__file__).parent.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__")
+    )
     write_text(folder / "app.py", _APP)
-    write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
+    _write_examples(folder, examples)
     pins = (f"{name}=={version(name).partition('+')[0]}\n" for name in _REQUIREMENTS)
     write_text(folder / "requirements.txt", "".join(pins))
-    facts = {
-        "title": json.dumps(repo.partition("/")[2]),
-        "gradio": version("gradio"),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "licence": f"license: {json.dumps(licence)}\n" if licence else "",
-    }
-    write_text(folder / "README.md", (here / "space.md").read_text(encoding="utf-8").format(**facts))
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    _write_readme(folder, "space.md", model, repo, licence, gradio=version("gradio"), python=python)
+
+
+def _write_examples(folder: Path, examples: Sequence[str]) -> None:
+    write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
+
+
+def _write_readme(folder: Path, template: str, model: Path, repo: str, licence: str | None, **facts: str) -> None:
+    """README.md of a Space, with the licence that is given or that the model names."""
+    inherited = source_metadata(model).get("license")
+    licence = licence or (inherited if isinstance(inherited, str) else None)
+    facts["title"] = json.dumps(repo.partition("/")[2])
+    facts["licence"] = f"license: {json.dumps(licence)}\n" if licence else ""
+    text = (Path(__file__).parent / template).read_text(encoding="utf-8")
+    write_text(folder / "README.md", text.format(**facts))
 
 
 def _write_files(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None) -> None:

@@ -82,8 +82,10 @@ OPTIONS = {
     "average --last": {"last": ("0", "-5", "1.5", *ANY)},
     "convert marian": {"from": CHOICE},
     "export ctranslate2": {"quantization": CHOICE, "positions": (*SIZE, "1000000000000"), "to": CHOICE},
-    "export onnx": {"quantization": ("int8",), "positions": ("9",)},
+    "export onnx": {"quantization": CHOICE, "positions": ("9",)},
+    "export transformers.js": {"quantization": ("int8",), "positions": ("9",)},
     "push": {"results": (*FILE, "model/config.json"), "licence": ("\udcff",)},
+    "push --static": {"results": ("run/results.json",), "examples": FILE},
 }
 CASES = [
     (program, option, value)

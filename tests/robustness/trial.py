@@ -51,8 +51,10 @@ PROGRAMS = {
     "convert fairseq": "vanilla convert --from fairseq fairseq new",
     "export ctranslate2": "vanilla export --to ctranslate2 model new",
     "export onnx": "vanilla export --to onnx model new",
+    "export transformers.js": "vanilla export --to transformers.js model new",
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
     "push": "vanilla push run/model somebody/a-model",
+    "push --static": "vanilla push run/model somebody/a-page --space --static",
     "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
 
