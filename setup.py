@@ -43,6 +43,7 @@ test = [
     "mypy>=1.18",
     "ruff>=0.15",
     "selenium>=4.20",
+    "trackio>=0.43",
 ]
 
 setup(

@@ -214,6 +214,9 @@ class TrainingOptions:
     keep_checkpoints: int = _option(5, "Keep the last so many checkpoints. The best model by validation BLEU is apart.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
+    report_to: str = _option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")
+    push_to_hub: str | None = _option(None, "Publish the model as this name, and on its branch best the best so far.")
+    hub_private_repo: bool = _option(True, "Whether nobody else sees what push_to_hub creates.")
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
     sustained_tflops: float | None = _option(None, "What one device sustains, for the cost (default: measured).")
@@ -238,6 +241,9 @@ class TrainingOptions:
         check_tokenize(self.bleu_tokenize, "bleu_tokenize")
         if self.mixed_precision not in (None, "no", "bf16", "fp16"):
             raise ValueError(f"mixed_precision must be no, bf16 or fp16, not {self.mixed_precision!r}")
+
+    def trackers(self) -> list[str]:
+        return [] if self.report_to == "none" else self.report_to.split(",")
 
     def rate_scale(self, d_model: int) -> float:
         """The scale of Eq. 3: as given, or that with which the rate rises to learning_rate in the warm-up."""
@@ -287,4 +293,5 @@ class TrainingOptions:
 _TEST = {"test_file", "test_source", "test_target"}
 _LENGTH = {"max_steps", "max_minutes", "validate_steps", "early_stopping", "data_workers", "sustained_tflops"}
 _CHECKPOINTS = {"checkpoint_steps", "checkpoint_minutes", "keep_checkpoints", "average_checkpoints"}
-MAY_CHANGE_ON_RESUME = _TEST | _LENGTH | _CHECKPOINTS
+_REPORTS = {"report_to", "push_to_hub", "hub_private_repo"}
+MAY_CHANGE_ON_RESUME = _TEST | _LENGTH | _CHECKPOINTS | _REPORTS

@@ -13,13 +13,27 @@ from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 import pytest
+import torch
 import yaml
-from helpers import Done, as_lines, call, environment, free_port, make_tiny, make_tokenizer, read_json, save_folder
+from helpers import (
+    Done,
+    as_lines,
+    as_options,
+    call,
+    environment,
+    free_port,
+    make_tiny,
+    make_tokenizer,
+    read_json,
+    save_folder,
+)
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
-from transformers import pipeline
+from torch.testing import assert_close as close
+from transformers import AutoTokenizer, MarianMTModel, pipeline
 
+from modeling_vanilla.cli import train
 from modeling_vanilla.cli.push import main
 from modeling_vanilla.hub.model_card import write_model_card
 
@@ -41,7 +55,7 @@ def commits(monkeypatch, tmp_path) -> list[tuple[str, dict[str, bytes]]]:
     """
     commits = []
 
-    def create_commit(repo: str, operations: list, *, repo_type: str, commit_message: str):
+    def create_commit(repo: str, operations: list, *, repo_type: str, revision: str | None, commit_message: str):
         files = {add.path_in_repo: Path(add.path_or_fileobj).read_bytes() for add in operations}
         name = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         commits.append((name, files))
@@ -97,6 +111,51 @@ def test_all_files_arrive_in_one_commit(commits, run):
     assert card.data.license == "cc-by-4.0"
     assert card.data.eval_results[0].metric_value == 40.93
     assert f'model="{REPO}"' in card.text
+
+
+def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
+    """It loads as a model of transformers, by its name; what transformers' search has not is said."""
+    done = push(run, "--as", "marian", "--licence", "cc-by-4.0")
+    assert done.code == 0
+    assert done.errors.startswith("warning: length_penalty 0.6 is GNMT's")
+    ((_, files),) = commits
+    assert not [name for name in files if name.endswith(".py")]
+    assert ModelCard(files["README.md"].decode()).data.license == "cc-by-4.0"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    loaded, tokenizer = MarianMTModel.from_pretrained(REPO), AutoTokenizer.from_pretrained(REPO)
+    inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    start = torch.full((2, 1), 1)
+    close(
+        loaded(**inputs, decoder_input_ids=start).logits,
+        model(**inputs, decoder_input_ids=start).logits,
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch, caplog):
+    """Nobody else sees what it creates; a Hub that refuses the best model does not end the training."""
+    branches = []
+    monkeypatch.setattr(
+        HfApi, "create_branch", Mock(side_effect=lambda repo, branch, exist_ok: branches.append(branch))
+    )
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("a small house\tein kleines Haus\n" * 8, encoding="utf-8")
+    options = {"train_file": pairs, "validation_file": pairs, "preset": "tiny", "vocab_size": 280, "max_steps": 2}
+    options |= {"tokens_per_update": 32, "tokens_per_batch": 32, "warmup_steps": 1, "push_to_hub": REPO}
+    assert call(train.main, *as_options({**options, "output_dir": tmp_path / "run"})).code == 0
+    best, last = (files for _, files in commits)
+    assert HfApi.create_branch.call_args.kwargs["branch"] == "best"
+    assert [made.kwargs["revision"] for made in HfApi.create_commit.call_args_list] == ["best", None]
+    assert best["model.safetensors"] == (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
+    assert last["model.safetensors"] == (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    assert all(made.kwargs["private"] for made in HfApi.create_repo.call_args_list)
+    HfApi.create_branch.side_effect = refusal(403)
+    done = call(train.main, *as_options({**options, "output_dir": tmp_path / "other"}))
+    assert done.code == 0 and f"{REPO}: not published: the token has no right to write there" in caplog.text
+    monkeypatch.delenv("HF_TOKEN")
+    done = call(train.main, *as_options({**options, "output_dir": tmp_path / "third"}))
+    assert done.error == "no token to publish with: hf auth login, or HF_TOKEN" and not (tmp_path / "third").exists()
 
 
 def test_the_search_arrives_in_one_commit(commits):

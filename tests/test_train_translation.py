@@ -41,6 +41,35 @@ def finished(tmp_path_factory, files):
     return run, helpers.read_json(run / "results.json"), done
 
 
+# Options in a file
+
+
+def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
+    """The options given win. What the record says of the data by a digest is no option."""
+    run, results, _ = finished
+    assert call(
+        main, "--config", run / "run.json", "--output_dir", tmp_path / "run", "--max_steps", 1, "--seed", 7
+    ).succeeded
+    again = helpers.read_json(tmp_path / "run" / "results.json")
+    assert (again["steps"], again["settings"]["training"]["seed"]) == (1, 7)
+    assert again["settings"]["model"] == results["settings"]["model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "config: file.yaml is no YAML: while parsing a flow node"),
+        ("- max_steps", "config: file.yaml holds no options"),
+        ("nbest: 2", "unrecognized arguments: --nbest=2"),
+        ("max_steps: many", "argument --max_steps/--max-steps: invalid int value: 'many'"),
+    ],
+)
+def test_a_config_that_is_none(text, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file.yaml").write_text(text, encoding="utf-8")
+    assert call(main, "--config", "file.yaml", "--output_dir", "run").error.startswith(said)
+
+
 # End to end
 
 
@@ -150,6 +179,8 @@ POSITIONS, LIMITS = {**MODEL, "position_embedding_type": "learned"}, ("max_sourc
 BAD_INPUT = [
     ({**MODEL, "learning_rate": 0.01, "learning_rate_scale": 1.0}, "^learning_rate and learning_rate_scale set the"),
     ({**MODEL, "average_checkpoints": 6}, "average_checkpoints.*6"),
+    ({**MODEL, "report_to": "nobody"}, "report_to: 'nobody' is no installed tracker of accelerate; tensorboard"),
+    ({**MODEL, "revision": "v1"}, "revision v1: there is no model"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
     ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
     ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),

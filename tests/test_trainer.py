@@ -1,10 +1,13 @@
 """The training loop against a plain one written out here, and against itself resumed."""
 
 import itertools
+import json
 import math
 import multiprocessing
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -338,9 +341,18 @@ def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_pat
     assert list(other["learning_rate"].values()) == pytest.approx([0.005, 0.01, 0.01 * (2 / 3) ** 0.5])
 
 
+def test_another_tracker_has_the_same_losses(tmp_path, run_loop, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # where it keeps them; it needs no network
+    losses = run_loop(tmp_path / "run", report_to="trackio,tensorboard")[1].losses
+    with closing(sqlite3.connect(tmp_path / "trackio" / "modeling_vanilla.db")) as database:
+        rows = [json.loads(row) for (row,) in database.execute("SELECT metrics FROM metrics ORDER BY step")]
+    assert [row["loss"] for row in rows] == pytest.approx(losses, rel=1e-6)
+    assert list(scalars(tmp_path / "run")["loss"].values()) == pytest.approx(losses, rel=1e-6)
+
+
 def scalars(run):
     """What TensorBoard shows of a run: {tag: {step: value}}."""
-    accumulator = EventAccumulator(str(run / "tensorboard")).Reload()
+    accumulator = EventAccumulator(str(run / "tensorboard" / "modeling_vanilla")).Reload()
     return {
         tag: {event.step: event.value for event in accumulator.Scalars(tag)} for tag in accumulator.Tags()["scalars"]
     }

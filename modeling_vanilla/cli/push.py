@@ -7,6 +7,10 @@ MODEL is a model folder with its tokenizer, REPO its name on the Hub; the reposi
 model card is filled from results.json, which `vanilla train` writes beside the folder; of what `vanilla convert` wrote
 it is the card there. All files arrive in one commit or none.
 
+    vanilla push runs/mine/model you/your-marian --as marian --licence cc-by-4.0
+
+publishes it as a MarianMT instead, as `vanilla export --to marian` writes it, which people load without this package.
+
     vanilla push runs/mine/model you/your-page --space --examples test.en
 
 publishes the page of `vanilla demo` as a Space instead. The Space holds the model, this package's code and the
@@ -29,8 +33,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from .parser import CommandParser, add_examples, read_examples, run_command
+from .parser import CommandParser, add_examples, read_examples, run_command, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: the results.json beside MODEL")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
+    parser.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
     parser.add_argument("--space", action="store_true", help="publish a page to try the model")
     parser.add_argument("--static", action="store_true", help="with --space: it runs in the visitor's browser")
     parser.add_argument("--search", action="store_true", help="publish the search alone, for other models")
@@ -48,37 +54,66 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def push(options: Namespace) -> None:
-    from ..hub.publishing import publish_model, publish_search, publish_space, publish_static_space
+    """Publish what the options name: the search, a page, or the model in one of two formats."""
+    from ..hub.publishing import publish_search
 
+    _check(options)
     if options.search:
-        for name in ("model", "results", "licence", "space", "static", "examples"):
-            if getattr(options, name):
-                raise ValueError(f"{name}: cannot be combined with --search, which publishes no model")
         commit = publish_search(options.repo, options.private)
-        print(f'{options.repo} is published; pin it with revision="{commit}"')
-        return
-    if options.model is None:
-        raise ValueError("MODEL is missing: a model folder is needed, and the name REPO")
-    for name, applies in (("results", not options.space), ("examples", options.space), ("static", options.space)):
-        if getattr(options, name) and not applies:
-            raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")
-    if options.space:
-        examples = read_examples(options.examples)
-        settings = (examples, options.licence, options.private)
-        if options.static:
-            from ..interop.folders import export
-
-            write = partial(export, "transformers.js", options.model)
-            publish_static_space(options.model, options.repo, write, Path("node_modules"), *settings)
-        else:
-            publish_space(options.model, options.repo, *settings)
+    elif options.space:
+        _publish_page(options)
         print(f"the Space {options.repo} is published")
         return
+    else:
+        commit = _publish_as(options) if options.format else _publish_model(options)
+    print(f'{options.repo} is published; pin it with revision="{commit}"')
+
+
+def _check(options: Namespace) -> None:
+    """Raise ValueError for options that do not belong together."""
+    if options.search:
+        for name in ("model", "results", "licence", "format", "space", "static", "examples"):
+            if getattr(options, name):
+                raise ValueError(f"{name}: cannot be combined with --search, which publishes no model")
+    elif options.model is None:
+        raise ValueError("MODEL is missing: a model folder is needed, and the name REPO")
+    for name, applies in (("examples", options.space), ("static", options.space), ("results", not options.space)):
+        if getattr(options, name) and not applies:
+            raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")
+    if options.format and (options.space or options.results):
+        raise ValueError(f"--as cannot be combined with {'--space' if options.space else '--results'}")
+
+
+def _publish_page(options: Namespace) -> None:
+    from ..hub.publishing import publish_space, publish_static_space
+    from ..interop.folders import export
+
+    settings = (read_examples(options.examples), options.licence, options.private)
+    if options.static:
+        write = partial(export, "transformers.js", options.model)
+        publish_static_space(options.model, options.repo, write, Path("node_modules"), *settings)
+    else:
+        publish_space(options.model, options.repo, *settings)
+
+
+def _publish_as(options: Namespace) -> str:
+    from ..hub.publishing import publish_folder
+    from ..interop.folders import export
+
+    with TemporaryDirectory() as folder:
+        exported = Path(folder, "model")
+        for line in export(options.format, options.model, exported, licence=options.licence):
+            warn(line)
+        return publish_folder(exported, options.repo, options.private)
+
+
+def _publish_model(options: Namespace) -> str:
+    from ..hub.publishing import publish_model
+
     folder = options.model.resolve()
     results = options.results or folder.parent / "results.json"
     if options.results is None and folder.name != "model":
         if not (folder / "README.md").is_file():  # such as best/, which has other scores
             raise ValueError(f"MODEL: {options.model} is no run's model/, of which its results.json is; give --results")
         results = None  # a converted model
-    commit = publish_model(options.model, options.repo, results, options.licence, options.private)
-    print(f'{options.repo} is published; pin it with revision="{commit}"')
+    return publish_model(options.model, options.repo, results, options.licence, options.private)

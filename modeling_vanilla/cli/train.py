@@ -21,14 +21,44 @@ model/ is the average, and best/, the model of the best validation BLEU. After a
 --resume goes on from the newest checkpoint.
 """
 
+import argparse
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
 
+import yaml
+
+from ..errors import one_line
 from ..options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 
+def read_config(path: str) -> list[str]:
+    """The options in a YAML file as words of the command line; of a run's record those of all its parts.
+
+    Raises:
+        ValueError: if the file holds no options.
+        OSError: if it cannot be read.
+    """
+    try:
+        record = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"config: {path} is no YAML: {one_line(error)}") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"config: {path} holds no options")
+    record.pop("training_data", None)  # the digest in a run's record
+    options: dict = {}
+    for name, value in record.items():
+        options |= value if isinstance(value, dict) else {name: value}
+    fields_of_model = {field.name for field in fields(ModelOptions)}  # of which "none" is a value, too
+    given = {name: value for name, value in options.items() if value is not None or name in fields_of_model}
+    return [f"--{name}={'none' if value is None else value}" for name, value in given.items()]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = CommandParser(__doc__, (DataOptions, TranslationOptions, TrainingOptions, ModelOptions))
 
     def train(given: Namespace) -> None:
@@ -41,4 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
 
-    run_command(parser, train, arguments)
+    # Parsed before the others, as what it names stands before them: the last one given is taken.
+    config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for each in (config, parser):
+        each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")
+    path = config.parse_known_args(arguments)[0].config
+    try:
+        words = [] if path is None else read_config(path)
+    except (ValueError, OSError) as error:
+        parser.error(one_line(error))
+    run_command(parser, train, [*words, *arguments])

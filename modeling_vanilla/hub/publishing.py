@@ -3,7 +3,8 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +64,29 @@ def publish_model(
     with TemporaryDirectory() as folder:
         _write_files(Path(folder), model, repo, results, licence)
         return _commit(Path(folder), repo, private=private)
+
+
+def open_repo(repo: str, private: bool) -> None:
+    """Create `repo` if there is none, so that a long training does not find out at its end that it cannot publish.
+
+    The errors are as for `publish_model`.
+    """
+    _check_repo(repo)
+    with _refusals(repo):
+        HfApi().create_repo(repo, private=private, exist_ok=True)
+
+
+def publish_best(folder: Path, repo: str) -> str:
+    """Publish the files of the folder on the branch "best" of `repo`, which is there; else as `publish_model`."""
+    with _refusals(repo):
+        HfApi().create_branch(repo, branch="best", exist_ok=True)
+    return _commit(folder, repo, revision="best", private=True)
+
+
+def publish_folder(folder: Path, repo: str, private: bool = False) -> str:
+    """Publish the files of a folder as they are; else as `publish_model`."""
+    _check_repo(repo)
+    return _commit(folder, repo, private=private)
 
 
 def publish_space(
@@ -212,19 +236,27 @@ def _read_results(path: Path, model: PreTrainedModel) -> dict:
     return facts
 
 
-def _commit(folder: Path, repo: str, repo_type: str = "model", **settings) -> str:
+def _commit(folder: Path, repo: str, repo_type: str = "model", revision: str | None = None, **settings) -> str:
     """Upload the files of `folder` as one commit, and return it. settings: of create_repo."""
     api = HfApi()
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
-    try:
+    with _refusals(repo):
         api.create_repo(repo, repo_type=repo_type, exist_ok=True, **settings)
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
-        return api.create_commit(repo, files, repo_type=repo_type, commit_message="Publish the model").oid
+        message = "Publish the model"
+        return api.create_commit(repo, files, commit_message=message, repo_type=repo_type, revision=revision).oid
+
+
+@contextmanager
+def _refusals(repo: str) -> Iterator[None]:
+    """Say in one line, as an OSError, why the Hub refuses or cannot be reached."""
+    try:
+        yield
     except HfHubHTTPError as error:
         reason = _REASONS.get(error.response.status_code, str(error))
         raise OSError(f"{repo}: not published: {reason}") from error
     except (HTTPError, RuntimeError, OSError) as error:
         if not are_progress_bars_disabled():
             print(file=sys.stderr)  # the client does not end the line of its progress bar
-        raise OSError(f"{repo}: not published: {api.endpoint}: {error.__cause__ or error}") from error
+        raise OSError(f"{repo}: not published: {HfApi().endpoint}: {error.__cause__ or error}") from error

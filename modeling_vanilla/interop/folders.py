@@ -44,11 +44,19 @@ def convert(library: str, source: str, destination: Path) -> None:
         write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
 
 
-def export(to: str, source: str | Path, destination: Path, revision: str | None = None, **settings) -> list[str]:
+def export(
+    to: str,
+    source: str | Path,
+    destination: Path,
+    revision: str | None = None,
+    licence: str | None = None,
+    **settings,
+) -> list[str]:
     """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in one of FORMATS.
 
     Args:
         revision: of a name on the Hub.
+        licence: of the weights, for the model card, by default that of what the model was made from.
         settings: of to_ctranslate2, to_onnx or to_marian; to_transformers_js has none.
 
     Returns:
@@ -79,5 +87,5 @@ def export(to: str, source: str | Path, destination: Path, revision: str | None 
         else:
             notes = library.to_marian(model, tokenizer, part, **settings)
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
-            write_model_card(part, model, source=source_metadata(source), use=library.USE)
+            write_model_card(part, model, source=source_metadata(source), licence=licence, use=library.USE)
     return notes

@@ -4,16 +4,19 @@ import logging
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import parse_flag_from_env, set_seed
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
+from ..hub.publishing import open_repo, publish_best, publish_model
 from ..inference.loading import model_folder
 from ..options import DataOptions, TrainingOptions, TranslationOptions
 from ..progress import inform
@@ -83,6 +86,9 @@ def _train_translation(
     if before is None:
         check_unused("output_dir", run)
     check_model_options(options, overrides)
+    check_trackers(training.trackers())
+    if training.push_to_hub and state.is_main_process:
+        open_repo(training.push_to_hub, training.hub_private_repo)
     with state.main_process_first():
         pairs = load_pairs(data)
     validation = pairs.get("validation")
@@ -121,7 +127,10 @@ def _train_translation(
         state.wait_for_everyone()
 
     to_improve = options.model is not None
-    model, progress = train(model, tokenizer, training_data, validation, training, checkpoint, to_improve, begin)
+    on_best = partial(_publish_best, training)
+    model, progress = train(
+        model, tokenizer, training_data, validation, training, checkpoint, to_improve, begin, on_best
+    )
     if to_improve and state.is_main_process:
         warn_if_worse(progress)
     results = {
@@ -163,6 +172,8 @@ def _conclude(
             write_model_card(run / "model", model, results, source)
     if state.is_main_process:
         write_results(run, model.config.d_model, results, progress, training)
+        if training.push_to_hub:
+            publish_model(run / "model", training.push_to_hub, run / "results.json", private=training.hub_private_repo)
     state.wait_for_everyone()
 
 
@@ -211,6 +222,23 @@ def _open_run(run: Path, before: dict, settings: dict, training: TrainingOptions
             logger.warning(line)
         follow_schedule(run, training.is_scheduled)
     return newest_checkpoint(run)
+
+
+def check_trackers(names: list[str]) -> None:
+    """Raise ValueError unless accelerate has these trackers, and their packages are installed."""
+    there = [str(name) for name in get_available_trackers()]
+    for name in names:
+        if name not in there:
+            raise ValueError(f"report_to: {name!r} is no installed tracker of accelerate; {', '.join(there)} is")
+
+
+def _publish_best(training: TrainingOptions, folder: Path) -> None:
+    """Publish the best model so far, if the model is to be published. If that fails, the training goes on."""
+    if training.push_to_hub:
+        try:
+            publish_best(folder, training.push_to_hub)
+        except OSError as error:
+            logger.warning(str(error))
 
 
 def warn_if_worse(progress: Progress) -> None:

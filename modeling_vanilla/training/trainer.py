@@ -5,13 +5,14 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import ProjectConfiguration
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -54,6 +55,7 @@ def train(
     checkpoint: Path | None = None,
     validate_on_start: bool = False,
     on_train_begin: Callable[[], None] = lambda: None,
+    on_best: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[PreTrainedModel, Progress]:
     """Train `model` by section 5 and return it with the average of its last checkpoints (6.1).
 
@@ -66,6 +68,7 @@ def train(
         checkpoint: to resume from; the model has its weights.
         validate_on_start: validate before the first update, too, as a model that is fine-tuned should become better.
         on_train_begin: called when all is checked and before anything is written, by every process.
+        on_best: called with the folder of each new best model by the main process.
 
     Raises:
         ValueError: the data do not fill one update, the checkpoint cannot be read, or a loss or gradient is not finite.
@@ -73,7 +76,9 @@ def train(
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
     accelerator = Accelerator(
-        mixed_precision=options.mixed_precision, log_with="tensorboard", project_dir=options.output_dir
+        mixed_precision=options.mixed_precision,
+        log_with=options.trackers(),
+        project_config=ProjectConfiguration(logging_dir=str(Path(options.output_dir, "tensorboard"))),
     )
     model, optimizer = _prepare(accelerator, model)
     options, lengths, progress = complete(options), pair_lengths(training_data), Progress()
@@ -92,9 +97,11 @@ def train(
     plan = plan_epoch(lengths, options, progress.epoch)
     to_take = updates(plan, lengths, training_data, tokenizer, options, progress, accelerator)
     first_validation = 0 if validate_on_start else options.validate_steps
-    run, received = _Run(accelerator, model, optimizer, tokenizer, options, progress), [0]
+    run, received = _Run(accelerator, model, optimizer, tokenizer, options, progress, on_best), [0]
     on_train_begin()
-    accelerator.init_trackers("tensorboard")
+    accelerator.init_trackers(
+        "modeling_vanilla", {name: value for name, value in asdict(options).items() if value is not None}
+    )
     saved_step, saved_time = progress.step, time.monotonic()
     bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
     with on_signal(received.append), bar:
@@ -153,9 +160,12 @@ class _Run:
     tokenizer: PreTrainedTokenizerBase
     options: TrainingOptions
     progress: Progress
+    on_best: Callable[[Path], None]
 
     def agree(self, value: int) -> int:
         """The largest of all processes' values."""
+        if self.accelerator.num_processes == 1:
+            return int(value)  # no tensor, for which a GPU's host would wait at each update
         return int(self.accelerator.gather(torch.tensor([int(value)], device=self.accelerator.device)).max())
 
     def is_finished(self) -> bool:
@@ -201,12 +211,14 @@ class _Run:
             shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
             inform(f"step {progress.step}: {shown}")
             if progress.best() is progress.validations[-1]:
-                with whole_folder(Path(options.output_dir, "best")) as part:
+                best = Path(options.output_dir, "best")
+                with whole_folder(best) as part:
                     save_model(model, self.tokenizer, part)
+                self.on_best(best)
         accelerator.wait_for_everyone()
 
     def report(self, bar, figures: dict) -> None:
-        """An update's figures, to TensorBoard and beside the progress bar."""
+        """An update's figures, to the trackers and beside the progress bar."""
         options, progress = self.options, self.progress
         speed = progress.tokens / progress.seconds
         self.accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
