@@ -123,13 +123,6 @@ class TranslationOptions:
     resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
 
 
-def _config_class() -> ast.ClassDef:
-    """The definition of VanillaConfig, read in the source: -OO strips docstrings, and importing it imports PyTorch."""
-    source = Path(__file__).with_name("configuration_vanilla.py").read_text(encoding="utf-8")
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return next(node for node in classes if node.name == "VanillaConfig")
-
-
 def _field_texts(config: ast.ClassDef) -> dict[str, str]:
     """What the docstring of VanillaConfig says first of each field."""
     arguments = str(ast.get_docstring(config)).split("\nArgs:\n")[1].split("\n\n")[0]
@@ -156,9 +149,11 @@ def _argument_type(annotation: str) -> Callable[[str], int | float | str]:
 
 def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
-    config, result = _config_class(), []
-    texts = _field_texts(config)
-    for node in config.body:
+    # Read in the source: -OO strips docstrings, and importing the class imports PyTorch.
+    source = Path(__file__).with_name("configuration_vanilla.py").read_text(encoding="utf-8")
+    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    texts, result = _field_texts(classes["VanillaConfig"]), []
+    for node in classes["VanillaConfig"].body:
         if not isinstance(node, ast.AnnAssign):
             continue
         name = ast.unparse(node.target)
@@ -230,8 +225,6 @@ class TrainingOptions:
                 raise ValueError(f"{option.name} must be at least {least}, not {value}")
             if option.type in (float, float | None) and not 0 < value < math.inf:
                 raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
-        if self.seed >= 2**32:
-            raise ValueError(f"seed must be at most 4294967295, not {self.seed}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
         if self.average_checkpoints > self.keep_checkpoints:

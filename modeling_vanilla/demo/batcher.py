@@ -21,13 +21,8 @@ class Request:
     """A text that waits for its translations, and how to search for them."""
 
     text: str
-    beams: int
-    length_penalty: float
+    settings: tuple[int, float]  # beams and length penalty
     answer: Future[list[Hypothesis]] = field(default_factory=Future)
-
-    @property
-    def settings(self) -> tuple[int, float]:
-        return self.beams, self.length_penalty
 
 
 class Batcher:
@@ -64,7 +59,7 @@ class Batcher:
             ConnectionAbortedError: if the caller has been away for ABSENCE seconds.
             ValueError: as model.generate raises it for settings that mean nothing.
         """
-        request = Request(text, beams, length_penalty)
+        request = Request(text, (beams, length_penalty))
         self.waiting.append(request)
         threading.Thread(target=self._translate_batch, name="translation", daemon=True).start()
         answer = asyncio.wrap_future(request.answer)
@@ -93,10 +88,11 @@ class Batcher:
                 return
             beams, length_penalty = batch[0].settings
             texts = [request.text for request in batch]
-            settings: dict = {"num_beams": beams, "length_penalty": length_penalty}
             try:
                 with _while_awaited(self.model, batch):
-                    nbest = translate_nbest(self.model, self.tokenizer, texts, beams, **settings)
+                    nbest = translate_nbest(
+                        self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
+                    )
             except Exception as error:
                 for request in filter(_claim, batch):
                     request.answer.set_exception(error)

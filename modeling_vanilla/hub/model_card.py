@@ -99,11 +99,9 @@ def source_metadata(model: str | Path) -> dict:
 
 def _front_matter(model: str | Path) -> dict:
     """The metadata of a model's README.md; nothing if it has none that can be read."""
-    quiet = ("gated_repo", "missing_entries", "connection_errors")
     try:
-        file = cached_file(str(model), "README.md", **{f"_raise_exceptions_for_{what}": False for what in quiet})
-        return (file and metadata_load(file)) or {}
-    except Exception:  # the YAML of somebody else may be anything
+        return metadata_load(str(cached_file(str(model), "README.md"))) or {}
+    except Exception:  # there may be none, and the YAML of somebody else may be anything
         return {}
 
 

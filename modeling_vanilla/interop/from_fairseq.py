@@ -63,7 +63,7 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
     settings = _settings(file, checkpoint)
     try:
         fields = vanilla_fields(settings)
-        weights = rename(_drop_state(checkpoint["model"]), limit=file.stat().st_size)
+        weights = rename(checkpoint["model"], limit=file.stat().st_size)
         _check_shared(settings, weights)
         model = build(fields, with_positions(fields, weights))
     except Exception as error:  # settings and weights that nobody has checked make torch raise almost anything
@@ -172,23 +172,12 @@ def _check_shared(settings: Mapping, weights: Mapping) -> None:
             raise ValueError(f"the weights lack {name}")
 
 
-def _drop_state(weights: Mapping) -> dict:
-    """Without what fairseq saves among the weights and is none: versions, and copies of its own matrices.
-
-    Since 2022 each layer of the encoder has such copies beside them.
-    """
-    return {
-        name: weight
-        for name, weight in weights.items()
-        if not re.search(r"\.(version|_float_tensor)$", str(name)) and not COPIES.fullmatch(str(name))
-    }
-
-
 def rename(weights: Mapping[str, torch.Tensor], limit: int) -> dict[str, torch.Tensor]:
     """The weights by the names of fairseq's later versions.
 
     Until 2019 an attention had W^Q, W^K and W^V in one in_proj_weight, norms were numbered, and an output projection of
-    its own was called embed_out.
+    its own was called embed_out. What fairseq saves among the weights and is none is left out: versions, and the copies
+    of its own matrices that each layer of the encoder has had beside them since 2022.
 
     Args:
         limit: the most bytes of a weight.
@@ -199,6 +188,8 @@ def rename(weights: Mapping[str, torch.Tensor], limit: int) -> dict[str, torch.T
     }
     renamed: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
+        if name.endswith((".version", "._float_tensor")) or COPIES.fullmatch(name):
+            continue
         if tensor.numel() * tensor.element_size() > limit:  # a view can repeat one value without end
             raise ValueError(f"{name} is of shape {tuple(tensor.shape)}, larger than its file")
         if fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name):

@@ -28,10 +28,7 @@ def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> V
     """
     fsmt = load_source(FSMTForConditionalGeneration, path_or_model, "from_fsmt", "FSMT")
     if not fsmt.config.scale_embedding:
-        raise ValueError(
-            "scale_embedding is False in this FSMT model; "
-            "in the paper's model embeddings are multiplied by sqrt(d_model) (3.4)"
-        )
+        raise ValueError("scale_embedding is False in this FSMT model; the paper multiplies by sqrt(d_model) (3.4)")
     fields = same_fields(fsmt.config) | {
         "position_embedding_type": "learned",
         "max_position_embeddings": fsmt.config.max_position_embeddings,
@@ -59,8 +56,6 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     if not isinstance(tokenizer, FSMTTokenizer):
         raise ValueError(f"{path}: its tokenizer is a {type(tokenizer).__name__}, not an FSMTTokenizer")
     if tokenizer.decoder != {number: token for token, number in tokenizer.encoder.items()}:
-        raise ValueError(
-            f"{path}: vocab-src.json and vocab-tgt.json differ; a model of this package has one vocabulary (5.1)"
-        )
+        raise ValueError(f"{path}: vocab-src.json and vocab-tgt.json differ; a model of this package has one (5.1)")
     tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     return tokenizer

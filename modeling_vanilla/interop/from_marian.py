@@ -72,9 +72,8 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing more special
         missing = "MarianTokenizer needs the package sentencepiece, which is not installed"
-        raise ValueError(
-            f"{path}: no tokenizer could be loaded: {error if is_sentencepiece_available() else missing}"
-        ) from error
+        reason = error if is_sentencepiece_available() else missing
+        raise ValueError(f"{path}: no tokenizer could be loaded: {reason}") from error
 
 
 def _check(marian: MarianMTModel) -> None:

@@ -145,9 +145,7 @@ def _gnmt_score(tokens: Sequence[str], score: float, alpha: float) -> float:
 def _check(config: VanillaConfig) -> None:
     """Raise ValueError if CTranslate2 has no such model."""
     if config.attention_window is not None:
-        raise ValueError(
-            f"attention_window {config.attention_window}: CTranslate2 has no restricted self-attention (section 4)"
-        )
+        raise ValueError(f"attention_window {config.attention_window}: CTranslate2 sees all positions (section 4)")
     for field in ("encoder_attention_heads", "decoder_attention_heads"):
         d_k, d_v = config.head_dims(getattr(config, field))
         if d_k != d_v:
@@ -182,19 +180,14 @@ def _specification(model: VanillaForConditionalGeneration, positions: int) -> tr
         embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
         embeddings.weight = _weight(stack.embed_tokens.weight)
         spec.scale_embeddings = math.sqrt(config.d_model)
-        spec.position_encodings.encodings = _positions(stack.embed_positions, positions)
+        table = stack.embed_positions  # written out: all that is learned, or so many rows of the sinusoid
+        rows = table.weight if isinstance(table, nn.Embedding) else table(torch.arange(positions))
+        spec.position_encodings.encodings = _weight(rows)
         for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
             _set_layer(layer_spec, layer)
         specs.append(spec)
     _set_linear(specs[1].projection, model.lm_head)
     return transformer_spec.TransformerSpec(*specs)
-
-
-def _positions(embed_positions: nn.Module, positions: int) -> torch.Tensor:
-    """The table, written out: all that is learned, or so many rows of the sinusoid. (positions, D)"""
-    if isinstance(embed_positions, nn.Embedding):
-        return _weight(embed_positions.weight)
-    return _weight(embed_positions(torch.arange(positions)))
 
 
 def _set_layer(spec, layer: nn.Module) -> None:

@@ -110,10 +110,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
     ours = our_weights(weights)
     source, target, projection = (ours[name] for name in EMBEDDINGS)
     if len(source) != len(target):
-        raise ValueError(
-            f"the source has a vocabulary of {len(source)} tokens, the target one of {len(target)}: "
-            "a model of this package has one (5.1)"
-        )
+        raise ValueError(f"the source has a vocabulary of {len(source)} tokens, the target {len(target)}: 5.1 has one")
     for stack in ("encoder", "decoder"):
         layers = {name.split(".")[3] for name in ours if name.startswith(f"model.{stack}.layers.")}
         if fields[f"{stack}_layers"] != len(layers):
@@ -128,10 +125,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
     )
     with torch.device("meta"):  # takes no memory, whatever the settings say
         model = VanillaForConditionalGeneration(config)
-    theirs, expected = (
-        {name.removeprefix("model."): weight for name, weight in state.items()} for state in (ours, model.state_dict())
-    )
-    check_weights(theirs, compare_weights(theirs, expected))
+    check_weights(ours, compare_weights(ours, model.state_dict()))
     model.load_state_dict({name: weight.detach().clone() for name, weight in ours.items()}, assign=True)
     model.tie_weights()
     return model.eval()

@@ -4,7 +4,7 @@ import csv
 import inspect
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -38,9 +38,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
     files = {split: paths for split in SPLITS if (paths := _files_of(options, split))}
     dataset, state = _open_dataset(options) if name else ({}, None)
     if "train" not in files and "train" not in dataset:
-        raise ValueError(
-            "no training data: give train_file, or train_source and train_target, or a dataset_name with a train split"
-        )
+        raise ValueError("no training data: give train_file, train_source with train_target, or dataset_name")
     pairs = DatasetDict()
     for split in SPLITS:
         if split in files and split in dataset:
@@ -51,7 +49,8 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
         if split in files:
             pairs[split] = _load_files(files[split], split, languages)
         elif name and split in dataset:
-            rows = _read_rows(dataset[split], languages, f"dataset_name: {name}, {split}")
+            where = f"dataset_name: {name}, {split}, row"
+            rows = (_pair(row, languages, f"{where} {number}") for number, row in enumerate(dataset[split], start=1))
             pairs[split] = _read_once(rows, split, name, (state, languages))
     return pairs
 
@@ -178,11 +177,6 @@ def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableD
         reason = one_line(error.__cause__ or error)
         raise ValueError(f"dataset_name: {options.dataset_name} cannot be loaded: {reason}") from error
     return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
-
-
-def _read_rows(rows: Iterable[dict], languages: tuple[str, str], where: str) -> Iterator[dict[str, str]]:
-    for number, row in enumerate(rows, start=1):
-        yield _pair(row, languages, f"{where}, row {number}")
 
 
 # Both

@@ -48,18 +48,16 @@ def translation_scores(
         logger.warning("the translations look tokenised, as 100 or more end in ' .'; --bleu_tokenize none is for those")
     # force: without sacreBLEU's own warning of that, which knows nothing of our option.
     bleu, chrf = sacrebleu.BLEU(tokenize=tokenize, force=True), sacrebleu.CHRF()
-    split, split_signature = compound_split_bleu(predictions, streams, tokenize)
-    quotes, quotes_signature = compound_split_bleu(predictions, streams, tokenize, plain_quotes=True)
-    return {
-        "bleu": bleu.corpus_score(predictions, streams).score,
-        "bleu_signature": str(bleu.get_signature()),
-        "bleu_compound_split": split,
-        "bleu_compound_split_signature": split_signature,
-        "bleu_compound_split_quotes": quotes,
-        "bleu_compound_split_quotes_signature": quotes_signature,
-        "chrf": chrf.corpus_score(predictions, streams).score,
-        "chrf_signature": str(chrf.get_signature()),
+    scores = {
+        "bleu": (bleu.corpus_score(predictions, streams).score, str(bleu.get_signature())),
+        "bleu_compound_split": compound_split_bleu(predictions, streams, tokenize),
+        "bleu_compound_split_quotes": compound_split_bleu(predictions, streams, tokenize, plain_quotes=True),
+        "chrf": (chrf.corpus_score(predictions, streams).score, str(chrf.get_signature())),
     }
+    result: dict[str, float | str] = {}
+    for name, (score, signature) in scores.items():
+        result |= {name: score, f"{name}_signature": signature}
+    return result
 
 
 def compound_split_bleu(

@@ -131,10 +131,7 @@ def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFas
 def check_vocabulary(vocab_size: int, algorithm: str) -> None:
     """Raise ValueError unless a tokenizer can be trained with these."""
     if not MIN_VOCAB_SIZE <= vocab_size <= MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE}, {len(SPECIAL_TOKENS)} special tokens and the 256 "
-            f"bytes, to {MAX_VOCAB_SIZE}"
-        )
+        raise ValueError(f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE} (a token a byte) to {MAX_VOCAB_SIZE}")
     if algorithm not in ("bpe", "wordpiece"):
         raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
 
