@@ -121,7 +121,7 @@ def softmax_of_logits(
     p = torch.softmax(z, dim=-1, out=z)
     p_y = p.gather(1, y[:, None]).squeeze(1)
     log_p_y = p_y.float().log()
-    small = p_y < torch.finfo(p.dtype).tiny
+    small = p_y < max(torch.finfo(dtype).tiny for dtype in (p.dtype, log_p_y.dtype))
     if small.any():
         log_p_y[small] = (h[small] @ w.T).float().log_softmax(dim=-1).gather(1, y[small, None]).squeeze(1)
     return p, z_y, log_p_y

@@ -50,6 +50,11 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
             raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
 
 
+def saved_model(options: TranslationOptions) -> Path | None:
+    """The folder of the model to fine-tune, if there is one."""
+    return None if options.model is None else model_folder(options.model, options.revision)
+
+
 def vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
     """The size asked for of a vocabulary to train; 0 where a saved one is taken.
 

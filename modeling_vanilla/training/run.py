@@ -17,13 +17,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
-from ..inference.loading import model_folder
 from ..options import DataOptions, TrainingOptions, TranslationOptions
 from ..progress import inform
 from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
-from .model import check_model_options, check_positions, make_model, make_tokenizer, record_sources, vocabulary_size
+from .model import (
+    check_model_options,
+    check_positions,
+    make_model,
+    make_tokenizer,
+    record_sources,
+    saved_model,
+    vocabulary_size,
+)
 from .preprocessing import tokenize_training_pairs
 from .recipe import choose_recipe, complete
 from .results import score_test, training_results, write_results
@@ -99,9 +106,7 @@ def _train_translation(
     with state.main_process_first():
         checkpoint = _open_run(run, before, settings, training, state) if before else None
     set_seed(training.seed)
-    folder = checkpoint
-    if checkpoint is None and options.model is not None:
-        folder = model_folder(options.model, options.revision)
+    folder = checkpoint or saved_model(options)
     size = vocabulary_size(options, overrides)
     tokenizer = make_tokenizer(folder, options, size, pairs["train"])
     model = make_model(folder, options, overrides, tokenizer)
