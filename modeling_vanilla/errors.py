@@ -81,7 +81,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         # What is left to write goes nowhere, or Python would report it at exit.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+        sys.exit(141)  # 128 + SIGPIPE, which Windows has not
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         message = one_line(error)
         if isinstance(error, MemoryError | RuntimeError):

@@ -298,6 +298,8 @@ def _is_of(error: Exception, path: Path) -> bool:
 
 def _sync(path: Path) -> None:
     """Wait until a file or folder is on the disk, so that no rename comes before what it names."""
+    if os.name == "nt":
+        return  # Windows opens no folders, and syncs no file that is opened to be read
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
