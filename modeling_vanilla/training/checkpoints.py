@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..files import delete_folder, json_text, read_json, whole_folder
-from ..inference.loading import load_model
+from ..inference.loading import check_readable, load_model
 from ..weights_vanilla import check_weights, compare_weights
 
 OPTIMIZER = "optimizer.safetensors"
@@ -241,6 +241,7 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
     total: dict[str, torch.Tensor] = {}
     types: dict[str, torch.dtype] = {}
     for checkpoint in map(Path, checkpoints):
+        check_readable(checkpoint)
         if (checkpoint / DIGESTS).is_file():  # a model folder has none
             check_digests(checkpoint, [SAFE_WEIGHTS_NAME])
         weights = load_model(checkpoint, "auto").state_dict()

@@ -68,8 +68,10 @@ def _files_of(options: CorpusOptions, split: str) -> tuple[str, ...]:
         ((name, path),) = given.items()
         raise ValueError(f"{name} {path} is given without {target if name == source else source}")
     for name, path in given.items():
-        if not os.path.exists(path) or os.path.isdir(path):
-            raise ValueError(f"{name}: {path!r} is no file")
+        try:
+            os.stat(path)
+        except OSError as error:
+            raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from error
     return tuple(given.values())
 
 

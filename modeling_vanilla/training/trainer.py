@@ -164,8 +164,6 @@ class _Run:
 
     def agree(self, value: int) -> int:
         """The largest of all processes' values."""
-        if self.accelerator.num_processes == 1:
-            return int(value)  # no tensor, for which a GPU's host would wait at each update
         return int(self.accelerator.gather(torch.tensor([int(value)], device=self.accelerator.device)).max())
 
     def is_finished(self) -> bool:
