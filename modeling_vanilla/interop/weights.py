@@ -81,7 +81,7 @@ def load_source(
 def read_config(path: str | PathLike) -> dict:
     """config.json of a folder or a Hub id; ValueError if there is none."""
     try:
-        return PreTrainedConfig.get_config_dict(path)[0]
+        return dict(PreTrainedConfig.get_config_dict(path)[0])
     except Exception as error:  # a damaged file makes transformers raise almost anything
         raise ValueError(f"{path}: no config.json could be read: {one_line(error)}") from error
 
