@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
+from .splitting_vanilla import TAG
 from .terminology_vanilla import Terminology
 from .translation_vanilla import translate_texts
 
@@ -33,8 +34,8 @@ class TranslationPipeline(Pipeline):
             that cannot be met within the limit, which is then left out.
         prefix: what the translation of each text begins with.
         tokens_per_batch: the most source tokens that are translated at once, padding included, times the beams.
-        src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. They
-            have no effect on a model of one pair.
+        src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. With
+            tags such as ">>de<<", tgt_lang is the tag of each line that has none. No effect on a model of one pair.
         return_tensors: give {"translation_token_ids": tensor}.
         return_text: give {"translation_text": str}; by default unless return_tensors is set.
         clean_up_tokenization_spaces: of the tokenizer's decode().
@@ -91,6 +92,8 @@ class TranslationPipeline(Pipeline):
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             pair = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1], "return_tensors": None}
             arguments["forced_bos_token_id"] = languages("", **pair)["forced_bos_token_id"]
+        elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
+            arguments["tgt_lang"] = tgt_lang
         nbest = num_return_sequences or self.model.generation_config.num_return_sequences or 1
         found = translate_texts(
             self.model,

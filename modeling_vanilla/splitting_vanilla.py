@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 MAX_SOURCE_TOKENS = 512
 # A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.
 MIN_SOURCE_TOKENS = 8
+
+TAG = re.compile(r">>[^\s<>]+<<\s*")
 
 # Where a long text is cut, the best place first; what stands before the cut stays with what is before it.
 _CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow the mark
@@ -98,14 +101,25 @@ def split_long(
 
 
 def split_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limits: Limits | None, spans: bool = False, **settings
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    limits: Limits | None,
+    spans: bool = False,
+    tgt_lang: str | None = None,
+    **settings,
 ) -> list[list[Piece]]:
     """The pieces of each text.
+
+    The tag of a target language, as ">>de<<" at the head of a line, is at the head of each of the line's pieces.
 
     Args:
         limits: a line beyond them is cut; None: no line is.
         spans: say where in the text each token stands, which takes a fast tokenizer.
+        tgt_lang: put its tag before the tokens of each line that has none.
         settings: of the tokenizer.
+
+    Raises:
+        ValueError: for a tag that is no token of a tokenizer that has others, or texts that are no strings.
     """
     if isinstance(texts, str):
         raise ValueError(f"a list of texts is needed, not one text: {texts!r:.60}")
@@ -113,20 +127,52 @@ def split_texts(
         if not isinstance(text, str):
             raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")
     parts = [_LINE_END.split(text) for text in texts]
+    tags = _Tags(tokenizer, tgt_lang)
     encoded = encode(tokenizer, [line for lines in parts for line in lines[::2]], spans=spans, **settings)
     found: list[list[Piece]] = []
     for lines in parts:
         found.append([])
         for line, separator in zip(lines[::2], [*lines[1::2], ""], strict=True):
             ids, places = next(encoded)
+            tag, has_own = tags.of(line)
             if limits is None or limits.allow(line, len(ids)):
-                found[-1].append(Piece(line, ids, places, separator))
-                continue
-            pieces = [piece.strip() for piece in _cut_line(tokenizer, line, limits)]
-            separators = [*[_BLANK] * (len(pieces) - 1), separator]
-            tokens = encode(tokenizer, pieces, spans=spans, **settings)
-            found[-1] += [Piece(*each) for each in zip(pieces, *zip(*tokens, strict=True), separators, strict=True)]
+                pieces, tokens = [line], [(ids, places)]
+            else:
+                pieces = [piece.strip() for piece in _cut_line(tokenizer, line, limits)]
+                tokens = list(encode(tokenizer, pieces, spans=spans, **settings))
+            for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True)):
+                if tag and not (has_own and number == 0):
+                    ids, places = [*tag, *ids], places and [(0, 0), *places]
+                found[-1].append(Piece(piece, ids, places, separator if piece is pieces[-1] else _BLANK))
     return found
+
+
+class _Tags:
+    """The tags of target languages that a tokenizer has as tokens, ">>de<<", as the OPUS-MT models have them.
+
+    Raises:
+        ValueError: if it has none of tgt_lang.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, tgt_lang: str | None):
+        self.tokenizer = tokenizer
+        self.default = [] if tgt_lang is None else [self._id(f">>{tgt_lang}<<")]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {token: number for token, number in self.tokenizer.get_vocab().items() if TAG.fullmatch(token)}
+
+    def of(self, line: str) -> tuple[list[int], bool]:
+        """The tag of a line, as no or one token, and whether it stands in the line. Without tags it is text."""
+        own = TAG.match(line)
+        return ([self._id(own[0].rstrip())], True) if own and self.ids else (self.default, False)
+
+    def _id(self, tag: str) -> int:
+        if tag not in self.ids:
+            raise ValueError(
+                f"{tag} is no token of the tokenizer; its tags are: {' '.join(sorted(self.ids)) or 'none'}"
+            )
+        return self.ids[tag]
 
 
 def is_cut(pieces: Sequence[Piece]) -> bool:

@@ -70,6 +70,7 @@ def translate_texts(
     max_source_tokens: int | None = None,
     terms: Terminology | None = None,
     prefix: str | Sequence[str] = "",
+    tgt_lang: str | None = None,
     tokenizer_settings: dict | None = None,
     decode_settings: dict | None = None,
     place: Place = nowhere,
@@ -102,7 +103,7 @@ def translate_texts(
     if is_truncated:
         longest = min(tokenizer.model_max_length, limits.piece_tokens)
         tokenizer_settings = {"max_length": longest, **tokenizer_settings}
-    split = split_texts(tokenizer, texts, None if is_truncated else limits, with_spans, **tokenizer_settings)
+    split = split_texts(tokenizer, texts, None if is_truncated else limits, with_spans, tgt_lang, **tokenizer_settings)
     _warn_of_cuts(texts, split, limits, place)
     sources = _sources(split, _prefixes(tokenizer, prefix, len(split), place))
     with_scores |= nbest > 1

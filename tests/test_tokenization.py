@@ -9,7 +9,13 @@ import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_vanilla.training.tokenizer import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer, vocabulary_texts
+from modeling_vanilla.training.tokenizer import (
+    MIN_VOCAB_SIZE,
+    SPECIAL_TOKENS,
+    language_tags,
+    train_tokenizer,
+    vocabulary_texts,
+)
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [
@@ -218,3 +224,17 @@ BAD_ARGUMENTS = [
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         train_tokenizer(**arguments)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "wordpiece"])
+def test_a_tag_of_a_language_is_one_token(algorithm, tmp_path):
+    """It is never split, changes no token behind it, and other special tokens are still no more than text."""
+    texts = [">>de<< a small house", ">>en<< ein kleines Haus"]
+    assert language_tags([*texts, "a >>fr<< house"]) == [">>de<<", ">>en<<"]
+    tokenizer = train_tokenizer(texts, vocab_size=300, algorithm=algorithm, tags=language_tags(texts))
+    tokenizer.save_pretrained(tmp_path)
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        tag = each.convert_tokens_to_ids(">>de<<")
+        assert each(">>de<< a small house").input_ids == [tag, *each("a small house").input_ids]
+        assert each.eos_token_id not in each(">>de<< </s>").input_ids[:-1]
+        assert len(each) == each.vocab_size and len(each) % 8 == 0

@@ -16,6 +16,7 @@ from modeling_vanilla.cli import translate as command
 from modeling_vanilla.constraints_vanilla import ForcedPrefix
 from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
 from modeling_vanilla.splitting_vanilla import count_sentences
+from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Hypothesis, _join, batches_by_length
 
 LONGEST = "the old man gives the small child a red apple"
@@ -306,3 +307,35 @@ def test_learned_positions_bound_the_pieces(make_model, tokenizer):
     learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
     (pieces,) = split_long(learned, tokenizer, ["a dog sees a cat. " * 20])
     assert max(lengths(tokenizer, pieces)) <= 30
+
+
+# One model, several languages
+
+
+@pytest.fixture
+def tagged(make_model):
+    """A model and a tokenizer of two languages."""
+    tokenizer = train_tokenizer([*FEW, *SENTENCES] * 5, vocab_size=400, tags=[">>de<<", ">>en<<"])
+    model = make_model(vocab_size=len(tokenizer), max_source_sentences=1)
+    model.generation_config.max_extra_tokens = 4
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("face", [*FACES.values(), *COMMANDS.values()], ids=[*FACES, *COMMANDS])
+def test_a_tag_stands_at_the_head_of_every_piece(face, tagged, tmp_path):
+    """It is an option, or stands in the line, which comes first; MarianMT's users write it there."""
+    texts = [FEW[0], WHOLE, f">>en<< {WHOLE}"]
+    expected = [
+        " ".join(one_by_one(*tagged, [f">>{language}<< {piece}" for piece in pieces]))
+        for language, pieces in (("de", FEW[:1]), ("de", FEW), ("en", FEW))
+    ]
+    assert face(*tagged, tmp_path, texts, tgt_lang="de") == expected
+    assert len({*expected}) == 3
+
+
+def test_a_tag_that_is_none(tagged, model, tokenizer):
+    message = "^>>fr<< is no token of the tokenizer; its tags: >>de<< >>en<<$"
+    for texts, settings in ((["a dog"], {"tgt_lang": "fr"}), (["a dog", ">>fr<< a dog"], {})):
+        with pytest.raises(ValueError, match=message):
+            translate(*tagged, texts, **settings)
+    assert translate(model, tokenizer, [">>fr<< a dog"]) == one_by_one(model, tokenizer, [">>fr<< a dog"])  # as text

@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
     add("--prefix", type=Path, metavar="FILE", help="lines with which the translations of the input's lines begin")
+    add("--tgt_lang", help="language to translate to, of a model of several: the tag of lines that have none")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
@@ -147,7 +148,7 @@ def search(model, tokenizer, sources: list[str], options: Namespace, terms, firs
     """The translations of lines; `first` is the number of the first of them in the input, from 0."""
     from ..translation_vanilla import translate_texts
 
-    names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest")
+    names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"with_scores": options.json or options.nbest is not None, "compile": options.compile, **settings}
     given |= {"terms": terms, "tokens_per_batch": options.tokens_per_batch}

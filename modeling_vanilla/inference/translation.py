@@ -21,6 +21,7 @@ def translate(
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
     prefix: str | Sequence[str] = "",
+    tgt_lang: str | None = None,
     **generate_kwargs,
 ) -> list[str]:
     """Translate `sentences` with model.generate, by default the search of 6.1.
@@ -36,6 +37,8 @@ def translate(
             whole words, the translation has the target term. Several target terms of one source term are
             alternatives. A term that cannot be met within the limit is left out, with a warning in the log.
         prefix: what every translation begins with, or what each of them does. It counts in score and length.
+        tgt_lang: of a model of several languages the one to translate to: its tag, such as ">>de<<", is put before the
+            tokens of each line that has none.
         generate_kwargs: what model.generate takes.
 
     Returns:
@@ -48,6 +51,7 @@ def translate(
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
     settings = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "prefix": prefix}
+    settings["tgt_lang"] = tgt_lang
     found = _translate(model, tokenizer, sentences, terms, show_progress, **settings, **generate_kwargs)
     return [translation.hypotheses[0].text for translation in found]
 
@@ -62,6 +66,7 @@ def translate_nbest(
     show_progress: bool = False,
     terms: Iterable[tuple[str, str]] = (),
     prefix: str | Sequence[str] = "",
+    tgt_lang: str | None = None,
     **generate_kwargs,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each sentence, in all else as `translate`.
@@ -74,6 +79,7 @@ def translate_nbest(
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
     settings = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "prefix": prefix}
+    settings["tgt_lang"] = tgt_lang
     settings |= {"nbest": nbest, "with_scores": True, **generate_kwargs}
     found = _translate(model, tokenizer, sentences, terms, show_progress, **settings)
     return [translation.hypotheses for translation in found]

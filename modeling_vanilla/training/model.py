@@ -15,7 +15,7 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..options import TranslationOptions
 from ..splitting_vanilla import count_sentences
 from .preprocessing import pair_lengths, tokenize_pairs
-from .tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
+from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 
 _NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -81,7 +81,9 @@ def make_tokenizer(
         return load_vocabulary(Path(options.tokenizer))
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
-        shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, algorithm=options.tokenizer_algorithm)]
+        size_and_kind: dict = {"vocab_size": size, "algorithm": options.tokenizer_algorithm}
+        sources = (text for rows in pairs.with_format("arrow").iter(1000) for text in rows["source"].to_pylist())
+        shared = [train_tokenizer(vocabulary_texts(pairs), tags=language_tags(sources), **size_and_kind)]
     return broadcast_object_list(shared)[0]
 
 

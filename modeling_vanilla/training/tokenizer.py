@@ -1,12 +1,14 @@
 """The vocabulary shared by source and target (section 5.1): byte-level BPE or WordPiece, as a stock fast tokenizer."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from datasets import Dataset
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from ..splitting_vanilla import TAG
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3
 
@@ -48,8 +50,13 @@ def vocabulary_texts(pairs: Dataset, max_pairs: int = MAX_PAIRS) -> Iterator[str
             yield from rows[side].to_pylist()
 
 
+def language_tags(sources: Iterable[str]) -> list[str]:
+    """The tags of target languages, such as ">>de<<", at the heads of sources."""
+    return sorted({match[0].rstrip() for source in sources if (match := TAG.match(source))})
+
+
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 37000, algorithm: str = "bpe"
+    texts: Iterable[str], *, vocab_size: int = 37000, algorithm: str = "bpe", tags: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Train the vocabulary that source and target share, as a tokenizer that AutoTokenizer reloads.
 
@@ -76,6 +83,7 @@ def train_tokenizer(
         vocab_size: upper limit of the vocabulary, special tokens included, 260 to 2^20; rounded up to a multiple of 8.
         algorithm: "bpe" applies the merges in the order in which they were learned; "wordpiece" learns the same merges,
             and then takes the longest token that matches.
+        tags: of languages, such as ">>de<<": each is one token, never split, wherever it stands in a text.
 
     Raises:
         ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
@@ -84,7 +92,7 @@ def train_tokenizer(
     settings: dict = {
         "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
         "min_frequency": MIN_FREQUENCY,
-        "special_tokens": list(SPECIAL_TOKENS),
+        "special_tokens": [*SPECIAL_TOKENS, *tags],
         "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
         "show_progress": False,
     }
@@ -108,6 +116,8 @@ def train_tokenizer(
         pair=f"$A {EOS} $B:1 {EOS}:1",
         special_tokens=[(EOS, tokenizer.token_to_id(EOS))],
     )
+    # Not special, or they would be four characters like any others in text. The blank behind one belongs to it.
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, rstrip=True) for tag in tags])
     tokenizer, fillers = _fill_vocabulary(tokenizer)
     return for_transformers(tokenizer, extra_special_tokens=fillers)
 
