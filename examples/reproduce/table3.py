@@ -25,12 +25,12 @@ from transformers.hf_argparser import HfArg
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json, whole_folder, write_json
-from modeling_vanilla.options import TOKENIZE
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.training_options import TOKENIZE
 
 # As the paper prints them, None for what it leaves out.
 ROWS = {

@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from ..errors import one_line
-from ..options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from ..training_options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 
-from ..options import DataOptions, TrainingOptions
+from ..training_options import DataOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
 PAPER: dict[str, float] = {

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
 from ..files import write_json
-from ..options import TrainingOptions
+from ..training_options import TrainingOptions
 from ..visualization.curves import plot_run
 from .checkpoints import Progress
 from .cost import measured_rate, training_cost

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
-from ..options import DataOptions, TrainingOptions, TranslationOptions
 from ..progress import inform
+from ..training_options import DataOptions, TrainingOptions, TranslationOptions
 from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs

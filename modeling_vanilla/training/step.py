@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from ..options import TrainingOptions
+from ..training_options import TrainingOptions
 from .optimization import learning_rate
 from .updates import Update
 

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import Interrupted, on_signal
 from ..files import whole_folder
-from ..options import TrainingOptions
 from ..progress import inform, progress_bar
+from ..training_options import TrainingOptions
 from .batch_size import fit_batch
 from .checkpoints import (
     LAST,

@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from ..options import TrainingOptions
+from ..training_options import TrainingOptions
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress
 
