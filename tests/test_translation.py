@@ -334,7 +334,7 @@ def test_a_tag_stands_at_the_head_of_every_piece(face, tagged, tmp_path):
 
 
 def test_a_tag_that_is_none(tagged, model, tokenizer):
-    message = "^>>fr<< is no token of the tokenizer; its tags: >>de<< >>en<<$"
+    message = "^>>fr<< is no token of the tokenizer; its tags are: >>de<< >>en<<$"
     for texts, settings in ((["a dog"], {"tgt_lang": "fr"}), (["a dog", ">>fr<< a dog"], {})):
         with pytest.raises(ValueError, match=message):
             translate(*tagged, texts, **settings)
