@@ -7,7 +7,9 @@
 Beam 4 (or --beams), a length penalty of 0.6 by the formula of transformers for all, sentences sorted by length, two
 threads. Each engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same
 process; they take turns, the first round is not counted, and the figure is the median of the others. Memory is the
-process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own.
+process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own. With "processes"
+in its name ours translates over two processes of one thread each, of which memory is the larger one's, and with "inter"
+CTranslate2 has inter_threads=2, intra_threads=1.
 A compiled engine's first call is printed apart: it compiles there. With --output_dir table and plot are written there.
 """
 
@@ -26,10 +28,12 @@ from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedToken
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
+from modeling_vanilla.inference.processes import batch_searcher
 from modeling_vanilla.interop import from_marian, marian_tokenizer
 
-OURS = ("ours fp32", "ours bf16", "ours fp32 compiled", "ours bf16 compiled")
-ENGINES = (*OURS, "MarianMT fp32", "MarianMT bf16", "CTranslate2 float32", "CTranslate2 int8")
+OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16")]
+CTRANSLATE2 = [f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8")]
+ENGINES = [*OURS, "MarianMT fp32", "MarianMT bf16", *CTRANSLATE2]
 EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a sentence by random weights
 
 
@@ -49,38 +53,43 @@ def load(options: Namespace) -> tuple[MarianMTModel, PreTrainedTokenizerBase, li
     return marian, tokenizer, torch.randint(4, size, (options.sentences, 23)).tolist()
 
 
-def torch_engine(model, bf16: bool, ids: list[list[int]], options: Namespace, **kwargs) -> Callable:
+def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Namespace) -> Callable:
     pad, eos = model.config.pad_token_id, model.config.eos_token_id
     model = model.eval().to(options.device, torch.bfloat16 if bf16 else torch.float32)
     order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+    batches = [order[start : start + options.batch_size] for start in range(0, len(order), options.batch_size)]
+    search_batches = batch_searcher(model, options.threads) if how == "processes" else map
+
+    def search(rows: list[int]) -> list[list[int]]:
+        width = len(ids[rows[0]])
+        source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows], device=options.device)
+        output = model.generate(
+            input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
+            max_new_tokens=width + EXTRA_TOKENS if options.model else NEW_TOKENS, do_sample=False,
+            forced_eos_token_id=None, **({"compile": True} if how == "compiled" else {}),
+        )  # fmt: skip
+        return [tokens[: tokens.index(eos)] if eos in tokens else tokens for tokens in output[:, 1:].tolist()]
 
     def run() -> list[list[int]]:
         outputs = [[]] * len(ids)
-        for start in range(0, len(order), options.batch_size):
-            rows = order[start : start + options.batch_size]
-            width = len(ids[rows[0]])
-            source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows], device=options.device)
-            limit = width + EXTRA_TOKENS if options.model else NEW_TOKENS
-            output = model.generate(
-                input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
-                max_new_tokens=limit, do_sample=False, forced_eos_token_id=None, **kwargs,
-            )  # fmt: skip
-            for row, tokens in zip(rows, output[:, 1:].tolist(), strict=True):
-                outputs[row] = tokens[: tokens.index(eos)] if eos in tokens else tokens
+        for rows, found in zip(batches, search_batches(search, batches), strict=True):
+            for row, tokens in zip(rows, found, strict=True):
+                outputs[row] = tokens
         return outputs
 
     return run
 
 
-def ctranslate2_engine(marian: MarianMTModel, kind: str, tokenizer, ids: list[list[int]], options: Namespace):
+def ctranslate2_engine(marian: MarianMTModel, kind: str, how: str, tokenizer, ids: list[list[int]], options: Namespace):
     import ctranslate2
 
     from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2
 
     with tempfile.TemporaryDirectory() as folder:
         to_ctranslate2(from_marian(marian), tokenizer, Path(folder))
+        inter, intra = (options.threads, 1) if how == "inter" else (1, options.threads)
         translator = ctranslate2.Translator(
-            folder, device=options.device, compute_type=kind, inter_threads=1, intra_threads=options.threads
+            folder, device=options.device, compute_type=kind, inter_threads=inter, intra_threads=intra
         )
     source = list(map(tokenizer.convert_ids_to_tokens, ids))
     limit = max(map(len, ids)) + EXTRA_TOKENS if options.model else NEW_TOKENS
@@ -103,19 +112,20 @@ def make_engine(engine: str, options: Namespace) -> Callable:
     """A function that decodes everything once and returns its seconds, the tokens, and the peak memory so far."""
     torch.set_num_threads(options.threads)
     marian, tokenizer, ids = load(options)
-    name, kind, *compiled = engine.split()
+    name, kind, how = (*engine.split(), "")[:3]
     if name == "CTranslate2":
-        run = ctranslate2_engine(marian, kind, tokenizer, ids, options)
+        run = ctranslate2_engine(marian, kind, how, tokenizer, ids, options)
     else:
         model = from_marian(marian) if name == "ours" else marian
-        run = torch_engine(model, kind == "bf16", ids, options, **({"compile": True} if compiled else {}))
+        run = torch_engine(model, kind == "bf16", how, ids, options)
     return lambda: (*common.timed(run), peak_gib(name, options.device))
 
 
 def peak_gib(name: str, device: str) -> float | None:
-    """The most memory that this process has held on the device; None where its library does not tell."""
+    """The most memory that this process has held on the device, or one of its own has; None where nothing tells."""
     if device == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return max(usage.ru_maxrss for usage in usages) / 2**20
     return None if name == "CTranslate2" else torch.cuda.max_memory_allocated() / 2**30
 
 

@@ -30,7 +30,7 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {signum: handler for signum in _SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
+        before = {signum: handler for signum in SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
 
     def first(signum, frame):
         for each in before:
@@ -47,7 +47,7 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
 
 
 # How a terminal, Slurm and Kubernetes end a process; the last is the closing of a terminal, which Windows has not.
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def _interrupt(signum: int) -> None:

@@ -74,7 +74,7 @@ def translate_texts(
     tokenizer_settings: dict | None = None,
     decode_settings: dict | None = None,
     place: Place = nowhere,
-    track: Callable[[list[list[int]]], Iterable[list[int]]] = iter,
+    search_batches: Callable[[Callable, Sequence[list]], Iterable] = map,
     **generate_kwargs,
 ) -> list[Translation]:
     """Translate texts by model.generate. What is not below is as the function `translate` has it.
@@ -90,7 +90,8 @@ def translate_texts(
             max_length or what the tokenizer and the model take.
         decode_settings: of the tokenizer's decode().
         place: where texts, terms and prefixes stand, for messages.
-        track: gives the batches, lists of row numbers, one after the other, and may show a progress bar.
+        search_batches: is called with a function and the batches, and gives in their order what the function makes of
+            each: one after the other or over several processes, and it may show a progress bar.
     """
     settings = search_settings(model, **generate_kwargs)
     beams = settings.num_beams or 1
@@ -115,11 +116,12 @@ def translate_texts(
     found = [[Hypothesis(decode(source.prefix), 0.0, ids=(*source.prefix,))] for source in sources]
     filled = [number for number, source in enumerate(sources) if source.piece.text.strip()]
     lengths = [len(sources[number].piece.ids) * beams for number in filled]
-    for indices in track(list(batches_by_length(lengths, tokens_per_batch))):
-        batch = [sources[filled[index]] for index in indices]
-        hypotheses = _search(model, tokenizer, batch, terms, place, decode, settings, generate_kwargs)
-        for index, best in zip(indices, hypotheses, strict=True):
-            found[filled[index]] = best
+    rows = [[filled[index] for index in indices] for indices in batches_by_length(lengths, tokens_per_batch)]
+    batches = [[sources[row] for row in batch] for batch in rows]
+    search = partial(_search, model, tokenizer, terms, place, decode, settings, generate_kwargs)
+    for batch, hypotheses in zip(rows, search_batches(search, batches), strict=True):
+        for row, best in zip(batch, hypotheses, strict=True):
+            found[row] = best
     if terms:
         _warn_of_missing(terms, sources, [best.text for best, *_ in found], place)
     remaining = iter(found)
@@ -191,12 +193,12 @@ def _sources(split: Sequence[Sequence[Piece]], prefixes: Sequence[list[int]]) ->
 def _search(
     model,
     tokenizer,
-    sources: Sequence[_Source],
     terms: Terminology | None,
     place: Place,
     decode: Callable,
     settings: GenerationConfig,
     generate_kwargs: dict,
+    sources: Sequence[_Source],
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source of a batch, best first."""
     inputs = tokenizer.pad({"input_ids": [source.piece.ids for source in sources]}, return_tensors="pt")

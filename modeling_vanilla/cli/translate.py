@@ -7,7 +7,9 @@
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
 as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
 The whole input is read before it is translated, because sentences of similar length form a batch; --interactive answers
-each line at once.
+each line at once. On a CPU under Linux many lines are dealt out to processes of one thread each, by default as many as
+PyTorch would have threads (OMP_NUM_THREADS says how many). Each holds batches of its own in memory; --processes N asks
+for fewer or more, and 1 for one process of many threads, as --interactive and --compile have it.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, help="the most tokens of a line that is translated whole")
+    add("--processes", type=int, metavar="N", help="of one thread each, on a CPU (default: as many as pay)")
     add("--compile", action="store_true", help="compile the decoding step: slow to start, then faster")
     run_command(parser, run, arguments)
 
@@ -87,6 +90,9 @@ def run(options: Namespace) -> None:
     for name in ("input", "output", "reference", "alignments", "prefix", "json"):
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
+    for name in ("interactive", "compile"):
+        if getattr(options, name) and (options.processes or 1) > 1:
+            raise ValueError(f"--processes cannot be combined with --{name}")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
@@ -100,7 +106,7 @@ def run(options: Namespace) -> None:
 def translate_file(options: Namespace) -> None:
     from ..inference import pharaoh
     from ..inference.alignment import align_translations
-    from ..progress import track_batches
+    from ..inference.processes import batch_searcher
 
     check_paths(options, "input", "reference", "prefix", "terms")
     sources = list(input_lines(options))
@@ -111,14 +117,16 @@ def translate_file(options: Namespace) -> None:
         from ..training.metrics import translation_scores
     aligned = bool(options.alignments or options.json)
     model, tokenizer = load(options, aligned)
+    processes = 1 if options.compile else options.processes
+    searcher = batch_searcher(model, processes, show_progress=True)
     with output_streams(options) as (output, alignments):
-        track = partial(track_batches, unit=" sentences", show=True)
         terms = read_terminology(options, tokenizer)
-        found = search(model, tokenizer, sources, options, terms, prefix=prefixes, with_spans=aligned, track=track)
+        settings = {"prefix": prefixes, "with_spans": aligned, "search_batches": searcher}
+        found = search(model, tokenizer, sources, options, terms, 0, **settings)
         links = []
         if aligned:
-            settings = (options.alignment_layer, options.tokens_per_batch)
-            links = align_translations(model, tokenizer, sources, found, *settings)
+            how = (options.alignment_layer, options.tokens_per_batch)
+            links = align_translations(model, tokenizer, sources, found, *how)
         if alignments:
             write(map(pharaoh, links), alignments, options.alignments)
         write(map(as_json, found, links) if options.json else as_lines(found, options.nbest), output, options.output)
