@@ -120,8 +120,8 @@ def publish_static_space(
 
     Args:
         export: writes the model for transformers.js to a new folder.
-        packages: node_modules, where `npm install @huggingface/transformers` has put the library.
-        The others and the errors are as for `publish_space`.
+        packages: node_modules, where `npm install @huggingface/transformers` has put the library. The others and the
+            errors are as for `publish_space`.
 
     Raises:
         ValueError: also if `packages` lacks a file of the library.
