@@ -29,9 +29,10 @@ from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedToken
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference.processes import batch_searcher
+from modeling_vanilla.inference.quantization import quantize
 from modeling_vanilla.interop import from_marian, marian_tokenizer
 
-OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16")]
+OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16", "int8")]
 CTRANSLATE2 = [f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8")]
 ENGINES = [*OURS, "MarianMT fp32", "MarianMT bf16", *CTRANSLATE2]
 EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a sentence by random weights
@@ -117,6 +118,8 @@ def make_engine(engine: str, options: Namespace) -> Callable:
         run = ctranslate2_engine(marian, kind, how, tokenizer, ids, options)
     else:
         model = from_marian(marian) if name == "ours" else marian
+        if kind == "int8":
+            quantize(model)
         run = torch_engine(model, kind == "bf16", how, ids, options)
     return lambda: (*common.timed(run), peak_gib(name, options.device))
 

@@ -1,4 +1,4 @@
-"""int8 weights beside 32-bit ones on a CPU: BLEU, speed and size of one trained model.
+"""int8 weights beside 32-bit ones on a CPU: BLEU, changed translations, speed and size of one trained model.
 
     python benchmarks/quantized.py runs/mine/model test.en test.de
     python benchmarks/quantized.py path/to/opus-mt-en-de test.en test.de
@@ -23,6 +23,7 @@ from torch import nn
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import translate
+from modeling_vanilla.inference.quantization import quantize
 from modeling_vanilla.training.metrics import translation_scores
 
 
@@ -41,9 +42,16 @@ def by_torchao(model, name: str):
     return model
 
 
+def by_ours(model):
+    model = copy.deepcopy(model)
+    quantize(model)
+    return model
+
+
 FORMS = {
     "float32": lambda model: model,
     "bfloat16": lambda model: copy.deepcopy(model).to(torch.bfloat16),
+    "int8, ours": by_ours,
     "int8 weights, torchao": lambda model: by_torchao(model, "Int8WeightOnlyConfig"),
     "int8 weights and activations, torchao": lambda model: by_torchao(model, "Int8DynamicActivationInt8WeightConfig"),
     "int8 weights and activations, torch.ao": dynamic,
@@ -75,8 +83,9 @@ def measure(options: Namespace) -> None:
     for name, measured in take_turns(turns, options.rounds).items():
         speed = len(sources) / min(seconds for seconds, _ in measured)
         scores = translation_scores(measured[-1][1], references, tokenize="none")
-        first = first or (scores["bleu"], speed)
-        quality = f"BLEU {scores['bleu']:.2f} ({scores['bleu'] - first[0]:+.2f})"
+        first = first or (scores["bleu"], speed, measured[-1][1])
+        changed = sum(map(str.__ne__, measured[-1][1], first[2])) / len(sources)
+        quality = f"BLEU {scores['bleu']:.2f} ({scores['bleu'] - first[0]:+.2f}), {changed:.1%} changed"
         print(
             f"{name:40} {quality}  {speed:7.1f} sentences/s ({speed / first[1]:.2f} x)  {megabytes(forms[name]):.1f} MB"
         )

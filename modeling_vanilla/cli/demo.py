@@ -16,7 +16,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Sequence
 
-from .parser import CommandParser, add_examples, add_loading, read_examples, run_command
+from .parser import CommandParser, add_examples, add_int8, add_loading, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
     parser.add_argument("--max_characters", type=int, default=1000, help="of a text")
     parser.add_argument("--max_seconds", type=float, default=60, help="that a text may wait for its translation")
+    add_int8(parser)
     add_loading(parser)
     run_command(parser, serve, arguments)
 
@@ -44,7 +45,7 @@ def serve(options: Namespace) -> None:
     from ..inference import load_translator
 
     logging.disable_progress_bar()
-    model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
+    model, tokenizer = load_translator([options.model], options.device, revision=options.revision, int8=options.int8)
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

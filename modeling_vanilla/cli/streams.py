@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..files import check_outputs, decode_lines, disk_errors, read_lines, whole_file
-from .parser import CommandParser, add_loading, standard_stream, warn
+from .parser import CommandParser, add_int8, add_loading, standard_stream, warn
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -22,7 +22,9 @@ def add_shared_options(parser: CommandParser) -> None:
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
-    add("--bf16", action="store_true", help="compute in bfloat16")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--bf16", action="store_true", help="compute in bfloat16")
+    add_int8(formats)
     add_loading(parser)
 
 
@@ -36,7 +38,7 @@ def load(options: Namespace, aligned: bool):
 
     disable_progress_bar()  # for the weights, not for the sentences
     dtype = torch.bfloat16 if options.bf16 else torch.float32
-    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision)
+    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision, options.int8)
     if aligned:
         check_alignable(model, tokenizer, options.alignment_layer)
     return model, tokenizer
