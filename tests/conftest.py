@@ -5,8 +5,11 @@ import shutil
 import pytest
 import torch
 from helpers import make_tokenizer, save_folder
+from huggingface_hub import constants
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
+
+constants.HF_HUB_OFFLINE = True  # no test asks the Hub: without a network the client would try again for minutes
 
 SMALL = {"vocab_size": 41, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "dropout": 0.0}
 SMALL |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32}
