@@ -17,6 +17,7 @@ TOKENIZERS = (TOKENIZE, "none", "zh", "char")
 SPLITS = ("train", "validation", "test")
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
+_MAX_SEED = 2**32 - 1  # numpy's
 _FROM_ZERO = ("seed", "data_workers")  # counts that may be 0
 _TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+(?:\.gz)?$")  # train.en-de.tsv
 
@@ -225,6 +226,8 @@ class TrainingOptions:
                 raise ValueError(f"{option.name} must be at least {least}, not {value}")
             if option.type in (float, float | None) and not 0 < value < math.inf:
                 raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
+        if self.seed > _MAX_SEED:
+            raise ValueError(f"seed must be at most {_MAX_SEED}, not {self.seed}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
         if self.average_checkpoints > self.keep_checkpoints:

@@ -230,8 +230,9 @@ def test_bad_arguments_are_named(arguments, message):
 def test_a_tag_of_a_language_is_one_token(algorithm, tmp_path):
     """It is never split, changes no token behind it, and other special tokens are still no more than text."""
     texts = [">>de<< a small house", ">>en<< ein kleines Haus"]
-    assert language_tags([*texts, "a >>fr<< house"]) == [">>de<<", ">>en<<"]
-    tokenizer = train_tokenizer(texts, vocab_size=300, algorithm=algorithm, tags=language_tags(texts))
+    tags = language_tags(Dataset.from_dict({"source": [*texts, *texts, "a >>fr<< house", ""]}))
+    assert tags == [">>de<<", ">>en<<"]
+    tokenizer = train_tokenizer(texts, vocab_size=300, algorithm=algorithm, tags=tags)
     tokenizer.save_pretrained(tmp_path)
     for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
         tag = each.convert_tokens_to_ids(">>de<<")

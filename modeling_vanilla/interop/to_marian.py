@@ -48,13 +48,18 @@ def to_marian(
         ValueError: if MarianMT cannot express the model.
     """
     _check(model.config)
-    fields = {"vocab_size": model.config.vocab_size, "max_position_embeddings": positions, "forced_eos_token_id": None}
-    marian = MarianMTModel(MarianConfig(**same_fields(model.config), **fields, scale_embedding=True)).to(model.dtype)
+    marian = MarianMTModel(marian_config(model.config, positions)).to(model.dtype)
     marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has
     marian.generation_config, notes = search_settings(model.generation_config, positions)
     marian.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return notes
+
+
+def marian_config(config: VanillaConfig, positions: int) -> MarianConfig:
+    """The settings of a MarianMT of these dimensions, with so many rows of sinusoids."""
+    fields = same_fields(config) | {"vocab_size": config.vocab_size, "max_position_embeddings": positions}
+    return MarianConfig(**fields, scale_embedding=True, forced_eos_token_id=None, architectures=["MarianMTModel"])
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

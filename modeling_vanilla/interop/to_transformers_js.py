@@ -8,12 +8,11 @@ past, so that a decoder of one branch is enough.
 import copy
 from pathlib import Path
 
-from transformers import MarianConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .to_marian import POSITIONS, save_tokenizer, search_settings
+from .to_marian import POSITIONS, marian_config, save_tokenizer, search_settings
 from .to_onnx import export_graphs, quantize
-from .weights import same_fields
 
 
 def to_transformers_js(
@@ -42,8 +41,7 @@ def to_transformers_js(
         quantize(path, path.with_stem(f"{path.stem}_quantized"))
     config, settings = model.config, copy.deepcopy(model.generation_config)
     positions = config.max_position_embeddings if config.position_embedding_type == "learned" else POSITIONS
-    fields = {"vocab_size": config.vocab_size, "max_position_embeddings": positions, "forced_eos_token_id": None}
-    MarianConfig(**same_fields(config), **fields, architectures=["MarianMTModel"]).save_pretrained(folder)
+    marian_config(config, positions).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     beams = settings.num_beams or 1
     settings.update(num_beams=1, length_penalty=1.0, early_stopping=False, num_return_sequences=1)

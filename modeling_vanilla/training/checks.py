@@ -7,7 +7,6 @@ the pairs, which keeps some 60 bytes of each in memory.
 import re
 import string
 import unicodedata
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -116,11 +115,14 @@ def _look(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> p
         part = pd.DataFrame({"broken": False, "unseen": False}, range(len(batch)))
         for side in _SIDES:
             texts = batch[side].to_pandas().astype(object)
+            # Few batches have such characters at all, which one look at the batch's alphabet tells.
+            alphabet = set().union(*texts)
+            broken, unseen = set(filter(_is_broken, alphabet)), alphabet - seen
             part[f"{side}_hash"] = texts.map(hash)
             part[f"{side}_length"] = texts.map(str.strip).map(len)
             part[f"{side}_script"] = texts.map(_script)
-            part["broken"] |= texts.map(_is_broken)
-            part["unseen"] |= ~texts.map(seen.issuperset)
+            part["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
+            part["unseen"] |= ~texts.map(unseen.isdisjoint)
         parts.append(part)
         progress(len(batch))
     return pd.concat(parts, ignore_index=True)
@@ -150,8 +152,8 @@ def _is_filled(facts: pd.DataFrame) -> pd.Series:
 
 def _script(text: str) -> str | None:
     """The script that most different letters of a text are of, the first of equals; None without letters."""
-    counts = Counter(filter(None, map(_script_of, dict.fromkeys(text))))
-    return max(counts, key=counts.__getitem__, default=None)
+    scripts = list(filter(None, map(_script_of, dict.fromkeys(text))))
+    return max(dict.fromkeys(scripts), key=scripts.count, default=None)
 
 
 @cache
@@ -163,12 +165,7 @@ def _script_of(character: str) -> str | None:
     return _TOGETHER.get(name, name)
 
 
-def _is_broken(text: str) -> bool:
-    return any(map(_is_broken_character, set(text))) or _MISREAD.search(text) is not None
-
-
-@cache
-def _is_broken_character(character: str) -> bool:
+def _is_broken(character: str) -> bool:
     return unicodedata.category(character) in _BROKEN_CATEGORIES or character in _BROKEN_CHARACTERS
 
 

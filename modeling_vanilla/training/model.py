@@ -20,11 +20,14 @@ from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabul
 _NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
-def check_model_options(options: TranslationOptions, overrides: dict) -> None:
+def check_model_options(options: TranslationOptions, overrides: dict) -> Path | None:
     """Check the settings of the model before any data are read.
 
     Args:
         overrides: fields of VanillaConfig that replace the preset's.
+
+    Returns:
+        The folder of the model to fine-tune, if there is one.
 
     Raises:
         ValueError: as VanillaConfig.preset does; for a model folder that does not exist or lacks a special token, or
@@ -38,21 +41,18 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> None:
             raise ValueError(f"revision {options.revision}: there is no model")
         if options.preset is not None:
             VanillaConfig.preset(options.preset, **overrides)
-        return
+        return None
     for name in ("preset", "tokenizer"):
         if getattr(options, name) is not None:
             raise ValueError(f"{name} {getattr(options, name)}: model {options.model} has its own")
     if overrides:
         raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
-    config = load_config(model_folder(options.model, options.revision))
+    folder = model_folder(options.model, options.revision)
+    config = load_config(folder)
     for name in _NEEDED_TOKENS:
         if not named_tokens(getattr(config, name)):
             raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
-
-
-def saved_model(options: TranslationOptions) -> Path | None:
-    """The folder of the model to fine-tune, if there is one."""
-    return None if options.model is None else model_folder(options.model, options.revision)
+    return folder
 
 
 def vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
@@ -82,8 +82,7 @@ def make_tokenizer(
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
         size_and_kind: dict = {"vocab_size": size, "algorithm": options.tokenizer_algorithm}
-        sources = (text for rows in pairs.with_format("arrow").iter(1000) for text in rows["source"].to_pylist())
-        shared = [train_tokenizer(vocabulary_texts(pairs), tags=language_tags(sources), **size_and_kind)]
+        shared = [train_tokenizer(vocabulary_texts(pairs), tags=language_tags(pairs), **size_and_kind)]
     return broadcast_object_list(shared)[0]
 
 

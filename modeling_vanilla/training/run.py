@@ -28,7 +28,6 @@ from .model import (
     make_model,
     make_tokenizer,
     record_sources,
-    saved_model,
     vocabulary_size,
 )
 from .preprocessing import tokenize_training_pairs
@@ -92,7 +91,7 @@ def _train_translation(
     before = started_with(run) if options.resume else None
     if before is None:
         check_unused("output_dir", run)
-    check_model_options(options, overrides)
+    saved = check_model_options(options, overrides)
     check_trackers(training.trackers())
     if training.push_to_hub and state.is_main_process:
         open_repo(training.push_to_hub, training.hub_private_repo)
@@ -106,7 +105,7 @@ def _train_translation(
     with state.main_process_first():
         checkpoint = _open_run(run, before, settings, training, state) if before else None
     set_seed(training.seed)
-    folder = checkpoint or saved_model(options)
+    folder = checkpoint or saved
     size = vocabulary_size(options, overrides)
     tokenizer = make_tokenizer(folder, options, size, pairs["train"])
     model = make_model(folder, options, overrides, tokenizer)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import Dataset
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -50,9 +51,11 @@ def vocabulary_texts(pairs: Dataset, max_pairs: int = MAX_PAIRS) -> Iterator[str
             yield from rows[side].to_pylist()
 
 
-def language_tags(sources: Iterable[str]) -> list[str]:
-    """The tags of target languages, such as ">>de<<", at the heads of sources."""
-    return sorted({match[0].rstrip() for source in sources if (match := TAG.match(source))})
+def language_tags(pairs: Dataset) -> list[str]:
+    """The tags of target languages, such as ">>de<<", at the heads of the sources of all pairs."""
+    column = pairs.with_format("arrow")["source"]
+    marked = pc.filter(column, pc.starts_with(column, ">>")).to_pylist()
+    return sorted({match[0].rstrip() for source in marked if (match := TAG.match(source))})
 
 
 def train_tokenizer(
