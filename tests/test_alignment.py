@@ -9,22 +9,11 @@ import torch
 from modeling_vanilla.inference import Ensemble, pharaoh, score_pairs, translate, word_alignments
 from modeling_vanilla.inference.alignment import _words, align, align_translations, join_links
 from modeling_vanilla.splitting_vanilla import Piece, split_texts
-from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Translation
 from modeling_vanilla.visualization import attention_maps
 
 SOURCES = ["a dog sees a cat", "the old man", "a"]
 TARGETS = ["ein Hund sieht eine Katze", "Donaudampfschiff", "der alte Mann ruft"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer([*SOURCES, *TARGETS], vocab_size=300)
-
-
-@pytest.fixture
-def model(make_model, tokenizer):
-    return make_model(vocab_size=len(tokenizer))
 
 
 def test_each_target_piece_is_linked_to_the_source_piece_it_attends_to_most():
@@ -92,7 +81,6 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(make_model, tok
 
 def test_80_threads_share_one_model(model, tokenizer):
     """Each gets what it gets alone, whatever the others ask of the model."""
-    model.generation_config.max_extra_tokens = 3
     tasks = [
         lambda: word_alignments(model, tokenizer, SOURCES, TARGETS),
         lambda: translate(model, tokenizer, SOURCES),

@@ -19,24 +19,13 @@ def batch():
     return {"input_ids": source, "attention_mask": (source != 0).long(), "decoder_input_ids": target}
 
 
-@pytest.fixture
-def model(make_model):
-    return make_model()
-
-
-@pytest.fixture
-def folder(model, tmp_path):
-    model.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
 @torch.no_grad()
 def logits_of(model, batch) -> torch.Tensor:
     return model.eval()(**batch).logits
 
 
 def translations_of(model, batch, **settings) -> list[list[int]]:
-    return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings).tolist()
+    return model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **settings).tolist()
 
 
 # Trainer
@@ -65,7 +54,7 @@ def assert_same(loaded, model, batch) -> None:
     assert translations_of(loaded, batch) == translations_of(model, batch)
 
 
-@pytest.mark.parametrize(("limits", "devices"), [({}, {"cpu"}), ({"max_memory": {"cpu": 30_000}}, {"cpu", "disk"})])
+@pytest.mark.parametrize(("limits", "devices"), [({}, {"cpu"}), ({"max_memory": {"cpu": 70_000}}, {"cpu", "disk"})])
 def test_device_map_auto(folder, model, batch, tmp_path, limits, devices):
     """Also of a model that does not fit in memory: the rest is read from disk."""
     limits |= {"offload_folder": tmp_path / "offloaded"}
@@ -78,32 +67,20 @@ def test_device_map_auto(folder, model, batch, tmp_path, limits, devices):
 # PEFT
 
 
-def test_lora_trains_saves_reloads_and_merges(folder, model, batch, tmp_path):
+def test_lora_adapts_every_projection_is_saved_reloaded_and_merged(folder, model, batch, tmp_path):
     peft = pytest.importorskip("peft")
     projections = ["qkv_proj", "q_proj", "kv_proj", "out_proj"]
-    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=projections)
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=projections, init_lora_weights=False)
     adapted = peft.get_peft_model(copy.deepcopy(model), config)
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     # Two matrices for each: 2 in an encoder layer, 2 + 3 in a decoder layer.
     assert len(trained) == 2 * (2 * 2 + 3 * 5)
-    optimizer = torch.optim.Adam(trained, lr=1e-2)
-    labels = batch["decoder_input_ids"].roll(1, dims=1)
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    losses = []
-    for _ in range(15):
-        loss = adapted.train()(**source, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]
-
     adapted.save_pretrained(tmp_path / "adapter")
     base = VanillaForConditionalGeneration.from_pretrained(folder)
     reloaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
     expected = logits_of(adapted, batch)
     torch.testing.assert_close(logits_of(reloaded, batch), expected)
-    assert reloaded.generate(**source).tolist() == adapted.generate(**source).tolist()
+    assert translations_of(reloaded, batch) == translations_of(adapted, batch)
     merged = reloaded.merge_and_unload()
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers import as_lines, call, make_tiny, save_folder
+from helpers import as_lines, call
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import read_terms, translate, translate_nbest
@@ -12,13 +12,6 @@ from modeling_vanilla.terminology_vanilla import Terminology
 SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a red apple", "cats"]
 TERMS = [("dog", "Hund"), ("dog", "Hunde"), ("big dog", "Dogge"), ("man", "Mann"), ("cat", "Katze")]
 EXPECTED = [{"Mann", "Hund"}, set(), {"Dogge", "Hund"}, {"Mann"}, set()]
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    model = make_tiny(len(tokenizer))
-    model.generation_config.max_extra_tokens = 8
-    return model
 
 
 # Case counts.
@@ -57,9 +50,8 @@ def test_chinese_and_japanese_put_no_blanks_between_words(tokenizer):
 
 
 @pytest.mark.parametrize("options", ((), ("--interactive",)))
-def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(model, tokenizer, tmp_path, options):
+def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(folder, model, tokenizer, tmp_path, options):
     (tmp_path / "terms.tsv").write_text(f"dog\t{'Hund ' * 40}\nman\tMann\n")
-    folder = save_folder(tmp_path / "model", model, tokenizer)
     done = call(command.main, folder, "--terms", tmp_path / "terms.tsv", *options, stdin=as_lines(SENTENCES))
     assert re.findall("warning: .*", done.errors) == [
         f"warning: stdin, line {row + 1}: the term 'dog' could not be met in the translation of {SENTENCES[row]!r}"
@@ -76,9 +68,8 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("content", "message"), BAD_FILES)
-def test_a_bad_file_of_terms_is_one_line(model, tokenizer, tmp_path, content, message):
+def test_a_bad_file_of_terms_is_one_line(folder, tmp_path, content, message):
     (tmp_path / "terms.tsv").write_text(content)
-    folder = save_folder(tmp_path / "model", model, tokenizer)
     options = ("--terms", tmp_path / "terms.tsv", "--output", tmp_path / "out")
     assert call(command.main, folder, *options, stdin=b"a dog\n").error == f"{tmp_path}/terms.tsv, {message}"
     assert not (tmp_path / "out").exists()
