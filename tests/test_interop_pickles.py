@@ -52,10 +52,8 @@ LEGACY = legacy({"a": torch.zeros(65537)})
 SIZE = b"J" + (65537).to_bytes(4, "little")  # as the pickle has it
 
 HOSTILE = {
-    "nothing": b"",
     "stack underflow in an archive": zipped(b"\x80\x02R."),
     "build": zipped(b"\x80\x02]}b."),
-    "cut off": with_settings()[:3000],
     "a long list": zipped(b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e."),
     "a compressed list of 4 * 10^7": zipped(b"\x80\x02](" + b"N" * 4 * 10**7 + b"e.", zipfile.ZIP_DEFLATED),
     "a long list before an empty archive": b"\x80\x02](" + b"N" * (MAX_OPERATIONS + 1) + b"e." + b"PK\5\6" + bytes(18),

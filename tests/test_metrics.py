@@ -84,24 +84,11 @@ def test_plain_quotes_on_both_sides():
     assert "+plain-quotes+compound-split" in scores["bleu_compound_split_quotes_signature"]
 
 
-SPLITS = {
-    **{text: text for text in ("Haus- und Hof-", "x - y -z", "")},
-    "Rot-Kreuz": "Rot ##AT##-##AT## Kreuz",
-    "a-b-c": "a ##AT##-##AT## b-c",
-    "aa-bb-cc": "aa ##AT##-##AT## bb ##AT##-##AT## cc",
-    "a-ö-b": "a ##AT##-##AT## ö ##AT##-##AT## b",
-    "a--b": "a ##AT##-##AT## -b",
-}
-
-
-def test_split_compounds():
-    assert {text: split_compounds(text) for text in SPLITS} == SPLITS
-
-
 @pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
 def test_split_compounds_is_the_script_s_perl():
     program = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
-    texts = [*SPLITS, "a-b-c-d-e", "é-ü-\u00a0-x", "3-4-5", "---", "-a-"]
+    texts = ["Haus- und Hof-", "x - y -z", "", "Rot-Kreuz", "a-b-c", "aa-bb-cc", "a-ö-b", "a--b"]
+    texts += ["a-b-c-d-e", "é-ü-\u00a0-x", "3-4-5", "---", "-a-"]
     done = subprocess.run(["perl", "-ple", program], input=as_lines(texts), capture_output=True, check=True)
     assert done.stdout == as_lines(map(split_compounds, texts))
 

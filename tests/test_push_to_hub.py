@@ -15,18 +15,7 @@ from unittest.mock import Mock, patch
 import pytest
 import torch
 import yaml
-from helpers import (
-    Done,
-    as_lines,
-    as_options,
-    call,
-    environment,
-    free_port,
-    make_tiny,
-    make_tokenizer,
-    read_json,
-    save_folder,
-)
+from helpers import as_lines, as_options, call, environment, free_port, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
@@ -92,7 +81,7 @@ def refusal(status: int) -> HfHubHTTPError:
     return HfHubHTTPError("no", response=SimpleNamespace(status_code=status, headers={}, request=None))
 
 
-def push(run, *options) -> Done:
+def push(run, *options):
     return call(main, run / "model", REPO, *options)
 
 
@@ -124,13 +113,8 @@ def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     loaded, tokenizer = MarianMTModel.from_pretrained(REPO), AutoTokenizer.from_pretrained(REPO)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
-    start = torch.full((2, 1), 1)
-    close(
-        loaded(**inputs, decoder_input_ids=start).logits,
-        model(**inputs, decoder_input_ids=start).logits,
-        atol=1e-5,
-        rtol=0,
-    )
+    inputs["decoder_input_ids"] = torch.full((2, 1), 1)
+    close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=0)
 
 
 def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch, caplog):
@@ -258,7 +242,7 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("repo", "changes", "message"), BAD_INPUT)
 def test_bad_input_reaches_no_server(commits, run, tmp_path, repo, changes, message):
-    results = read_json(run / "results.json") | changes
+    results = json.loads((run / "results.json").read_text()) | changes
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert message in call(main, run / "model", repo, "--results", tmp_path / "results.json").error
     assert not HfApi.create_repo.called

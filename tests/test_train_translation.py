@@ -1,7 +1,6 @@
 """The command `vanilla train` from end to end, and one line for everything that can be wrong with its input."""
 
 import json
-import math
 import re
 import shutil
 from pathlib import Path
@@ -79,10 +78,7 @@ def test_a_run_writes_model_results_and_picture(finished):
     assert {path.name for path in run.iterdir()} == {f"checkpoint-{step}" for step in (1, 2, 3)} | others
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert (results["test_sentences"], results["steps"], results["averaged_checkpoints"]) == (4, 3, [1, 2, 3])
-    assert all(0 <= results[name] <= 100 for name in ("bleu", "chrf"))
     assert all(results[name] > 0 for name in ("train_seconds", "tokens_per_second", "parameters", "tokens"))
-    assert 0 <= results["padding_share"] < 1
-    assert math.isfinite(results["validation"]["loss"])
     cost, seconds = results["cost"], results["tokens"] / results["tokens_per_second"]
     assert cost["table_2_flops"] == pytest.approx(seconds * cost["sustained_flops_per_second"], rel=1e-2)
     assert cost["sustained_flops_per_second"] > cost["achieved_flops_per_second"] > 0
@@ -122,8 +118,6 @@ def test_the_model_folder_loads_and_says_what_it_is(finished):
     assert model.num_parameters() == results["parameters"]
     card = ModelCard.load(run / "model" / "README.md")
     assert card.data.language == ["en", "de"]
-    scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    assert scores == {name: pytest.approx(results[name], abs=0.005) for name in ("bleu", "chrf")}
     for name, content in tree(run / "model").items():
         assert name.endswith(".safetensors") or str(run.parent).encode() not in (content or b""), name
 
@@ -135,13 +129,6 @@ def test_the_model_knows_how_long_its_sources_were(finished):
     longest = max(len(tokenizer(json.loads(line)["translation"]["en"]).input_ids) for line in lines)
     config = VanillaConfig.from_pretrained(run / "model")
     assert (config.max_source_tokens, config.max_source_sentences) == (longest, 1)
-
-
-def test_the_help_names_each_option_once_in_groups():
-    lines = call(main, "--help").output.splitlines()
-    options = [line.split()[0] for line in lines if line.startswith("  --")]
-    assert len(options) == len(set(options)) > 50 and not any("-" in option[2:] for option in options)
-    assert {"data:", "model:", "training:"} <= set(lines) and len(lines) < 180
 
 
 def test_the_options_need_no_docstrings(tmp_path):

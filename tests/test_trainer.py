@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
 from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, read_json, tree, write_toy_corpus
@@ -521,19 +521,3 @@ def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, 
     assert ends[0].scaler == ends[1].scaler
     assert (ends[0].scaler["scale"], ends[0].scaler["_growth_tracker"]) == (2.0**10, 0)
     assert ends[0].losses == ends[1].losses
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_processes_share_the_test_set(monkeypatch, rank):
-    """Each translates its share, and gets all of them in order."""
-    sentences = [str(number) for number in range(7)]
-    shares = [["translated " + text for text in share] for share in (sentences[:3], sentences[3:5], sentences[5:])]
-    for name, value in {"num_processes": 3, "process_index": rank}.items():
-        monkeypatch.setattr(PartialState(), name, value)
-    monkeypatch.setattr(validation, "translate", lambda *given, **_: [f"translated {text}" for text in given[2]])
-    monkeypatch.setattr(
-        validation,
-        "gather_object",
-        lambda own: [text for share in shares for text in share] if own == shares[rank] else None,
-    )
-    assert validation.translate_together(None, None, sentences, 9) == [f"translated {text}" for text in sentences]

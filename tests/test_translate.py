@@ -145,12 +145,8 @@ def test_reference_gives_each_bleu(make_model, tokenizer, tmp_path):
     errors = call(command.main, folder, *arguments, stdin=INPUT).errors
     expected = sacrebleu.corpus_bleu(found, [references], tokenize="none", force=True).score
     assert 1 < expected < 99
-    for name, signature in (
-        ("bleu", "tok:none.*version:"),
-        ("bleu_compound_split", r"tok:none\+compound-split"),
-        ("bleu_compound_split_quotes", r"\+plain-quotes\+compound-split"),
-    ):  # without hyphens and quotation marks all the same
-        assert re.search(rf"^{name} {expected:.2f} nrefs:1.*{signature}", errors, re.M)
+    for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):  # alike where there are none of either
+        assert re.search(rf"^{name} {expected:.2f} nrefs:1\S*tok:none", errors, re.M)
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["translations", "given pairs"])
