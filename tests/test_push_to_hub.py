@@ -109,7 +109,8 @@ def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
     assert done.errors.startswith("warning: length_penalty 0.6 is GNMT's")
     ((_, files),) = commits
     assert not [name for name in files if name.endswith(".py")]
-    assert ModelCard(files["README.md"].decode()).data.license == "cc-by-4.0"
+    card = ModelCard(files["README.md"].decode())
+    assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     loaded, tokenizer = MarianMTModel.from_pretrained(REPO), AutoTokenizer.from_pretrained(REPO)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)

@@ -83,6 +83,31 @@ def write_model_card(
     write_text(folder / "README.md", str(card) + "\n")
 
 
+def card_facts(folder: Path, results: Path | None, model: PreTrainedModel) -> tuple[dict | None, dict | None]:
+    """What write_model_card takes as results and as source, for the model in a folder.
+
+    Args:
+        results: results.json of the run that trained the model; None for one that was converted and not trained.
+
+    Raises:
+        ValueError: there are no such results, or they are of another model.
+    """
+    facts = None if results is None else _read_results(results, model)
+    is_made = facts is None or facts["settings"]["model"]["model"] is not None
+    return facts, source_metadata(folder) if is_made else None
+
+
+def _read_results(path: Path, model: PreTrainedModel) -> dict:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")
+    facts = read_json(path)
+    if facts.get("parameters") != model.num_parameters():
+        raise ValueError(
+            f"{path}: of a model of {facts.get('parameters')} parameters; this one has {model.num_parameters()}"
+        )
+    return facts
+
+
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 

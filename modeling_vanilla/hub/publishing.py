@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..files import read_json, write_text
 from ..inference import load_translator
-from .model_card import source_metadata, write_model_card
+from .model_card import card_facts, source_metadata, write_model_card
 
 # What a Space runs, on the port that it has to.
 _APP = '''"""The page of `vanilla demo` for the model beside this file."""
@@ -205,10 +205,8 @@ def _write_readme(folder: Path, template: str, model: Path, repo: str, licence: 
 def _write_files(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None) -> None:
     """Write all that is to be published to `folder`."""
     loaded = _copy_model(model, folder)
-    facts = None if results is None else _read_results(results, loaded)
     try:
-        is_made = facts is None or facts["settings"]["model"]["model"] is not None
-        source = source_metadata(model) if is_made else None
+        facts, source = card_facts(model, results, loaded)
         write_model_card(folder, loaded, facts, source, model_id=repo, licence=licence)
     except KeyError as error:
         raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
@@ -222,18 +220,6 @@ def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return loaded
-
-
-def _read_results(path: Path, model: PreTrainedModel) -> dict:
-    """results.json of the run that trained the model."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")
-    facts = read_json(path)
-    if facts.get("parameters") != model.num_parameters():
-        raise ValueError(
-            f"{path}: of a model of {facts.get('parameters')} parameters; this one has {model.num_parameters()}"
-        )
-    return facts
 
 
 def _commit(folder: Path, repo: str, repo_type: str = "model", revision: str | None = None, **settings) -> str:

@@ -36,7 +36,7 @@ def to_marian(
     folder: Path,
     positions: int = POSITIONS,
 ) -> list[str]:
-    """Write a model and its tokenizer to an existing folder, with logits equal to rounding.
+    """Write a model and its tokenizer to an existing folder, with logits equal to some 1e-6 of the largest.
 
     Args:
         positions: rows of Marian's table of sinusoids: the longest source or translation, in tokens.
