@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from helpers import make_tokenizer, save_folder
+from helpers import add_noise, make_tokenizer, save_folder
 from huggingface_hub import constants
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
@@ -52,13 +52,16 @@ def make_model(make_config):
 
     def make(cls=VanillaForConditionalGeneration, seed: int = 0, attn: str = "sdpa", **overrides):
         torch.manual_seed(seed)
-        model = cls(make_config(attn_implementation=attn, **overrides))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.2 * torch.randn_like(parameter)
-        return model.eval()
+        return add_noise(cls(make_config(attn_implementation=attn, **overrides)))
 
     return make
+
+
+@pytest.fixture
+def batch():
+    """Three sources and targets of SMALL's vocabulary; nothing is padded."""
+    torch.manual_seed(1)
+    return {"input_ids": torch.randint(4, 41, (3, 7)), "decoder_input_ids": torch.randint(4, 41, (3, 6))}
 
 
 TEXTS = ["a dog sees a cat.", "the old man gives the small child a red apple", "a big dog has cats", "Grüße, 안녕, 🙂!"]

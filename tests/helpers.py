@@ -136,6 +136,15 @@ def make_marian(vocab_size: int = 280, **settings) -> MarianMTModel:
     return MarianMTModel(MarianConfig(vocab_size=vocab_size, **SIZES, **heads, **special, **settings)).eval()
 
 
+def add_noise(model, scale: float = 0.2):
+    """Move every weight that is learned off its initial value (norms and biases are 1 and 0); in evaluation mode."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += scale * torch.randn_like(parameter)
+    return model.eval()
+
+
 def make_tokenizer(texts: Iterable[str], vocab_size: int = 280):
     """A tokenizer of a few texts, which holds their words whole."""
     return train_tokenizer([text for text in texts if text.strip()] * 5, vocab_size=vocab_size)
@@ -163,6 +172,23 @@ def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], objec
     weights = load_file(path)
     change(weights)
     save_file(weights, path, metadata={"format": "pt"})
+
+
+# What may be wrong with a folder, done to it
+
+
+def pickled(folder: Path) -> None:
+    """Its weights are a pickle."""
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def text(name: str, content: str) -> Callable[[Path], int]:
+    return lambda folder: (folder / name).write_text(content)
 
 
 def as_lines(texts: Iterable[str]) -> bytes:
@@ -200,6 +226,12 @@ def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: 
     """The tensors of two folders are the same, to the bit unless `atol` is given."""
     values, others = (load_file(folder / f"{name}.safetensors") for folder in (found, expected))
     torch.testing.assert_close(values, others, rtol=0, atol=atol)
+
+
+def one_by_one(model, tokenizer, texts: Iterable[str], **settings) -> list[str]:
+    """Translate each text by itself, without padding, straight through generate()."""
+    ids = [model.generate(**tokenizer(text, return_tensors="pt"), **settings)[0] for text in texts]
+    return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:

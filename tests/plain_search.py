@@ -42,12 +42,12 @@ def next_log_probs(model, source: list[int], prefixes: list[list[int]]) -> torch
     return logits[:, -1].log_softmax(dim=-1)
 
 
-def log_prob_of(model, source: list[int], generated: list[int]) -> float:
-    """log P(generated | source), from one forward pass over the whole target."""
+def log_probs_of(model, source: list[int], generated: list[int]) -> list[float]:
+    """log P of each token that was generated, given those before it, from one forward pass over the whole target."""
     target = torch.tensor([[model.generation_config.decoder_start_token_id, *generated[:-1]]])
     with torch.no_grad():
         logits = model(torch.tensor([source]), decoder_input_ids=target).logits[0]
-    return logits.log_softmax(dim=-1)[range(len(generated)), generated].sum().item()
+    return logits.log_softmax(dim=-1)[range(len(generated)), generated].tolist()
 
 
 def penalty(length: int, alpha: float) -> float:
@@ -102,7 +102,7 @@ def every_output(limit: int, words: Iterable[int] = (0, 1, 3), unfinished: bool 
 def by_score(model, source: list[int], outputs: Iterable[list[int]], alpha: float = 0.6, rule=penalty) -> list[Scored]:
     """The outputs, behind the start token, with their scores, best first."""
     start = model.generation_config.decoder_start_token_id
-    scored = ((log_prob_of(model, source, y) / rule(len(y), alpha), [start, *y]) for y in outputs)
+    scored = ((sum(log_probs_of(model, source, y)) / rule(len(y), alpha), [start, *y]) for y in outputs)
     return sorted(scored, reverse=True)
 
 

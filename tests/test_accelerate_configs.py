@@ -7,22 +7,14 @@ import subprocess
 import sys
 import time
 
+import helpers
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from helpers import (
-    ROOT,
-    SAME_ANYWHERE,
-    as_options,
-    assert_same_weights,
-    environment,
-    free_port,
-    read_json,
-    write_toy_corpus,
-)
+from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, read_json, write_toy_corpus
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
@@ -218,7 +210,7 @@ def test_one_machine_trains_as_one_process(folder, launch, one_process):
 def test_two_machines_train_as_one_process(folder, launch, one_process):
     """Two launchers on this machine, of one process each, that find each other by address and port."""
     flags = flags_of("2x8_gpus_ddp", "--num_processes", 2, "--main_process_ip", "127.0.0.1")
-    flags += ["--main_process_port", free_port(), "--machine_rank"]
+    flags += ["--main_process_port", helpers.free_port(), "--machine_rank"]
     launch(folder / "machines", [*flags, 0], [*flags, 1])
     assert_same(folder / "machines", one_process, processes=2)
 

@@ -9,9 +9,10 @@ from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
+import helpers
 import pytest
 import torch
-from helpers import change_json, change_weights, make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text, without
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -34,13 +35,10 @@ def folder(good, tmp_path):
     return Path(shutil.copytree(good, tmp_path / "model"))
 
 
-def pickled(folder):
-    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-
-
 def of_marian(folder):
-    make_marian(json.loads((folder / "config.json").read_text())["vocab_size"]).save_pretrained(folder / "other")
+    helpers.make_marian(json.loads((folder / "config.json").read_text())["vocab_size"]).save_pretrained(
+        folder / "other"
+    )
     (folder / "other" / WEIGHTS).replace(folder / WEIGHTS)
 
 
@@ -53,10 +51,6 @@ def weights(change):
     return lambda folder: change_weights(folder / WEIGHTS, change)
 
 
-def text(file, content):
-    return lambda folder: (folder / file).write_text(content)
-
-
 def indexed(folder):
     """The weights are outside, where an index finds them."""
     (folder / WEIGHTS).replace(folder.parent / WEIGHTS)
@@ -66,10 +60,6 @@ def indexed(folder):
 
 def integers(tensors):
     tensors.update({name: weight.long() for name, weight in tensors.items()})
-
-
-def without(file):
-    return lambda folder: (folder / file).unlink()
 
 
 def cut_off(file):
@@ -126,7 +116,11 @@ FAULTS = {
     "NaN": (weights(not_a_number), None, "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
     "quantised": (changed(quantization_config={"quant_method": "x"}), None, "model: {} has a quantization_config; "),
     "huge": (changed(d_model=10**7), None, "model: {}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ "),
-    "adapter": (text("adapter_config.json", "{}"), None, "model: {} holds an adapter, as it has adapter_config.json; "),
+    "adapter": (
+        text("adapter_config.json", "{}"),
+        None,
+        "model: {} holds an adapter, as it has adapter_config.json; ",
+    ),
     "deep": (text("config.json", NESTED), None, "model: {}/config.json is bad: maximum recursion depth exceeded"),
     "deep tokens": (text("tokenizer.json", NESTED), None, "tokenizer: {} .*: maximum recursion depth exceeded"),
     "one id twice": (vocabulary(lambda ids, _: ids.update(a=ids["b"])), None, IDS + "has one id, 69, for both '.' and"),

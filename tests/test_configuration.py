@@ -33,12 +33,7 @@ TABLE_3 = {
 
 
 def test_the_defaults_are_the_base_model():
-    config = VanillaConfig().to_dict()
-    expected = {"model_type": "vanilla", "is_encoder_decoder": True, "tie_word_embeddings": True}
-    expected |= {"attention_dropout": 0, "activation_dropout": 0, "attention_bias": False, "attention_window": None}
-    expected |= {"activation_function": "relu", "position_embedding_type": "sinusoidal", "layer_norm_eps": 1e-6}
-    expected |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    assert config == config | expected == VanillaConfig.preset("base").to_dict()
+    assert VanillaConfig().to_dict() == VanillaConfig.preset("base").to_dict()
     assert set(PRESETS) == set(TABLE_3)
 
 
@@ -113,15 +108,6 @@ def test_the_names_of_transformers_read_the_papers_fields():
     config = VanillaConfig(d_model=64, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=5)
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 3, 4)
     assert VanillaConfig(hidden_size=64).d_model == VanillaConfig(hidden_size=64, d_model=64).d_model == 64
-
-
-@pytest.mark.parametrize(("stack", "layers", "heads"), [("encoder", 2, 8), ("decoder", 5, 4)])
-def test_text_config_of_each_stack_describes_it(stack, layers, heads):
-    config = VanillaConfig(encoder_layers=2, decoder_layers=5, decoder_attention_heads=4, encoder_ffn_dim=7)
-    part = config.get_text_config(**{stack: True})
-    assert (part.num_hidden_layers, part.num_attention_heads, part.hidden_size) == (layers, heads, 512)
-    assert (part.vocab_size, part.pad_token_id, part.eos_token_id) == (37000, 0, 2)
-    assert (config.encoder_layers, config.decoder_layers) == (2, 5)
 
 
 def test_an_override_at_load_time_cannot_make_an_impossible_model(tmp_path, make_config):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from helpers import call, pad_right, run_elsewhere
+from helpers import add_noise, call, pad_right, run_elsewhere
 from plain_search import EOS, by_score, contains, every_output, meets
 from transformers.models.bart import BartConfig, BartForConditionalGeneration
 from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
@@ -39,10 +39,7 @@ def make(name: str, seed: int):
     model, config, sizes, start = MODELS[name]
     torch.manual_seed(seed)
     special = {"vocab_size": 5, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": start}
-    model = model(config(**special, **sizes)).eval()
-    with torch.no_grad():
-        for parameter in (value for name, value in model.named_parameters() if "norm" not in name):
-            parameter.normal_(std=0.5)
+    model = add_noise(model(config(**special, **sizes)), 0.5)
     model.generation_config.update(forced_eos_token_id=None, suppress_tokens=[PAD], bos_token_id=None)
     return model
 

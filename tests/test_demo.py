@@ -190,19 +190,6 @@ def test_nothing_is_translated_for_callers_who_have_gone(page, tiny, endless, li
     assert len(steps) == before > 1
 
 
-BAD_OPTIONS = [
-    ("port", 0, "port: must be from 1 to 65535, not 0"),
-    ("max_seconds", "nan", "max_seconds: must be above 0, not nan"),
-    ("examples", "none.txt", "none.txt: cannot be read: No such file or directory"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("option", "value", "message"), BAD_OPTIONS)
-def test_bad_options_are_one_line(tiny, tmp_path, option, value, message):
-    assert call(main, save_folder(tmp_path, *tiny), f"--{option}", value).error == message
-
-
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_named(page, tiny, tmp_path):
     port = page[0].split(":")[2].strip("/")

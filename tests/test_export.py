@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import call, make_tokenizer, read_json, run_elsewhere, save_folder
 from importers import VOCAB, make_marian, write_marian
+from plain_search import log_probs_of
 from test_interop_importers import assert_same_logits, reference_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
@@ -58,11 +59,7 @@ def assert_ctranslate2_is_same(model, tokenizer, folder, tolerance=1e-4):
         [tokenizer.convert_ids_to_tokens(ids[:-1]) for ids in targets],
     )
     for source, target, result in zip(sources, targets, scored, strict=True):
-        decoder_input = torch.tensor([[model.config.decoder_start_token_id, *target[:-1]]])
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([source]), decoder_input_ids=decoder_input).logits[0]
-        expected = logits.log_softmax(dim=-1).gather(1, torch.tensor(target)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(result.log_probs), expected, rtol=0, atol=tolerance)
+        assert result.log_probs == pytest.approx(log_probs_of(model, source, target), abs=tolerance)
 
 
 @torch.no_grad()

@@ -239,19 +239,6 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         assert {*tree(tmp_path)} == {"best", "best/file", *before}
 
 
-def test_two_outputs_or_an_output_and_an_input_are_one_file(tmp_path):
-    (tmp_path / "in").touch()
-    (tmp_path / "link").symlink_to("in")
-    path = {name: tmp_path / name for name in ("in", "link", "out")}
-    for outputs, inputs, names in (
-        ({"output": path["out"], "alignments": tmp_path / "x" / ".." / "out"}, {}, "output and alignments"),
-        ({"output": path["link"]}, {"input": path["in"], "terms": None}, "input and output"),
-    ):
-        with pytest.raises(ValueError, match=f"^{names} are both {tmp_path}"):
-            files.check_outputs(outputs, inputs)
-    files.check_outputs(dict.fromkeys(("output", "alignments"), Path("/dev/null")), dict.fromkeys("ab", path["in"]))
-
-
 def test_a_locked_folder(tmp_path):
     """Held by one process; a dead one's lock is no obstacle, and a folder into which nothing was written is removed."""
     folder = tmp_path / "new" / "run"

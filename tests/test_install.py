@@ -25,11 +25,8 @@ print(modeling_vanilla.__file__)
 def test_an_installed_package_gives_the_command(kind, tmp_path):
     def run(*command, cwd=tmp_path, stdin=""):
         variables = {**environment(tmp_path), "PYTHONPATH": ""}
-        done = subprocess.run(
-            [*map(str, command)], cwd=cwd, env=variables, input=stdin, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        how = {"input": stdin, "stdout": subprocess.PIPE, "text": True, "check": True, "timeout": 300}
+        return subprocess.run([*map(str, command)], cwd=cwd, env=variables, **how).stdout
 
     source = tmp_path / "source"
     run("git", "clone", "--quiet", ROOT, source)

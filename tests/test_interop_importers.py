@@ -9,9 +9,8 @@ from pathlib import Path
 import importers
 import pytest
 import torch
-from helpers import call
-from importers import OPUS, D, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
-from safetensors.torch import load_file
+from helpers import call, pickled, text, without
+from importers import OPUS, D, make_fairseq, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianModel
 
@@ -41,17 +40,17 @@ def fsmt(**overrides):
 
 
 def fairseq(path: Path, spell=OrderedDict, settings: dict | None = None, **form):
-    weights = make_weights(**form)
-    return from_fairseq(save(path, spell(weights), settings or make_settings())), importers.fairseq_reference(weights)
+    weights, reference = make_fairseq(**form)
+    return from_fairseq(save(path, spell(weights), settings or make_settings())), reference
 
 
 def fairseq_of_2021(path: Path):
     """Settings in groups, as its later versions have them, in the format of torch before 1.6."""
-    settings, weights = make_settings(), make_weights()
+    settings, (weights, reference) = make_settings(), make_fairseq()
     smoothing = settings.pop("label_smoothing")
     cfg = {"model": argparse.Namespace(**settings), "criterion": {"label_smoothing": smoothing}}
     torch.save({"args": None, "cfg": cfg, "model": weights}, path, _use_new_zipfile_serialization=False)
-    return from_fairseq(path), importers.fairseq_reference(weights)
+    return from_fairseq(path), reference
 
 
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
@@ -161,13 +160,16 @@ def test_fairseqs_search_is_the_papers(tmp_path):
 
 
 @pytest.fixture
-def folder(request, tmp_path) -> Path:
-    """A folder of the library that the test names."""
-    if request.param != "marian":
-        pytest.importorskip("sacremoses")
-    (tmp_path / request.param).mkdir()
-    importers.WRITERS[request.param](tmp_path / request.param)
-    return tmp_path / request.param
+def write(tmp_path):
+    """Write a folder of the library that is named: its path, and the logits of its model."""
+
+    def write(library: str) -> tuple[Path, importers.Reference]:
+        if library != "marian":
+            pytest.importorskip("sacremoses")
+        (tmp_path / library).mkdir()
+        return tmp_path / library, importers.WRITERS[library](tmp_path / library)
+
+    return write
 
 
 TOKENIZED = [
@@ -179,12 +181,9 @@ TOKENIZED = [
 
 
 @pytest.mark.parametrize(("library", "texts", "ids", "decoded"), TOKENIZED)
-def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids, decoded):
-    if library != "marian":
-        pytest.importorskip("sacremoses")
-    reference = importers.WRITERS[library](tmp_path / "source")
-    destination = tmp_path / "new" / "model"
-    assert call(convert.main, "--from", library, tmp_path / "source", destination).code == 0
+def test_a_folder_is_converted_with_its_tokenizer(write, tmp_path, library, texts, ids, decoded):
+    (source, reference), destination = write(library), tmp_path / "new" / "model"
+    assert call(convert.main, "--from", library, source, destination).code == 0
     assert [path.name for path in destination.parent.iterdir()] == ["model"]
     model = AutoModelForSeq2SeqLM.from_pretrained(destination).eval()
     assert_same_logits(model, reference)
@@ -194,8 +193,8 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids,
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (model.config.pad_token_id, model.config.eos_token_id)
 
 
-@pytest.mark.parametrize("folder", ["fairseq"], indirect=True)
-def test_counts_beside_the_merges_are_left_out(folder):
+def test_counts_beside_the_merges_are_left_out(write):
+    folder, _ = write("fairseq")
     before = fairseq_tokenizer(folder)("a house").input_ids
     (folder / "bpecodes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(importers.MERGES)))
     (folder / "bpecodes").rename(folder / "code")
@@ -207,11 +206,6 @@ def test_counts_beside_the_merges_are_left_out(folder):
 
 class Meter:
     """Stands for what fairseq's own classes are: an object that a pickle would build."""
-
-
-def pickled(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
 
 
 def with_a_larger_tokenizer(folder: Path) -> None:
@@ -227,14 +221,6 @@ def with_another_vocabulary(folder: Path) -> None:
 
 def with_an_object(folder: Path) -> None:
     save(folder / "model.pt", make_weights(), extra={"meter": Meter()})
-
-
-def without(name: str):
-    return lambda folder: (folder / name).unlink()
-
-
-def holding(name: str, text: str):
-    return lambda folder: (folder / name).write_text(text)
 
 
 def made_again(make, **settings):
@@ -268,27 +254,28 @@ BAD_FOLDERS = [
     ("fairseq", lambda folder: torch.save({"model": {}}, folder / "model.pt"), "{file}: .* 'args' nor 'cfg'"),
     ("fairseq", without("model.pt"), "{file}: no such file"),
     ("fairseq", without("dict.de.txt"), "{folder}/dict.de.txt: cannot be read"),
-    ("fairseq", holding("dict.en.txt", "a b c\n"), "{folder}/dict.en.txt, line 1: not a token and"),
-    ("fairseq", holding("dict.en.txt", "a 1\na 2\n"), "{folder}/dict.en.txt: a token is there twice"),
-    ("fairseq", holding("dict.de.txt", REVERSED), "{folder}: dict.en.txt and dict.de.txt differ; a model .* has one"),
-    ("fairseq", holding("dict.en.txt", f"{REVERSED}more 1\n"), "{folder}/dict.en.txt: has 22 tokens, the model 21"),
+    ("fairseq", text("dict.en.txt", "a b c\n"), "{folder}/dict.en.txt, line 1: not a token and"),
+    ("fairseq", text("dict.en.txt", "a 1\na 2\n"), "{folder}/dict.en.txt: a token is there twice"),
+    ("fairseq", text("dict.de.txt", REVERSED), "{folder}: dict.en.txt and dict.de.txt differ; a model .* has one"),
+    ("fairseq", text("dict.en.txt", f"{REVERSED}more 1\n"), "{folder}/dict.en.txt: has 22 tokens, the model 21"),
     ("fairseq", without("bpecodes"), "{folder}: no merges"),
-    ("fairseq", holding("bpecodes", "abc\n"), "{folder}/bpecodes: not the merges of subword-nmt"),
+    ("fairseq", text("bpecodes", "abc\n"), "{folder}/bpecodes: not the merges of subword-nmt"),
     ("fairseq", saved_again(encoder_normalize_before=True), "{file}: encoder_normalize_before is True: LayerNorm"),
     ("fairseq", saved_again(no_scale_embedding=True), "{file}: no_scale_embedding is True"),
     ("fairseq", saved_again(adaptive_softmax_cutoff="100"), "{file}: adaptive_softmax_cutoff is set"),
-    ("fairseq", saved_again(decoder_embed_dim=8), r"{file}: encoder_embed_dim, .* and .* differ: \[8, 16\]"),
-    ("fairseq", saved_again(decoder_ffn_embed_dim=24), r"{file}: the weight .*fc1.bias is of shape \(20,\), not"),
+    ("fairseq", saved_again(decoder_embed_dim=8), r"{file}: encoder_embed_dim, .* and .* differ: \[8, 24\]"),
+    ("fairseq", saved_again(decoder_ffn_embed_dim=24), r"{file}: the weight .*fc1.bias is of shape \(28,\), not"),
     ("fairseq", saved_again(**SEPARATE), "{file}: the weights lack decoder.output_projection.weight"),
     ("fairseq", saved_again(encoder_learned_pos=True), "{file}: the weights lack encoder.embed_positions.weight"),
     ("fairseq", saved_again({"encoder.layer_norm.weight": torch.ones(D)}), "{file}: the weights have, .*encoder.layer"),
 ]
 
 
-@pytest.mark.parametrize(("folder", "spoil", "message"), BAD_FOLDERS, indirect=["folder"])
-def test_bad_folders_get_one_line_and_leave_nothing(folder, tmp_path, spoil, message):
+@pytest.mark.parametrize(("library", "spoil", "message"), BAD_FOLDERS)
+def test_bad_folders_get_one_line_and_leave_nothing(write, tmp_path, library, spoil, message):
+    folder, _ = write(library)
     spoil(folder)
-    error = call(convert.main, "--from", folder.name, folder, tmp_path / "out").error
+    error = call(convert.main, "--from", library, folder, tmp_path / "out").error
     named = message.replace("{file}", "{folder}/model.pt").replace("{folder}", re.escape(str(folder)))
     assert re.match(named, error)
     assert not (tmp_path / "out").exists()

@@ -66,7 +66,7 @@ HOSTILE = {
     "no weights": zipped(pickle.dumps({"model": {"a": 1}, "args": {"encoder_layers": 1}}, protocol=2)),
     "sparse": with_weight(torch.eye(3).to_sparse()),
     "meta": with_weight(torch.empty(3, device="meta")),
-    "integers": with_weight(torch.ones(20, dtype=torch.long)),
+    "integers": with_weight(torch.ones(28, dtype=torch.long)),
     "a number": with_weight(torch.tensor(1.0)),
     "one value repeated": with_weight(torch.zeros(1).expand(2**40)),
     "another shape": with_weight(torch.zeros(3, 4, 5)),

@@ -66,14 +66,6 @@ def test_loss_by_hand(form, epsilon):
     assert form(hidden, weight, labels, epsilon).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_least_loss_is_the_entropy_of_the_smoothed_labels():
-    """The least is reached where the model predicts 1 - epsilon + epsilon / V for the label, epsilon / V for others."""
-    epsilon, labels = 0.1, torch.arange(5)
-    target = torch.full((5, V), epsilon / V).scatter(1, labels[:, None], 1 - epsilon + epsilon / V)
-    entropy = -(target[0] * target[0].log()).sum()
-    close(smoothed_cross_entropy(target.log(), labels, epsilon), entropy)
-
-
 def exact(hidden, weight, labels, epsilon):
     """Loss and gradients of both factors by torch's own loss in 64 bits."""
     hidden, weight = (tensor.detach().double().requires_grad_() for tensor in (hidden, weight))

@@ -13,13 +13,6 @@ def close(actual, expected, atol=1e-5):
     torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-5)
 
 
-@pytest.fixture
-def batch():
-    """Three sources and targets; nothing is padded."""
-    torch.manual_seed(1)
-    return {"input_ids": torch.randint(4, 41, (3, 7)), "decoder_input_ids": torch.randint(4, 41, (3, 6))}
-
-
 # Against torch.nn
 
 

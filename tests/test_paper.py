@@ -65,12 +65,6 @@ def test_parameter_counts_beside_the_papers(name):
 # 3.1, 5.4: the sub-layers
 
 
-@pytest.fixture
-def batch():
-    torch.manual_seed(1)
-    return {"input_ids": torch.randint(4, 41, (3, 6)), "decoder_input_ids": torch.randint(4, 41, (3, 5))}
-
-
 def recorded(model: nn.Module, *names: str) -> list[list]:
     """For each name the outputs of all modules whose own name it is, filled by the next forward pass."""
     outputs = [[] for _ in names]
@@ -84,7 +78,7 @@ def recorded(model: nn.Module, *names: str) -> list[list]:
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_dropout_is_where_section_5_4_puts_it(make_model, batch, attn, positions):
     """On embedding * sqrt(d_model) + PE and on each sub-layer's output before it is added: nowhere else."""
-    model = make_model(dropout=0.125, attn=attn, position_embedding_type=positions, max_position_embeddings=6).train()
+    model = make_model(dropout=0.125, attn=attn, position_embedding_type=positions, max_position_embeddings=7).train()
     active = [module for module in model.modules() if isinstance(module, nn.Dropout) and module.p > 0]
     places = []
     for module in active:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from evaluate.evaluator import evaluator
-from helpers import make_marian, make_tiny, save_folder
+from helpers import add_noise, make_marian, make_tiny, one_by_one, save_folder
 from transformers import NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
@@ -21,12 +21,7 @@ LONG = "the dog runs across the green meadow. " * 240
 @pytest.fixture(scope="module")
 def model(tokenizer):
     """Weights spread enough that the sentences get different translations."""
-    model = make_tiny(len(tokenizer), tie_word_embeddings=False)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.normal_(std=0.5)
-    return model
+    return add_noise(make_tiny(len(tokenizer), tie_word_embeddings=False), 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +34,13 @@ def translator(folder):
     return pipeline("translation", model=folder)
 
 
-def by_hand(model, tokenizer, sentences: list[str], **kwargs) -> list[str]:
-    outputs = [model.generate(**tokenizer(sentence, return_tensors="pt"), **kwargs) for sentence in sentences]
-    return [text for output in outputs for text in tokenizer.batch_decode(output, skip_special_tokens=True)]
-
-
 def texts_of(results: list[dict]) -> list[str]:
     return [result["translation_text"] for result in results]
 
 
 @pytest.fixture(scope="module")
 def expected(model, tokenizer):
-    texts = by_hand(model, tokenizer, SENTENCES)
+    texts = one_by_one(model, tokenizer, SENTENCES)
     assert len(set(texts)) > 3  # or order and batching would not show
     return [{"translation_text": text} for text in texts]
 
@@ -118,7 +108,7 @@ def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_comb
 
 def test_generate_takes_arguments_from_the_call_and_the_construction(model, tokenizer):
     translator = pipeline("translation", model=model, tokenizer=tokenizer, num_beams=1, max_new_tokens=2)
-    short, longer = (by_hand(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=limit) for limit in (2, 5))
+    short, longer = (one_by_one(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=limit) for limit in (2, 5))
     assert short != longer
     assert texts_of(translator(SENTENCES, max_new_tokens=5)) == longer
     assert texts_of(translator(SENTENCES)) == short
@@ -174,5 +164,5 @@ def test_another_sequence_to_sequence_model(tokenizer):
     ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
     model = T5ForConditionalGeneration(T5Config(**sizes, **ids)).eval()
     translator = pipeline("translation", model=model, tokenizer=tokenizer)
-    expected = by_hand(model, tokenizer, SENTENCES, max_new_tokens=5)
+    expected = one_by_one(model, tokenizer, SENTENCES, max_new_tokens=5)
     assert texts_of(translator(SENTENCES, max_new_tokens=5, batch_size=8)) == expected

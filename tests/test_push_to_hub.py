@@ -208,7 +208,6 @@ REFUSALS = [
     ("create_repo", refusal(401), "the token is not valid: hf auth login, or HF_TOKEN"),
     ("create_repo", refusal(403), "the token has no right to write there"),
     ("create_commit", refusal(404), "there is no such repository, or the token may not see it"),
-    ("create_commit", DISCONNECTED, f"{constants.ENDPOINT}: disconnected"),
 ]
 
 

@@ -100,9 +100,3 @@ def test_it_is_refused_elsewhere_than_on_a_cpu(folder, monkeypatch, main):
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)  # as where there is a GPU
     done = call(main, folder, "--int8", "--device", "cuda")
     assert done.error == "int8: it is for a CPU, not for the device cuda"
-
-
-def test_two_formats_are_refused(folder):
-    assert call(command.main, folder, "--int8", "--bf16").error.startswith(
-        "argument --bf16: not allowed with argument --int8"
-    )

@@ -6,14 +6,10 @@ import pytest
 from helpers import as_lines, call
 
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.inference import read_terms, translate, translate_nbest
+from modeling_vanilla.inference import translate
 from modeling_vanilla.terminology_vanilla import Terminology
 
 SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a red apple", "cats"]
-TERMS = [("dog", "Hund"), ("dog", "Hunde"), ("big dog", "Dogge"), ("man", "Mann"), ("cat", "Katze")]
-EXPECTED = [{"Mann", "Hund"}, set(), {"Dogge", "Hund"}, {"Mann"}, set()]
-
-
 # Case counts.
 FOUND = {"dogs and hotdog": [], "Dog": [], "dog-tired dog": ["dog"], "a guide dog, a dog": ["guide dog", "dog"]}
 FOUND |= {"a guide dog show": ["guide dog show"], "a guide dog shows": ["guide dog"], "on .NET (C++)": [".NET", "C++"]}
@@ -24,23 +20,11 @@ def test_terms_are_whole_words_the_longest_first(tokenizer):
     assert {text: Terminology(terms, tokenizer).find(text) for text in FOUND} == FOUND
 
 
-def test_every_translation_has_its_terms(model, tokenizer, tmp_path, caplog):
-    (tmp_path / "terms.tsv").write_bytes(as_lines(map("\t".join, TERMS)))
-    assert read_terms(tmp_path / "terms.tsv") == TERMS
-    plain = translate(model, tokenizer, SENTENCES)
-    translated = translate(model, tokenizer, SENTENCES, terms=TERMS)
-    for text, free, expected in zip(translated, plain, EXPECTED, strict=True):
-        assert all(target in text for target in expected) and (text == free) == (not expected)
-    nbest = translate_nbest(model, tokenizer, SENTENCES, 2, terms=TERMS)
-    assert [hypotheses[0].text for hypotheses in nbest] == translated
-    assert caplog.messages == []
-
-
-MISSING = {"Hundehütte, Hund": [], "ein Hundehaus": ["dog"], "Schosshund": ["dog"], "犬は": ["dog"]}
+MISSING = {"Hundehütte, Hund": [], "eine Hündin": [], "ein Hundehaus": ["dog"], "Schosshund": ["dog"], "犬は": ["dog"]}
 
 
 def test_a_term_is_met_by_whole_words(tokenizer):
-    term = Terminology([("dog", "Hund")], tokenizer)
+    term = Terminology([("dog", "Hund"), ("dog", "Hündin")], tokenizer)
     assert {text: term.missing("a dog", text) for text in MISSING} == MISSING
 
 

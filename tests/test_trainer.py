@@ -20,6 +20,7 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset
 from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, read_json, tree, write_toy_corpus
 from huggingface_hub import ModelCard
+from plain_search import log_probs_of
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
@@ -227,12 +228,8 @@ def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, run_loop,
     torch.testing.assert_close(trained.state_dict(), without.state_dict(), rtol=0, atol=0)
     total, count = 0.0, 0
     for source, target in corpus["validation"]:
-        batch = tokenizer(source, text_target=target, return_tensors="pt")
-        inputs = torch.cat([torch.ones(1, 1, dtype=torch.long), batch.labels[:, :-1]], dim=1)
-        with torch.no_grad():
-            logits = trained(input_ids=batch.input_ids, decoder_input_ids=inputs).logits
-        log_p = logits.log_softmax(-1).gather(-1, batch.labels[..., None])
-        total, count = total - float(log_p.sum()), count + log_p.numel()
+        log_probs = log_probs_of(trained, tokenizer(source).input_ids, tokenizer(target).input_ids)
+        total, count = total - sum(log_probs), count + len(log_probs)
     assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call, make_tiny, make_tokenizer, save_folder
+from helpers import ROOT, add_noise, call, make_tiny, make_tokenizer, one_by_one, save_folder
 from transformers import AutoConfig, AutoTokenizer, MarianConfig
 from transformers.tokenization_python import PythonBackend
 
@@ -39,10 +39,7 @@ def model(tokenizer):
     """One that gives each source another translation."""
     model = make_tiny(len(tokenizer), output_bias=True)
     torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn_like(parameter)
-    return model
+    return add_noise(model, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +61,7 @@ def exported(source):
 
 def expected(model, tokenizer) -> list[str]:
     """PyTorch's greedy translations."""
-    outputs = [
-        model.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, max_new_tokens=LIMIT)[0] for text in SOURCES
-    ]
-    texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    texts = one_by_one(model, tokenizer, SOURCES, num_beams=1, max_new_tokens=LIMIT)
     assert len(set(texts)) > 10
     return texts
 

@@ -50,7 +50,7 @@ def test_files_in_and_out(folder, translator, tmp_path):
     code, output, errors = call(command.main, folder, *options)
     assert (code, output) == (0, "") and "sentences/s" in errors
     assert (tmp_path / "out").read_bytes() == as_lines(expected)
-    assert run(folder, stdin=b"") == []
+    assert run(folder, stdin=b"") == run(folder, "--output", os.devnull, "--alignments", os.devnull) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model", "out"]
 
 
@@ -223,7 +223,7 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
 BAD_INPUT = [
     (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
     (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
-    (["--output", "two", "--input", "two"], "--input and --output are both two"),
+    (["--output", "link", "--input", "two"], "--input and --output are both link"),
     (["--output", "two", "--prefix", "two"], "--prefix and --output are both two"),
     (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
     (["--output", "two", "--reference", "two"], "--reference and --output are both two"),
@@ -237,6 +237,7 @@ BAD_INPUT = [
 def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "link").symlink_to("two")
     done = call(command.main, folder, *options, stdin=b"a dog\n")
     assert re.fullmatch(message, done.error) and done.output == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "two"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "two", "link"}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-import torch
-from helpers import as_lines, call, make_marian, make_tiny, pad_right, save_folder
+from helpers import as_lines, call, make_marian, make_tiny, one_by_one, pad_right, save_folder
+from plain_search import log_probs_of
 from transformers import GenerationConfig, pipeline
 
 from modeling_vanilla.cli import translate as command
@@ -22,12 +22,6 @@ from modeling_vanilla.translation_vanilla import Hypothesis, _join, batches_by_l
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
 FEW = ["a dog.", "the man sees.", "a cat sees, a dog."]
-
-
-def one_by_one(model, tokenizer, sentences, **settings):
-    """Each sentence by itself, without padding, straight through generate()."""
-    ids = [model.generate(**tokenizer(sentence, return_tensors="pt"), **settings)[0] for sentence in sentences]
-    return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 # All faces give the same
@@ -73,7 +67,7 @@ CASES = [
     (SHORT, [WHOLE], [FEW], {}),
     (SINGLE, [WHOLE], [[WHOLE]], {"max_source_tokens": 100}),
     (SINGLE, [WHOLE], [[" ".join(FEW[:2]), FEW[2]]], {"max_source_tokens": 9}),
-    (SINGLE, [WHOLE, "a dog"], [FEW, ["a dog"]], {"terms": [("dog", "Hund"), ("horse", "Pferd")]}),
+    (SINGLE, [WHOLE, "a dog"], [FEW, ["a dog"]], {"terms": [("dog", "Hund"), ("horse", "Pferd"), ("dog", "Hunde")]}),
     (SINGLE, [WHOLE, "a dog", "", " "], [FEW, ["a dog"], [], []], {"prefix": "der Mann"}),
 ]
 
@@ -87,12 +81,12 @@ def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_pat
     model = make_tiny(len(tokenizer), max_source_tokens=tokens, max_source_sentences=sentences)
     terms, prefix = settings.get("terms", ()), settings.get("prefix", "")
     begin = tokenizer(text_target=prefix, add_special_tokens=False).input_ids
-    (hund,) = tokenizer(text_target=["Hund"], add_special_tokens=False).input_ids
+    either = tokenizer(text_target=["Hund", "Hunde"], add_special_tokens=False).input_ids
     expected = []
     for parts in [[text] for text in texts] if pieces is None else pieces:
         translations = []
         for number, part in enumerate(parts):
-            given = {"force_words_ids": [hund]} if terms and "dog" in part else {}
+            given = {"force_words_ids": [either]} if terms and "dog" in part else {}
             given |= {"logits_processor": [ForcedPrefix([begin])]} if prefix and not number else {}
             translations += one_by_one(model, tokenizer, [part], **given)
         expected.append(" ".join(filter(None, translations)) if parts else prefix)
@@ -187,14 +181,6 @@ def test_refuses_what_are_no_pairs(model, tokenizer, function, sources, targets,
 # n best, scores
 
 
-def by_hand(model, tokenizer, source: str, ids: list[int]) -> list[float]:
-    """log P of each token, given those before, by one forward pass."""
-    target = torch.tensor([[model.config.decoder_start_token_id, *ids[:-1]]])
-    with torch.no_grad():
-        logits = model(**tokenizer(source, return_tensors="pt"), decoder_input_ids=target).logits[0]
-    return logits.log_softmax(dim=-1)[range(len(ids)), ids].tolist()
-
-
 @pytest.mark.parametrize("architecture", ["vanilla", "marian"])
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize(
@@ -207,7 +193,7 @@ def test_scores_are_the_models_own_in_every_search(model, tokenizer, architectur
         model.generation_config.max_new_tokens = 8
     (best,) = translate_nbest(model.eval(), tokenizer, SENTENCES[:1], 1, num_beams=beams, **given)[0]
     ids = tokenizer.convert_tokens_to_ids(best.tokens)
-    assert best.log_probs == pytest.approx(by_hand(model, tokenizer, SENTENCES[0], ids), abs=1e-4)
+    assert best.log_probs == pytest.approx(log_probs_of(model, tokenizer(SENTENCES[0]).input_ids, ids), abs=1e-4)
     penalty = ((5 + len(ids)) / 6) ** 0.6 if architecture == "vanilla" else len(ids)
     assert best.score == pytest.approx(sum(best.log_probs) / penalty, abs=1e-4)
 
@@ -246,7 +232,7 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
     assert model.config.label_smoothing > 0  # of which the scores know nothing
     for source, target, pair in zip(SENTENCES, targets, scores, strict=True):
         ids = tokenizer(target).input_ids
-        total = sum(by_hand(model, tokenizer, source, ids))
+        total = sum(log_probs_of(model, tokenizer(source).input_ids, ids))
         assert ids[-1] == tokenizer.eos_token_id and pair.tokens == len(ids)
         assert pair.log_prob == pytest.approx(total, abs=1e-3)
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)

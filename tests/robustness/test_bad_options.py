@@ -85,6 +85,7 @@ OPTIONS = {
     "export ctranslate2": {"quantization": CHOICE, "positions": (*SIZE, "1000000000000"), "to": CHOICE},
     "export onnx": {"quantization": CHOICE, "positions": ("9",)},
     "export transformers.js": {"quantization": ("int8",), "positions": ("9",)},
+    "demo": {"port": ("0", "65536", *ANY), "max_seconds": ABOVE, "max_characters": COUNT, "examples": FILE},
     "push": {"results": (*FILE, "model/config.json"), "licence": ("\udcff",)},
     "push --static": {"results": ("run/results.json",), "examples": FILE},
 }

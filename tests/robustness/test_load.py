@@ -1,6 +1,5 @@
 """Many made-up lines through what reads and tokenises them: the memory that each adds, and its time."""
 
-import json
 import multiprocessing
 import os
 import time
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from helpers import make_tiny, read_json
+from helpers import make_tiny
 
 from modeling_vanilla.files import read_lines
 from modeling_vanilla.inference import split_long
@@ -60,14 +59,13 @@ def memory(name: str) -> int:
     return 1024 * int(status[name].split()[0])
 
 
-def measure(step: str, folder: Path) -> None:
-    """In a process of its own: seconds, and the bytes by which the memory has grown at its peak, to a file."""
+def measure(step: str, folder: Path) -> dict:
+    """In a process of its own: seconds, and the bytes by which the memory has grown at its peak."""
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache" / step)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: a new process has inherited its parent's
     before, start = memory("VmRSS"), time.monotonic()
     lines = STEPS[step](folder)
-    figures = {"lines": lines, "seconds": time.monotonic() - start, "bytes": memory("VmHWM") - before}
-    (folder / f"{step}.json").write_text(json.dumps(figures), encoding="utf-8")
+    return {"lines": lines, "seconds": time.monotonic() - start, "bytes": memory("VmHWM") - before}
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +82,8 @@ def folders(tmp_path_factory):
 def test_the_memory_of_a_line_is_bounded(folders, step, record_property):
     figures = []
     for lines, folder in folders.items():
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(step, folder))
-        process.start()
-        process.join()
-        figures.append(read_json(folder / f"{step}.json"))
+        with multiprocessing.get_context("spawn").Pool(1) as process:
+            figures.append(process.apply(measure, (step, folder)))
         assert figures[-1]["lines"] == lines
     few, many = figures
     added = (many["bytes"] - few["bytes"]) / (many["lines"] - few["lines"])

@@ -55,6 +55,7 @@ PROGRAMS = {
     "export onnx": "vanilla export --to onnx model new",
     "export transformers.js": "vanilla export --to transformers.js model new",
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
+    "demo": "vanilla demo model",
     "push": "vanilla push run/model somebody/a-model",
     "push --static": "vanilla push run/model somebody/a-page --space --static",
     "finetune": f"modeling_vanilla.cli.finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
@@ -146,7 +147,7 @@ class Trial:
 
 def furnish(folder: Path) -> None:
     """Make the folder that every case has a copy of: data, models of four kinds."""
-    from helpers import TINY, make_tokenizer, save_folder
+    from helpers import TINY, as_lines, make_tokenizer, save_folder
     from importers import WRITERS
     from toy_corpus import toy_corpus, write_corpus
 
@@ -155,8 +156,7 @@ def furnish(folder: Path) -> None:
     corpus = toy_corpus(train=60, validation=3, test=3)
     write_corpus(corpus, folder)
     for number, name in enumerate(("source.txt", "target.txt")):
-        lines = [pair[number] for pair in corpus["test"]]
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / name).write_bytes(as_lines(pair[number] for pair in corpus["test"]))
     tokenizer = make_tokenizer([text for pair in corpus["train"] for text in pair], TINY["vocab_size"])
     model = VanillaForConditionalGeneration(VanillaConfig(**TINY))
     model.generation_config.max_extra_tokens = 4
