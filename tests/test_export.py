@@ -286,6 +286,14 @@ def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("library", ["ctranslate2", "marian"])
+@pytest.mark.parametrize("positions", [0, 10**12])
+def test_a_table_of_positions_has_a_length(make_model, tokenizer, tmp_path, library, positions):
+    with pytest.raises(ValueError, match=f"^positions must be from 1 to 1048576, not {positions}$"):
+        write(library, make_model(vocab_size=len(tokenizer)), tokenizer, tmp_path, positions=positions)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("library", "packages"), [("ctranslate2", "ctranslate2"), ("onnx", "onnx onnxruntime onnxscript")]
 )

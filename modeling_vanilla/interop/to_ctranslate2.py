@@ -19,10 +19,9 @@ from transformers import PreTrainedTokenizerBase
 from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty as divisor
+from .weights import POSITIONS, check_positions
 
 QUANTIZATIONS = ("float32", "int8")
-POSITIONS = 1024
-MOST_POSITIONS = 2**20  # the table has d_model floats for each
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
     "gelu": common_spec.Activation.GELU,
@@ -63,8 +62,7 @@ def to_ctranslate2(
     if positions is not None and model.config.position_embedding_type == "learned":
         raise ValueError(f"positions {positions}: this model has learned {model.config.max_position_embeddings}")
     positions = POSITIONS if positions is None else positions
-    if not 1 <= positions <= MOST_POSITIONS:
-        raise ValueError(f"positions must be from 1 to {MOST_POSITIONS}, not {positions}")
+    check_positions(positions)
     _check(model.config)
     spec = _specification(model, positions)
     tokens = _tokens(tokenizer, model.config.vocab_size)

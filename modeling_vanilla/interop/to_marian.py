@@ -16,9 +16,8 @@ from ..configuration_vanilla import VanillaConfig
 from ..files import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .from_marian import marian_order, reorder
-from .weights import CROSS_ATTENTION, LAYER, MARIAN_NORM_EPS, same_fields
+from .weights import CROSS_ATTENTION, LAYER, MARIAN_NORM_EPS, POSITIONS, check_positions, same_fields
 
-POSITIONS = 1024
 USE = """\
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -47,6 +46,7 @@ def to_marian(
     Raises:
         ValueError: if MarianMT cannot express the model.
     """
+    check_positions(positions)
     _check(model.config)
     marian = MarianMTModel(marian_config(model.config, positions)).to(model.dtype)
     marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has

@@ -11,8 +11,9 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .to_marian import POSITIONS, marian_config, save_tokenizer, search_settings
+from .to_marian import marian_config, save_tokenizer, search_settings
 from .to_onnx import export_graphs, quantize
+from .weights import POSITIONS
 
 
 def to_transformers_js(

@@ -83,6 +83,7 @@ OPTIONS = {
     "average --last": {"last": ("0", "-5", "1.5", *ANY)},
     "convert marian": {"from": CHOICE},
     "export ctranslate2": {"quantization": CHOICE, "positions": (*SIZE, "1000000000000"), "to": CHOICE},
+    "export marian": {"quantization": ("int8",), "positions": (*SIZE, "1000000000000")},
     "export onnx": {"quantization": CHOICE, "positions": ("9",)},
     "export transformers.js": {"quantization": ("int8",), "positions": ("9",)},
     "demo": {"port": ("0", "65536", *ANY), "max_seconds": ABOVE, "max_characters": COUNT, "examples": FILE},

@@ -52,6 +52,7 @@ PROGRAMS = {
     "convert fsmt": "vanilla convert --from fsmt fsmt new",
     "convert fairseq": "vanilla convert --from fairseq fairseq new",
     "export ctranslate2": "vanilla export --to ctranslate2 model new",
+    "export marian": "vanilla export --to marian model new",
     "export onnx": "vanilla export --to onnx model new",
     "export transformers.js": "vanilla export --to transformers.js model new",
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
