@@ -48,15 +48,6 @@ def test_progress_of_another_version_is_named(tmp_path, values, complaint):
         checkpoints.load_progress(tmp_path)
 
 
-def test_list_is_by_step_not_by_name(tmp_path):
-    assert checkpoints.newest_checkpoint(tmp_path) is None
-    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-x", "model", "last-101"):
-        (tmp_path / name).mkdir()
-    listed = [path.name for path in checkpoints.list_checkpoints(tmp_path)]
-    assert listed == ["checkpoint-9", "checkpoint-10", "checkpoint-100"]
-    assert checkpoints.newest_checkpoint(tmp_path).name == "last-101"
-
-
 PRUNED = [
     (2, "checkpoint-20 checkpoint-30 checkpoint-100", "checkpoint-30 checkpoint-100"),
     (1, "checkpoint-20 checkpoint-30 last-33 last-5", "checkpoint-30 last-33"),

@@ -100,40 +100,25 @@ print(json.dumps({"config": config.d_model, "module": type(model).__module__, "r
 """
 
 
-@pytest.fixture(scope="module")
-def elsewhere(folder, model, tokenizer, tmp_path_factory):
-    """The folder loaded without the package, and what was saved there loaded again, once the folder had gone."""
-    encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+def test_without_the_package_the_folder_computes_the_same(folder, model, tokenizer, tmp_path):
+    """Nothing of it is run without trust. What is saved there carries the code on, and stands alone."""
+    encoded, source = tokenizer(SENTENCES, padding=True, return_tensors="pt"), tmp_path / "moved-model"
     inputs = {**encoded, "decoder_input_ids": torch.tensor([[1, 5, 6], [1, 7, 8]])}
-    runs = []
-    source = shutil.copytree(folder, tmp_path_factory.mktemp("elsewhere") / "moved-model")
-    for _ in range(2):
-        out = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(folder, source)
+    for out in (tmp_path / "once", tmp_path / "saved there and loaded again"):
+        out.mkdir()
         save_file(inputs, out / "inputs.safetensors")
         facts = run_elsewhere(LOADED, source, out, json.dumps(SENTENCES), cwd=out)
-        shutil.rmtree(source)
-        runs.append((facts, load_file(out / "results.safetensors"), {path.name for path in (out / "again").iterdir()}))
-        source = out / "again"
-    return inputs, runs
-
-
-@pytest.mark.parametrize("again", (False, True), ids=("once", "saved there and loaded again"))
-def test_without_the_package_the_folder_computes_the_same(elsewhere, model, again):
-    inputs, runs = elsewhere
-    facts, results, _ = runs[again]
-    assert facts["config"] == 16
-    assert facts["module"].startswith("transformers_modules.")
-    with torch.no_grad():
-        torch.testing.assert_close(results["logits"], model(**inputs).logits)
-        torch.testing.assert_close(results["hidden"], model.model(**inputs).last_hidden_state)
-    expected = model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-    assert results["translation"].tolist() == expected.tolist()
-
-
-def test_without_trust_nothing_is_run_and_a_save_carries_the_code_on(elsewhere, folder):
-    for facts, _, names in elsewhere[1]:
+        assert facts["config"] == 16 and facts["module"].startswith("transformers_modules.")
         assert ["trust_remote_code" in refusal for refusal in facts["refusals"]] == [True] * 3
-        assert names == {path.name for path in folder.iterdir()}
+        results = load_file(out / "results.safetensors")
+        with torch.no_grad():
+            torch.testing.assert_close(results["logits"], model(**inputs).logits)
+            torch.testing.assert_close(results["hidden"], model.model(**inputs).last_hidden_state)
+        assert results["translation"].tolist() == model.generate(**encoded).tolist()
+        shutil.rmtree(source)
+        source = out / "again"
+        assert {path.name for path in source.iterdir()} == {path.name for path in folder.iterdir()}
 
 
 PIPELINES = """

@@ -5,7 +5,8 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from helpers import ROOT
+
 PACKAGE = ROOT / "modeling_vanilla"
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -25,6 +25,7 @@ from transformers import AutoTokenizer, MarianMTModel, pipeline
 from modeling_vanilla.cli import train
 from modeling_vanilla.cli.push import main
 from modeling_vanilla.hub.model_card import write_model_card
+from modeling_vanilla.inference import translate
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
@@ -113,8 +114,7 @@ def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
     assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     loaded, tokenizer = MarianMTModel.from_pretrained(REPO), AutoTokenizer.from_pretrained(REPO)
-    inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
-    inputs["decoder_input_ids"] = torch.full((2, 1), 1)
+    inputs = {**tokenizer(SENTENCES, return_tensors="pt", padding=True), "decoder_input_ids": torch.full((2, 1), 1)}
     close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=0)
 
 
@@ -192,10 +192,8 @@ def test_what_is_published_translates_as_its_card_says(commits, run, model, monk
     push(run)
     ((revision, files),) = commits
     translator = pipeline("translation", model=REPO, trust_remote_code=True, revision=revision)
-    tokenizer = make_tokenizer(SENTENCES)
-    expected = model.generate(**tokenizer(SENTENCES, padding=True, return_tensors="pt"))
     texts = [result["translation_text"] for result in translator(SENTENCES)]
-    assert texts == tokenizer.batch_decode(expected, skip_special_tokens=True)
+    assert texts == translate(model, make_tokenizer(SENTENCES), SENTENCES)
     printed = []
     exec(re.search("```python\n(.*?)```", files["README.md"].decode(), re.DOTALL)[1], {"print": printed.append})
     assert "translation_text" in str(printed)

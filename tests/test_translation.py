@@ -250,10 +250,6 @@ def test_joined_hypotheses_are_the_best_combinations():
 # Long sources
 
 
-def lengths(tokenizer, texts):
-    return [len(ids) for ids in tokenizer(texts).input_ids]
-
-
 class OneTokenAWord:
     """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
 
@@ -292,7 +288,7 @@ def test_sentences_are_counted_by_their_ends():
 def test_learned_positions_bound_the_pieces(make_model, tokenizer):
     learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
     (pieces,) = split_long(learned, tokenizer, ["a dog sees a cat. " * 20])
-    assert max(lengths(tokenizer, pieces)) <= 30
+    assert max(map(len, tokenizer(pieces).input_ids)) <= 30
 
 
 # One model, several languages

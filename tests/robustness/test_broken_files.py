@@ -105,11 +105,7 @@ CASES = [
 CASES += [("train --tokenizer", f"model/{file}", name) for file in list(MODEL)[-2:] for name in MODEL[file]]
 
 
-def name_case(case):
-    return "-".join(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=name_case)
+@pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_broken_model_folder_is_named(trial, folder, case):
     program, path, name = case
     MODEL[Path(path).name][name](folder / path)
@@ -159,7 +155,7 @@ DATA = {
 DATA_CASES = [(program, file, name) for (program, file), ways in DATA.items() for name in ways]
 
 
-@pytest.mark.parametrize("case", DATA_CASES, ids=name_case)
+@pytest.mark.parametrize("case", DATA_CASES, ids="-".join)
 def test_a_broken_file_is_named(trial, folder, case):
     program, file, name = case
     if program == "train --resume":  # it may go on in the folder of the run, where a good run.json lets it

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from helpers import tree
+from helpers import ROOT, tree
 
 from vanilla_command import COMMANDS
 
-ROOT = Path(__file__).parents[2]
 # What the process imports that all others are forked from.
 PRELOADED = ["datasets", "evaluate", "sacrebleu", "torch.utils.tensorboard"]
 PRELOADED += ["transformers.pipelines", "transformers.models.fsmt.modeling_fsmt", "modeling_vanilla.interop.to_onnx"]
