@@ -16,13 +16,6 @@ from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationO
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 
-def main() -> None:
-    parser = CommandParser(__doc__)
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the run")
-    parser.add_argument("--max_steps", type=int, default=1300, help="updates to train for")
-    run_command(parser, lambda options: quickstart(options.output_dir, options.max_steps))
-
-
 def quickstart(run: Path, max_steps: int) -> dict:
     """Corpus, training, saving, loading and translating. Returns what results.json holds."""
     check_unused("output_dir", run)
@@ -64,4 +57,7 @@ def show(run: Path, pairs: list[tuple[str, str]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"), help="folder of the run")
+    parser.add_argument("--max_steps", type=int, default=1300, help="updates to train for")
+    run_command(parser, lambda options: quickstart(options.output_dir, options.max_steps))

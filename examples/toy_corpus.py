@@ -30,13 +30,12 @@ by the method of `Sampler` that its specification names, in the order of the fil
 
 import json
 import random
+import re
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from string import Formatter
 from typing import NamedTuple
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -64,17 +63,17 @@ def _split(table: dict[str, str]) -> dict[str, Forms]:
 
 
 _GERMAN = _load("german")
-_CHOICES, _FINITE = _split(_GERMAN["choices"]), _split(_GERMAN["finite"])
+_CHOICES, _FINITE, _PRONOUNS = (_split(_GERMAN[table]) for table in ("choices", "finite", "pronouns"))
 _ORDERS = {language: _split(orders) for language, orders in _GERMAN["orders"].items()}
 _CASES, _GENDERS = ("nominative", "accusative", "dative"), ("m", "f", "n", "plural")
 _MODALS = ("can", "must", "should", "will")
+_SLOT = re.compile(r"{(\w+):?(\w*)}")  # the name of a role, and the form that it takes
 
 
 # ---------------------------------------------------------------------------------------------------------- words
 
 
-@dataclass(frozen=True, eq=False)
-class Noun:
+class Noun(NamedTuple):
     english: str
     english_plural: str  # "": none
     gender: str
@@ -85,21 +84,18 @@ class Noun:
     def inflect(self, case: str, plural: bool) -> str:
         """The German form."""
         if plural:
-            needs_n = case == "dative" and self.german_plural[-1] not in "ns"
-            return self.german_plural + "n" * needs_n
+            return self.german_plural + "n" * (case == "dative" and self.german_plural[-1] not in "ns")
         return self.german_plural if "weak" in self.kinds and case != "nominative" else self.german
 
 
-@dataclass(frozen=True, eq=False)
-class Adjective:
+class Adjective(NamedTuple):
     word: str
     predicate: str
     stem: str
     kinds: Forms
 
 
-@dataclass(frozen=True, eq=False)
-class Verb:
+class Verb(NamedTuple):
     base: str
     english: dict[str, tuple[Forms, Forms, str]]  # by tense: auxiliary, finite verb without one, verb after one
     german: dict[str, tuple[Forms, str]]  # by tense: finite verb, and the particle, participle or infinitive
@@ -139,33 +135,12 @@ def _to_be(nouns: list[Noun]) -> Verb:
 # ---------------------------------------------------------------------------------------------------------- rules
 
 
-class Rule(NamedTuple):
-    """Two patterns for str.format, the specification of each role, and by role its form in the German pattern."""
+def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[tuple[list[str], dict]]:
+    """The English and the German pattern of each form, as often as it weighs, and the specification of each role.
 
-    english: str
-    german: str
-    roles: dict[str, dict | list]
-    orders: dict[str, str]
-
-
-def _rules(forms: list[str], weight: int = 1, **roles: dict | list) -> list[Rule]:
-    """A rule for each form, as often as it weighs."""
-    rules = []
-    for form in forms:
-        english, _, german = form.partition(" | ")
-        german = german or english
-        orders = {role: order for _, role, order, _ in Formatter().parse(german) if role}
-        rules += [Rule(english, german, roles, orders)] * weight
-    return rules
-
-
-class Writer(NamedTuple):
-    """What a pattern is filled with: "{a:question}" is written by write("question"), "{a}" by write()."""
-
-    write: Callable[..., str]
-
-    def __format__(self, form: str) -> str:
-        return self.write(form) if form else self.write()
+    A form without German is the same in both languages.
+    """
+    return [(form.split(" | "), roles) for form in forms for _ in range(weight)]
 
 
 def _rows(table: str) -> list[list[str]]:
@@ -218,41 +193,18 @@ def german_determiner(determiner: str, case: str, gender: str) -> Pair:
     return family["stems"][determiner] + own, adjective
 
 
-@dataclass(frozen=True, eq=False)
-class Pronoun:
-    """A personal, relative or interrogative pronoun, with the noun that it takes up; methods as in NounPhrase.
+class Nominal(NamedTuple):
+    """A determiner ("": none), perhaps an adjective, and a noun; or a pronoun, perhaps with the noun that it takes up.
 
-    Its forms: the English subject and object, the three German cases; the person, 0 ich, 1 du, 2 er, 3 wir and sie.
+    Of a pronoun the forms are the English subject and object, the three German cases, and the person: 0 ich, 1 du,
+    2 er, 3 wir and sie.
     """
 
-    forms: Forms
-    noun: Noun | None = None
-    is_pronoun = True
-    is_indefinite = False
-
-    @property
-    def person(self) -> int:
-        return int(self.forms[-1])
-
-    def english(self, case: str = "nominative") -> str:
-        return self.forms[case != "nominative"]
-
-    def german(self, case: str = "nominative", negated: bool = False) -> str:
-        return self.forms[2 + _CASES.index(case)]
-
-
-_PRONOUNS = {name: Pronoun(forms) for name, forms in _split(_GERMAN["pronouns"]).items()}
-
-
-@dataclass(frozen=True, eq=False)
-class NounPhrase:
-    """A determiner ("": none), perhaps an adjective, and a noun."""
-
-    determiner: str
-    noun: Noun
+    noun: Noun | None
+    determiner: str = ""
     adjective: Adjective | None = None
     plural: bool = False
-    is_pronoun = False
+    pronoun: Forms = ()
 
     @property
     def gender(self) -> str:
@@ -260,43 +212,35 @@ class NounPhrase:
 
     @property
     def person(self) -> int:
-        return 3 if self.plural else 2
+        return int(self.pronoun[-1]) if self.pronoun else 2 + self.plural
 
     @property
     def is_indefinite(self) -> bool:
-        return self.determiner in ("a", "")
+        return not self.pronoun and self.determiner in ("a", "")
 
     def english(self, case: str = "nominative") -> str:
+        if self.pronoun:
+            return self.pronoun[case != "nominative"]
         determiner = "these" if self.plural and self.determiner == "this" else self.determiner
         adjective = self.adjective.word if self.adjective else ""
         return _spaced(determiner, adjective, self.noun.english_plural if self.plural else self.noun.english)
 
     def german(self, case: str = "nominative", negated: bool = False) -> str:
-        """The phrase in `case`. In a negated clause an indefinite one takes kein."""
+        """The words in `case`. In a negated clause an indefinite phrase takes kein."""
+        if self.pronoun:
+            return self.pronoun[2 + _CASES.index(case)]
         determiner = "no" if negated and self.is_indefinite else self.determiner
         determiner, ending = german_determiner(determiner, case, self.gender)
         adjective = self.adjective.stem + ending if self.adjective else ""
         return _spaced(determiner, adjective, self.noun.inflect(case, self.plural))
 
 
-Nominal = NounPhrase | Pronoun
+def pronoun(name: str) -> Nominal:
+    """A personal or interrogative pronoun by its English form."""
+    return Nominal(None, pronoun=_PRONOUNS[name])
 
 
-class Words(NamedTuple):
-    """Words that no form changes."""
-
-    en: str
-    de: str
-
-    def english(self) -> str:
-        return self.en
-
-    def german(self) -> str:
-        return self.de
-
-
-@dataclass(frozen=True, eq=False)
-class Clause:
+class Clause(NamedTuple):
     """Who does what to whom, when and where; `english` and `german` put it into an order of german.toml."""
 
     subject: Nominal
@@ -332,8 +276,8 @@ class Clause:
         # A separable verb is written as one word when it comes to stand together: "anruft".
         joint = "" if self.tense == "present" else " "
         kein = self.negated and any(phrase.is_indefinite for phrase, _ in self.objects)
-        pronouns = [phrase.german(case) for phrase, case in self.objects if phrase.is_pronoun]
-        nouns = [phrase.german(case, self.negated) for phrase, case in self.objects if not phrase.is_pronoun]
+        pronouns = [phrase.german(case) for phrase, case in self.objects if phrase.pronoun]
+        nouns = [phrase.german(case, self.negated) for phrase, case in self.objects if not phrase.pronoun]
         parts = {
             "gap": _spaced(*[phrase.german(case) for phrase, case in self.gap]),
             "subject": self.subject.german(),
@@ -347,6 +291,21 @@ class Clause:
             "verbs": f"{closing}{joint}{finite}".strip(),
         }
         return _spaced(*[parts[name] for name in _ORDERS["german"][order]])
+
+
+Role = Nominal | Clause | Pair
+
+
+def fill(pattern: str, language: str, roles: dict[str, Role]) -> str:
+    """The pattern with each of its slots filled in, "english" or "german"."""
+
+    def write(slot: re.Match) -> str:
+        role, form = roles[slot[1]], slot[2]
+        if type(role) is tuple:
+            return role[language == "german"]
+        return getattr(role, language)(*[form] * bool(form))
+
+    return _SLOT.sub(write, pattern)
 
 
 def sentence(text: str) -> str:
@@ -363,9 +322,9 @@ def sentence(text: str) -> str:
 class Sampler:
     """Draws sentences.
 
-    After each, `nouns` and `words` (verbs, adjectives) hold what it is made of, and `pairs` which of them belong
-    together: (verb, its object) and (adjective, its noun). The methods from `clause` on draw a role by its
-    specification; `roles` are those drawn before it, and "order" is the German form of this one.
+    After each, `nouns` holds its nouns, and `pairs` each of its verbs and adjectives with the noun it belongs to: a
+    verb's object, or None. The methods from `clause` on draw a role by its specification; `roles` are those drawn
+    before it, and "order" is the German form of this one.
     """
 
     def __init__(self, grammar: Grammar, rng: random.Random):
@@ -373,27 +332,21 @@ class Sampler:
 
     def draw(self) -> Pair:
         self.nouns: list[str] = []
-        self.words: list[str] = []
-        self.pairs: list[Pair] = []
+        self.pairs: list[tuple[str, str | None]] = []
         english, german = self.phrase("sentence", {})
         return sentence(english), sentence(german)
 
     def _choose(self, items: Sequence):
         return items[int(self.random() * len(items))]  # thrice as fast as random.choice
 
-    def _pair(self, word: str, noun: Noun | None) -> None:
-        self.words.append(word)
-        if noun:
-            self.pairs.append((word, noun.english))
-
-    def _role(self, spec: dict | list, roles: dict) -> Nominal | Words | Clause:
+    def _role(self, spec: dict | list, roles: dict) -> Role:
         """Draw a role by its specification, or by one of a list."""
         [(method, told)] = (self._choose(spec) if isinstance(spec, list) else spec).items()
         return getattr(self, method)(told, roles)
 
     def _noun_phrase(
         self, nouns: Sequence[Noun], determiners: str = "singular", adjective: float = 0.5, plural: float = 0.3
-    ) -> NounPhrase:
+    ) -> Nominal:
         noun = self._choose(nouns)
         while noun.english in self.nouns:  # no noun twice in a sentence: what "it" stands for must be plain
             noun = self._choose(nouns)
@@ -402,29 +355,29 @@ class Sampler:
         if determiners in ("singular", "singular_subject") and (is_plural or "mass" in noun.kinds):
             determiners = "plural" if is_plural else "mass"
         chosen = self._adjective(noun) if self.random() < adjective else None
-        return NounPhrase(self._choose(_CHOICES[determiners]), noun, chosen, is_plural)
+        return Nominal(noun, self._choose(_CHOICES[determiners]), chosen, is_plural)
 
     def _adjective(self, noun: Noun | None) -> Adjective:
         adjective = self._choose(self.grammar.qualities[noun or self.grammar.person])
-        self._pair(adjective.word, noun)
+        self.pairs.append((adjective.word, noun and noun.english))
         return adjective
 
     def _subject(self, verb: Verb, negated: bool, order: str) -> Nominal:
         if self.grammar.person in verb.subjects and self.random() < 0.45:
             # "anrufst" and its like would be too rare to learn.
             third = order == "final" and verb.german["present"][1]
-            return _PRONOUNS[self._choose(_CHOICES["third" if third else "subject"])]
+            return pronoun(self._choose(_CHOICES["third" if third else "subject"]))
         # "every man does not" is ambiguous.
         return self._noun_phrase(verb.subjects, "definite" if negated else "singular_subject")
 
     def _object(self, nouns: Sequence[Noun], subject: Nominal, negated: bool, order: str) -> Nominal:
         # Unless a noun subject begins the clause, German may put an object pronoun on either side of it: left out.
-        allowed = subject.is_pronoun or order in ("", "second", "predicate")
+        allowed = subject.pronoun or order in ("", "second", "predicate")
         if allowed and self.grammar.person in nouns and self.random() < 0.2:
-            return _PRONOUNS[self._choose(_CHOICES.get(f"object_{subject.english()}", _CHOICES["object"]))]
+            return pronoun(self._choose(_CHOICES.get(f"object_{subject.english()}", _CHOICES["object"])))
         phrase = self._noun_phrase(nouns, "definite" if negated and self.random() < 0.4 else "singular")
         if negated and phrase.determiner in ("two", "three"):  # "does not see two dogs" may be said of one who sees one
-            return replace(phrase, determiner="")
+            return phrase._replace(determiner="")
         return phrase
 
     def clause(self, spec: dict, roles: dict) -> Clause:
@@ -443,7 +396,7 @@ class Sampler:
             object = object or self._object(verb.objects, subject, negated, order)
             objects.append((object, "dative" if verb.case == "dative" else "accusative"))
         gap = [objects.pop()] if "gap" in spec else []
-        self._pair(verb.base, object.noun if object else None)
+        self.pairs.append((verb.base, object.noun.english if object and object.noun else None))
         tense = roles[spec["tense_of"]].tense if "tense_of" in spec else self._tense(spec, verb, subject)
         place = time = ("", "")
         where = spec.get("place") or (self._choose(verb.places) if verb.places else "none")
@@ -473,43 +426,42 @@ class Sampler:
         limited = "stative" in verb.flags or (subject.noun and subject.noun.kinds[0] == "thing")
         return "present" if limited and tense != "past" else tense
 
-    def noun(self, spec: dict, roles: dict) -> NounPhrase:
+    def noun(self, spec: dict, roles: dict) -> Nominal:
         kinds, options = spec["kinds"], {name: value for name, value in spec.items() if name != "kinds"}
         return self._noun_phrase(self.grammar.nouns_of(kinds), **options)
 
-    def adjective(self, name: str, roles: dict) -> Words:
+    def adjective(self, name: str, roles: dict) -> Pair:
         """An adjective for the noun of a role, which stands apart from it."""
         adjective = self._adjective(self.same(name, roles).noun)
-        return Words(adjective.word, adjective.predicate)
+        return adjective.word, adjective.predicate
 
-    def pronoun(self, names: str, roles: dict) -> Pronoun:
-        return _PRONOUNS[self._choose(names.split())]
+    def pronoun(self, names: str, roles: dict) -> Nominal:
+        return pronoun(self._choose(names.split()))
 
     def same(self, name: str, roles: dict) -> Nominal:
         """The role `name` of the sentence, or the part of one: "a", "a.object"."""
         role, _, part = name.partition(".")
         return getattr(roles[role], part) if part else roles[role]
 
-    def it(self, name: str, roles: dict, table: str = "it") -> Pronoun:
+    def it(self, name: str, roles: dict, table: str = "it") -> Nominal:
         """The personal pronoun that takes up a role again: in German it has the gender of the noun."""
         phrase = self.same(name, roles)
-        if phrase.is_pronoun:
+        if phrase.pronoun:
             return phrase
         kind = "person" if "person" in phrase.noun.kinds else "thing"
-        return Pronoun(_words(_GERMAN[table][kind][phrase.gender]), phrase.noun)
+        return Nominal(phrase.noun, pronoun=_words(_GERMAN[table][kind][phrase.gender]))
 
-    def relative(self, name: str, roles: dict) -> Pronoun:
+    def relative(self, name: str, roles: dict) -> Nominal:
         return self.it(name, roles, "relative")
 
-    def phrase(self, name: str, roles: dict) -> Words:
+    def phrase(self, name: str, roles: dict) -> Pair:
         """Words by one of the rules of that name."""
-        rule, roles = self._choose(self.grammar.rules[name]), dict(roles)
-        for role, spec in rule.roles.items():
-            roles["order"] = rule.orders.get(role)
+        patterns, specs = self._choose(self.grammar.rules[name])
+        orders, roles = dict(_SLOT.findall(patterns[-1])), dict(roles)
+        for role, spec in specs.items():
+            roles["order"] = orders.get(role)
             roles[role] = self._role(spec, roles)
-        english = {role: Writer(roles[role].english) for role in rule.roles}
-        german = {role: Writer(roles[role].german) for role in rule.roles}
-        return Words(rule.english.format(**english), rule.german.format(**german))
+        return fill(patterns[0], "english", roles), fill(patterns[-1], "german", roles)
 
 
 # --------------------------------------------------------------------------------------------------------- corpus
@@ -523,8 +475,7 @@ def held_out_pairs(seed: int = 0, domain: str = "everyday") -> list[Pair]:
     """
     rules, rng = grammar(domain), random.Random(seed)
     partners = [(verb.base, verb.objects) for verb in rules.verbs if verb.objects]
-    for adjective in rules.adjectives:
-        partners.append((adjective.word, [noun for noun in rules.nouns if adjective in rules.qualities[noun]]))
+    partners += [(one.word, [noun for noun in rules.nouns if noun.kinds[0] in one.kinds]) for one in rules.adjectives]
     return [
         (word, noun.english)
         for word, nouns in partners
@@ -558,7 +509,7 @@ def toy_corpus(
             continue
         if not held_out.isdisjoint(sampler.pairs):
             split = "validation" if len(corpus["validation"]) < validation else "test"
-        elif any((word, noun) in held_out for word in sampler.words for noun in sampler.nouns):
+        elif any((word, noun) in held_out for word, _ in sampler.pairs for noun in sampler.nouns):
             continue
         else:
             split = "train"
@@ -579,16 +530,6 @@ def write_corpus(corpus: dict[str, list[Pair]], output_dir: Path) -> list[Path]:
     return [output_dir / name for name in contents]
 
 
-def main() -> None:
-    parser = CommandParser(__doc__)
-    parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
-    parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="words and rules")
-    for name, size in zip(("train", "validation", "test"), toy_corpus.__defaults__, strict=False):
-        parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus")
-    run_command(parser, write)
-
-
 def write(options: Namespace) -> None:
     corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
     for path in write_corpus(corpus, options.output_dir):
@@ -596,4 +537,10 @@ def write(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
+    parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="words and rules")
+    for name, size in zip(("train", "validation", "test"), toy_corpus.__defaults__, strict=False):
+        parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus")
+    run_command(parser, write)
