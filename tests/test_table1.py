@@ -1,9 +1,8 @@
 """Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
 
 import math
-import shlex
 
-import common
+import measure
 import pytest
 import table1
 import torch
@@ -128,24 +127,26 @@ def test_a_time_step_reads_the_state_of_the_previous_position():
     torch.testing.assert_close(step(x)[0], cell(x[0], (states, states))[0])
 
 
-SIZES = shlex.split("--lengths 8 16 --widths 4 8 --kernels 2 3 --windows 2 4 --d_k 4 --path_lengths 4 8 --rounds 1")
-
-
 def test_the_script_leaves_table_numbers_and_pictures_or_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(common, "keep_freed_memory", lambda: None)  # it would change the tests that follow
+    monkeypatch.setattr(measure, "keep_freed_memory", lambda: None)  # it would change the tests that follow
+    for name, sizes in {"KERNELS": (2, 3), "WINDOWS": (2, 4), "PATH_LENGTHS": (4, 8)}.items():
+        monkeypatch.setattr(table1, name, sizes)
     folder = tmp_path / "out"
-    arguments = ("--output_dir", folder, *SIZES)
-    assert call(table1.main, *arguments, "--widths", 4, 6).error == "widths: 6 is no multiple of d_k 4"
+    arguments = ("--output_dir", folder, "--rounds", 1, "--lengths", 8, 16, "--widths", 64)
+    assert call(table1.main, *arguments, 96).error == "widths must be multiples of d_k, 64, not [64, 96]"
+    assert call(table1.main, *arguments).error.endswith("an exponent needs two sizes, and a time a round")
+    assert call(table1.main, *arguments, 128, "--lengths", 2, 8).error.startswith("lengths: windows of 4 and 4")
     assert not folder.exists()
-    assert call(table1.main, *arguments).code == 0
+    assert call(table1.main, *arguments, 128).code == 0
     assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = read_json(folder / "table1.json")
-    assert len(results["costs"]) == 2 * (2 + 2 + 2 + 3 + 3)  # two points for each variable of each formula
-    assert all(cost["seconds"] > 0 and cost["bytes"] > 0 for cost in results["costs"])
-    first, second = results["costs"][:2]
-    assert (first["n"], second["n"]) == (8, 16)
-    slope = math.log(second["bytes"] / first["bytes"]) / math.log(2)
-    assert results["exponents"]["self-attention"]["bytes"]["n"] == pytest.approx(slope)
+    assert len(results["costs"]) == 2 + 2 + 2 + 3 + 3  # a curve for each variable of each formula
+    for curve in results["costs"]:
+        assert all(value > 0 for measured in ("seconds", "bytes") for value in curve[measured])
+    curve = results["costs"][0]
+    assert (curve["row"], curve["variable"], curve["sizes"]) == ("self-attention", "n", [8, 16])
+    slope = math.log(curve["bytes"][1] / curve["bytes"][0]) / math.log(2)
+    assert curve["exponents"]["bytes"] == pytest.approx(slope)
     assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
     text = (folder / "table1.md").read_text()
     for formula in (*(row.complexity for row in ROWS.values()), *(row.length for row in PATHS.values())):

@@ -1,6 +1,7 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
 import re
+from argparse import Namespace
 from unittest.mock import Mock
 
 import helpers
@@ -109,7 +110,7 @@ def test_splits_that_are_given(tmp_path):
     for split, files in parts.items():
         (tmp_path / split).write_text(penn(files))
     options = {f"{split}_trees": [str(tmp_path / split)] for split in parts}
-    splits = table4.read_splits(table4.ParsingOptions(**options))
+    splits = table4.read_splits(Namespace(trees=[], **options))
     assert splits == {split: [tree for trees in files for tree in trees] for split, files in parts.items()}
 
 
@@ -127,7 +128,8 @@ def test_a_run_continues_where_it_stopped(main, tmp_path):
 
 def test_a_run_that_stopped_before_training_continues_on_the_same_trees_alone(main, treebank, tmp_path):
     run = tmp_path / "run"
-    options = table4.ParsingOptions(trees=[str(treebank)])
+    changes = {"copies": 1, "constituents": 0.0, "substitution": 0.0}
+    options = Namespace(trees=[str(treebank)], train_trees=[], resume=False, **changes)
     splits = table4.read_splits(options)
     table4.prepare(run, splits, *parsing_vocabulary(splits["train"], 400), options)
     before = helpers.tree(run)

@@ -14,35 +14,26 @@ Time and memory are measured on the CPU, in processor time; `retrieval` describe
 """
 
 import math
-from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import torch
-from common import check_least, plot_lines, run_script, sort_sizes
+from common import plot_lines, write_results
 from matplotlib.figure import Figure
-from measure import costs_of, fitted_exponent
+from measure import UNITS, costs_of, fitted_exponent
 from torch import nn
-from transformers.hf_argparser import HfArg
 
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.layers_vanilla import SinusoidalPositions
 from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training.optimization import learning_rate
 
-
-@dataclass
-class Options:
-    output_dir: str = HfArg(default="runs/figures", help="folder to write to")
-    d_k: list[int] = HfArg(default_factory=lambda: [4, 16, 64, 256], help="widths of a head, for scaling and training")
-    lengths: list[int] = HfArg(default_factory=lambda: [64, 128, 256, 512], help="n, for time and memory of attention")
-    train_steps: int = HfArg(default=200, help="updates of each training")
-    train_seeds: int = HfArg(default=2, help="trainings of each kind and d_k, of which the mean is drawn")
-    rounds: int = HfArg(default=3, help="measurements of a time, of which the fastest counts")
-    seed: int = HfArg(default=0, help="of all random numbers")
-
-    def __post_init__(self):
-        check_least(self, dict.fromkeys(("d_k", "lengths", "train_steps", "train_seeds", "rounds"), 1))
-        sort_sizes(self, "d_k", "lengths")
+D_K = (4, 16, 64, 256)  # widths of a head, for the scaling and the training
+LENGTHS = (64, 128, 256, 512)  # n, for time and memory of attention
+STEPS, SEEDS = 200, range(2)  # of each training, of which the mean is drawn
+ROUNDS = 3  # measurements of a time, of which the fastest counts
+KINDS = {"scaled dot-product": "C0", "dot-product": "C1", "additive": "C2"}  # the colour of each
 
 
 def schedule() -> tuple[Figure, dict]:
@@ -134,10 +125,10 @@ def softmax_gradient(scores: torch.Tensor) -> torch.Tensor:
     return ((p - squares).square().sum(-1) + squares.sum(-1).square() - squares.square().sum(-1)).clamp(min=0).sqrt()
 
 
-def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
+def scaling(keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
     """Section 3.2.1: components of mean 0 and variance 1 give q.k a variance of d_k, and softmax small gradients."""
     rows = []
-    for d_k in options.d_k:
+    for d_k in D_K:
         q, k = torch.randn(queries, 1, d_k), torch.randn(queries, keys, d_k)
         scores, row = (q * k).sum(-1), {"d_k": d_k}
         for name, value in (("unscaled", scores), ("scaled", scores / math.sqrt(d_k))):
@@ -148,17 +139,17 @@ def scaling(options: Options, keys: int = 64, queries: int = 1000) -> tuple[Figu
             }
         rows.append(row)
     figure = Figure(figsize=(13, 4), layout="constrained")
-    panels = {
-        "variance": ("Variance of q.k", "log"),
-        "gradient": ("Gradient of the softmax (mean norm of its Jacobian)", "log"),
-        "largest_weight": ("Largest weight (mean)", "linear"),
-    }
-    for axis, (measure, (title, scale)) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+    panels = (
+        ("variance", "Variance of q.k", "log"),
+        ("gradient", "Gradient of the softmax (mean norm of its Jacobian)", "log"),
+        ("largest_weight", "Largest weight (mean)", "linear"),
+    )
+    for axis, (measure, title, scale) in zip(figure.subplots(1, 3), panels, strict=True):
         labels = {"unscaled": "q.k", "scaled": "q.k / sqrt(d_k)"}
         lines = {label: [row[name][measure] for row in rows] for name, label in labels.items()}
-        plot_lines(axis, "d_k", options.d_k, lines)
+        plot_lines(axis, "d_k", D_K, lines, ["C0", "C1"])
         axis.set(title=title, yscale=scale)
-    exponent = fitted_exponent(options.d_k, [row["unscaled"]["variance"] for row in rows])
+    exponent = fitted_exponent(D_K, [row["unscaled"]["variance"] for row in rows])
     return figure, {"keys": keys, "queries": queries, "variance_grows_as_d_k_to_the": exponent, "rows": rows}
 
 
@@ -187,26 +178,15 @@ class Head(nn.Module):
         return q @ k.transpose(1, 2) * scale
 
 
-KINDS = ("scaled dot-product", "dot-product", "additive")
-
-
-def attention_costs(options: Options, d_k: int = 64) -> list[dict]:
+def attention_cost(kind: str, n: int, d_k: int = 64) -> dict:
     """Seconds and bytes of attention with n queries, keys and values, forward and backward."""
-    points = [(kind, n) for kind in ("scaled dot-product", "additive") for n in options.lengths]
-    return [
-        {"kind": kind, "n": n, **attention_cost(Head(kind, d_k, d_k), n, d_k, options.rounds)}
-        for kind, n in progress_bar(points, desc="additive, costs", unit=" points")
-    ]
-
-
-def attention_cost(head: Head, n: int, d_k: int, rounds: int) -> dict:
-    x = torch.randn(1, n, d_k, requires_grad=True)
+    x, head = torch.randn(1, n, d_k, requires_grad=True), Head(kind, d_k, d_k)
 
     def compute() -> None:
         output = head(x, x).softmax(dim=-1) @ x
         torch.autograd.grad(output.square().sum(), [x, *head.parameters()])
 
-    return costs_of(compute, rounds)
+    return {"kind": kind, "n": n, **costs_of(compute, ROUNDS)}
 
 
 def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
@@ -248,60 +228,52 @@ def retrieval(kind: str, d_k: int, steps: int, seed: int) -> dict:
     }
 
 
-def additive(options: Options) -> tuple[Figure, dict]:
+def additive() -> tuple[Figure, dict]:
     """Section 3.2.1: additive and dot-product attention, and the effect of the scaling as d_k grows.
 
     Time and memory over n, with the exponents of n; and of each training over d_k the mean of the seeds as a line, each
     run as a dot.
     """
-    costs = attention_costs(options)
-    seeds = range(options.seed, options.seed + options.train_seeds)
-    runs = [(kind, d_k, seed) for kind in KINDS for d_k in options.d_k for seed in seeds]
+    compared = [(kind, n) for kind in ("scaled dot-product", "additive") for n in LENGTHS]
+    costs = [attention_cost(*pair) for pair in progress_bar(compared, desc="additive, costs", unit=" points")]
+    runs = [(kind, d_k, seed) for kind in KINDS for d_k in D_K for seed in SEEDS]
     trained = [
-        {"kind": kind, "d_k": d_k, "seed": seed, **retrieval(kind, d_k, options.train_steps, seed)}
+        {"kind": kind, "d_k": d_k, "seed": seed, **retrieval(kind, d_k, STEPS, seed)}
         for kind, d_k, seed in progress_bar(runs, desc="additive, training", unit=" runs")
     ]
-    figure = Figure(figsize=(16, 4), layout="constrained")
+    figure, exponents = Figure(figsize=(16, 4), layout="constrained"), {}
     axes = figure.subplots(1, 5)
-    exponents = {}
-    panels = (("seconds", "Time (ms)", 1e-3), ("bytes", "Memory (MiB)", 2**20))
-    for axis, (measure, title, unit) in zip(axes[:2], panels, strict=True):
-        lines = {}
+    for axis, (measure, (unit, size)) in zip(axes[:2], UNITS.items(), strict=True):
         for kind in ("scaled dot-product", "additive"):
-            values = [cost[measure] / unit for cost in costs if cost["kind"] == kind]
-            exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(options.lengths, values)
-            lines[f"{kind}: n^{exponent:.2f}"] = values
-        plot_lines(axis, "n", options.lengths, lines, ["C0", "C2"])
-        axis.set(title=title, yscale="log")
-    panels = (("gradient", "Gradient in the scores at the start"), ("error", "Error after training"))
-    for axis, (measure, title) in zip(axes[2:], (*panels, ("accuracy", "Accuracy after training")), strict=True):
-        lines = {}
-        for kind in KINDS:
-            of_widths = [
-                [run[measure] for run in trained if (run["kind"], run["d_k"]) == (kind, width)] for width in options.d_k
-            ]
-            lines[kind] = list(map(fmean, of_widths))
-            axis.plot(options.d_k, of_widths, ".", color=f"C{KINDS.index(kind)}", alpha=0.3)
-        plot_lines(axis, "d_k", options.d_k, lines)
-        axis.set(title=title, yscale="linear" if measure == "accuracy" else "log")
+            values = [cost[measure] / size for cost in costs if cost["kind"] == kind]
+            exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(LENGTHS, values)
+            plot_lines(axis, "n", LENGTHS, {f"{kind}: n^{exponent:.2f}": values}, [KINDS[kind]])
+        axis.set(title=f"{measure.capitalize()} of attention ({unit})", yscale="log")
+    panels = {
+        "gradient": ("Gradient in the scores at the start", "log"),
+        "error": ("Error after training", "log"),
+        "accuracy": ("Accuracy after training", "linear"),
+    }
+    for axis, (measure, (title, scale)) in zip(axes[2:], panels.items(), strict=True):
+        for kind, colour in KINDS.items():
+            of_kind = [[run[measure] for run in trained if (run["kind"], run["d_k"]) == (kind, d_k)] for d_k in D_K]
+            axis.plot(D_K, of_kind, ".", color=colour, alpha=0.3)
+            plot_lines(axis, "d_k", D_K, {kind: list(map(fmean, of_kind))}, [colour])
+        axis.set(title=title, yscale=scale)
     return figure, {"costs": costs, "cost_exponents": exponents, "training": trained}
 
 
-def reproduce(options: Options) -> tuple[dict, dict[str, Figure], str]:
-    """The numbers of every picture, the pictures, and no table."""
-    drawn = {
-        "schedule": schedule(),
-        "label_smoothing": label_smoothing(),
-        "positions": positions(),
-        "scaling": scaling(options),
-        "additive": additive(options),
-    }
-    numbers = {name: found for name, (_, found) in drawn.items()}
-    return numbers, {name: figure for name, (figure, _) in drawn.items()}, ""
+def reproduce(output_dir: Path) -> None:
+    torch.manual_seed(0)
+    drawn = {draw.__name__: draw() for draw in (schedule, label_smoothing, positions, scaling, additive)}
+    numbers = {"torch": torch.__version__, **{name: found for name, (_, found) in drawn.items()}}
+    write_results(output_dir, "figures", numbers, {name: figure for name, (figure, _) in drawn.items()})
 
 
 def main() -> None:
-    run_script("figures", Options, __doc__, reproduce)
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/figures"), help="folder to write to")
+    run_command(parser, lambda options: reproduce(options.output_dir))
 
 
 if __name__ == "__main__":

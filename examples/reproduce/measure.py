@@ -8,9 +8,14 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from modeling_vanilla.training.cpu_memory import keep_freed_memory
+
+UNITS = {"seconds": ("ms", 1e-3), "bytes": ("MiB", 2**20)}  # of what is measured, as the pictures have it
+
 
 def costs_of(compute: Callable[[], object], rounds: int) -> dict[str, float]:
     """Seconds and bytes of a computation."""
+    keep_freed_memory()  # or the time to clear new pages would be measured at large sizes
     return {"seconds": best_seconds(compute, rounds), "bytes": peak_bytes(compute)}
 
 

@@ -16,50 +16,26 @@ Path: a gradient is sent back from the last position, through one step after ano
 step is what all positions compute at once: a layer, or one time step of the recurrent layer.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import check_least, markdown_table, plot_lines, run_script, sort_sizes
+from common import markdown_table, plot_lines, write_results
 from matplotlib.figure import Figure
-from measure import costs_of, fitted_exponent
+from measure import UNITS, costs_of, fitted_exponent
 from restricted_attention import restricted_attention
 from torch import nn
-from transformers.hf_argparser import HfArg
 
 from modeling_vanilla.attention_vanilla import eager_attention
+from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.progress import progress_bar
 
-
-@dataclass
-class Options:
-    output_dir: str = HfArg(default="runs/table1", help="folder to write to")
-    lengths: list[int] = HfArg(default_factory=lambda: [128, 256, 512, 1024, 2048], help="n")
-    widths: list[int] = HfArg(default_factory=lambda: [128, 256, 512], help="d, multiples of d_k")
-    kernels: list[int] = HfArg(default_factory=lambda: [3, 7, 15], help="k")
-    windows: list[int] = HfArg(default_factory=lambda: [16, 64, 256], help="r")
-    d_k: int = HfArg(default=64, help="width of a head; there are d / d_k heads")
-    path_lengths: list[int] = HfArg(
-        default_factory=lambda: [16, 32, 64, 128], help="n of the sequential operations and the paths"
-    )
-    rounds: int = HfArg(default=3, help="measurements of a time, of which the fastest counts")
-    seed: int = HfArg(default=0, help="of inputs and weights")
-
-    def __post_init__(self):
-        # A window of 1 and a kernel of 1 see no other position.
-        least = {"lengths": 1, "widths": 1, "kernels": 2, "windows": 2, "d_k": 1, "path_lengths": 2, "rounds": 1}
-        check_least(self, least)
-        sort_sizes(self, "lengths", "widths", "kernels", "windows", "path_lengths")
-        for width in self.widths:
-            if width % self.d_k:
-                raise ValueError(f"widths: {width} is no multiple of d_k {self.d_k}")
-        # A window wider than the sequence would cost more than O(r n d).
-        for window, length in ((self.windows[-1], middle(self.lengths)), (middle(self.windows), self.lengths[0])):
-            if window > length:
-                raise ValueError(f"windows: {window} is wider than the {length} positions it meets")
+D_K = 64  # width of a head; there are d / d_k heads
+KERNELS, WINDOWS = (3, 7, 15), (16, 64, 256)  # k, r
+PATH_LENGTHS = (16, 32, 64, 128)  # n of the sequential operations and the paths
 
 
 class Size(NamedTuple):
@@ -69,7 +45,7 @@ class Size(NamedTuple):
     d: int
     k: int
     r: int
-    d_k: int
+    d_k: int = D_K
 
 
 class Attention(nn.Module):
@@ -87,11 +63,8 @@ class Attention(nn.Module):
 
 def self_attention(size: Size) -> nn.Module:
     """Eq. 1 written out, as the package has it."""
-
-    def attend(x: torch.Tensor) -> torch.Tensor:
-        return eager_attention(nn.Identity(), x, x, x, None, scaling=size.d_k**-0.5)[0].transpose(1, 2)
-
-    return Attention(attend, size.d_k)
+    eager = partial(eager_attention, nn.Identity(), attention_mask=None, scaling=size.d_k**-0.5)
+    return Attention(lambda x: eager(x, x, x)[0].transpose(1, 2), size.d_k)
 
 
 def fused_attention(size: Size) -> nn.Module:
@@ -176,7 +149,6 @@ PATHS = {
 }
 
 
-UNITS = {"seconds": ("ms", 1e-3), "bytes": ("MiB", 2**20)}  # of the measures, as the pictures have them
 # One colour for a layer in all pictures.
 COLOURS = {name: f"C{number}" for number, name in enumerate(dict.fromkeys([*ROWS, *PATHS]))}
 
@@ -185,62 +157,37 @@ def middle(values: Sequence[int]) -> int:
     return values[len(values) // 2]
 
 
-def measure_costs(options: Options) -> list[dict]:
-    """Every row of ROWS over each variable of its complexity: row, variable, size, seconds and bytes of each point."""
-    lists = {"n": options.lengths, "d": options.widths, "k": options.kernels, "r": options.windows}
-    base = Size(**{name: middle(values) for name, values in lists.items()}, d_k=options.d_k)
-    points = [
-        (name, variable, base._replace(**{variable: value}))
-        for name, row in ROWS.items()
-        for variable in row.exponents
-        for value in lists[variable]
-    ]
-    return [
-        {"row": name, "variable": variable, **size._asdict(), **measure_cost(ROWS[name].layer(size), size, options)}
-        for name, variable, size in progress_bar(points, desc="costs", unit=" points")
-    ]
+def measure_costs(lists: dict[str, Sequence[int]], rounds: int) -> list[dict]:
+    """A curve for each row of ROWS and each variable of its complexity: sizes, seconds, bytes and fitted exponents.
+
+    Args:
+        lists: the sizes of each variable, "n", "d", "k" and "r".
+    """
+    base, curves = Size(**{name: middle(values) for name, values in lists.items()}), []
+    wanted = [(name, variable) for name, row in ROWS.items() for variable in row.exponents]
+    for name, variable in progress_bar(wanted, desc="costs", unit=" curves"):
+        sizes = [base._replace(**{variable: value}) for value in lists[variable]]
+        costs = [measure_cost(ROWS[name].layer(size), size, rounds) for size in sizes]
+        curve = {measure: [cost[measure] for cost in costs] for measure in UNITS}
+        exponents = {measure: fitted_exponent(lists[variable], values) for measure, values in curve.items()}
+        curves.append({"row": name, "variable": variable, "sizes": lists[variable], **curve, "exponents": exponents})
+    return curves
 
 
-def measure_cost(layer: nn.Module, size: Size, options: Options) -> dict:
+def measure_cost(layer: nn.Module, size: Size, rounds: int) -> dict:
     """Seconds and bytes of one forward and one backward pass."""
     x = torch.randn(1, size.n, size.d, requires_grad=True)
-    gradient = torch.randn_like(x)
-    variables = [x, *layer.parameters()]
-
-    def compute() -> None:
-        torch.autograd.grad(layer(x), variables, gradient)
-
-    return costs_of(compute, options.rounds)
-
-
-def points_of(costs: list[dict], row: str, variable: str, measure: str) -> tuple[list[int], list[float]]:
-    """The sizes of `variable` that a row was measured at, and its "seconds" or "bytes" there."""
-    points = [cost for cost in costs if cost["row"] == row and cost["variable"] == variable]
-    return [point[variable] for point in points], [point[measure] for point in points]
-
-
-def fit_exponents(costs: list[dict]) -> dict[str, dict[str, dict[str, float]]]:
-    """The exponents of each row, by measure and variable."""
-    exponents = {name: {measure: {} for measure in UNITS} for name in ROWS}
-    for (name, row), measure in itertools.product(ROWS.items(), UNITS):
-        for variable in row.exponents:
-            exponents[name][measure][variable] = fitted_exponent(*points_of(costs, name, variable, measure))
-    return exponents
+    variables, gradient = [x, *layer.parameters()], torch.randn_like(x)
+    return costs_of(lambda: torch.autograd.grad(layer(x), variables, gradient), rounds)
 
 
 def longest_chain(output: torch.Tensor) -> int:
-    """The number of operations on the longest path from a leaf to `output` in the graph that autograd recorded."""
-    lengths = {None: 0}
-    waiting = [output.grad_fn]
-    while waiting:
-        node = waiting[-1]
-        before = [source for source, _ in node.next_functions]
-        unknown = [source for source in before if source not in lengths]
-        if unknown:
-            waiting += unknown
-        else:
-            lengths[waiting.pop()] = 1 + max((lengths[source] for source in before), default=0)
-    return lengths[output.grad_fn]
+    """The number of operations on the longest path from `output` to a leaf in the graph that autograd recorded."""
+    length, nodes = 0, {output.grad_fn}
+    while nodes:  # all that are so many steps from the output
+        nodes = {source for node in nodes for source, _ in node.next_functions if source}
+        length += 1
+    return length
 
 
 def arrivals(step: nn.Module, x: torch.Tensor, senders: torch.Tensor) -> torch.Tensor:
@@ -254,66 +201,66 @@ def arrivals(step: nn.Module, x: torch.Tensor, senders: torch.Tensor) -> torch.T
     return arrived.ne(0).any(dim=-1)[0]
 
 
+def made_up(size: Size) -> torch.Tensor:
+    """An input of 64-bit floats.
+
+    An LSTM's gradient vanishes early in 32 bits, and oneDNN, which has no 64-bit LSTM, takes its time steps as one
+    operation.
+    """
+    return torch.randn(1, size.n, size.d, dtype=torch.double, requires_grad=True)
+
+
 def path_length(row: PathRow, size: Size) -> int:
     """The number of steps after which a gradient from the last position has arrived at the first."""
-    x = torch.randn(1, size.n, size.d, dtype=torch.double, requires_grad=True)
-    reached = torch.arange(size.n) == size.n - 1
-    steps = 0
+    x, reached, steps = made_up(size), torch.arange(size.n) == size.n - 1, 0
     while not reached[0]:
         reached = arrivals(row.step(size, steps).double(), x, reached)
         steps += 1
     return steps
 
 
-def measure_order(options: Options) -> tuple[dict[str, list[int]], dict[str, dict[str, list[float]]]]:
-    """At each of path_lengths, the longest chain of each of ROWS, and the "steps" and "formula" of each of PATHS.
+def measure_order() -> tuple[dict[str, list[int]], dict[str, dict[str, list[float]]]]:
+    """At each of PATH_LENGTHS, the longest chain of each of ROWS, and the "steps" and "formula" of each of PATHS.
 
-    With the smallest kernel and window, so that paths grow within short sequences. In 64-bit floats: an LSTM's gradient
-    vanishes early in 32 bits, and oneDNN, which has no 64-bit LSTM, takes its time steps as one operation.
+    With the smallest kernel and window, so that paths grow within short sequences.
     """
-    sizes = [Size(n, options.d_k, options.kernels[0], options.windows[0], options.d_k) for n in options.path_lengths]
-    chains = {name: [] for name in ROWS}
-    paths = {name: {"steps": [], "formula": []} for name in PATHS}
-    for size in progress_bar(sizes, desc="paths", unit=" lengths"):
-        for name, row in ROWS.items():
-            x = torch.randn(1, size.n, size.d, dtype=torch.double, requires_grad=True)
-            chains[name].append(longest_chain(row.layer(size).double()(x)))
-        for name, row in PATHS.items():
-            paths[name]["steps"].append(path_length(row, size))
-            paths[name]["formula"].append(row.formula(size))
+    sizes = [Size(n, D_K, KERNELS[0], WINDOWS[0]) for n in PATH_LENGTHS]
+    chains, paths = {}, {}
+    for name, row in ROWS.items():
+        chains[name] = [longest_chain(row.layer(size).double()(made_up(size))) for size in sizes]
+    for name, row in progress_bar(PATHS.items(), desc="paths", unit=" layers"):
+        steps = [path_length(row, size) for size in sizes]
+        paths[name] = {"steps": steps, "formula": [row.formula(size) for size in sizes]}
     return chains, paths
 
 
-def plot_costs(costs: list[dict], exponents: dict) -> Figure:
+def plot_costs(costs: list[dict]) -> Figure:
     figure = Figure(figsize=(14, 7), layout="constrained")
     axes = figure.subplots(2, 4, sharex="col", sharey="row")
-    for line, (measure, (unit, size)) in zip(axes, UNITS.items(), strict=True):
-        for axis, variable in zip(line, "ndkr", strict=True):
-            lines, colours = {}, []
-            for name, row in ROWS.items():
-                if variable in row.exponents:
-                    sizes, values = points_of(costs, name, variable, measure)
-                    fitted = f"{name}: {variable}^{exponents[name][measure][variable]:.2f}"
-                    label = fitted + f" (paper: {row.exponents[variable]})" * (measure == "seconds")
-                    lines[label] = [value / size for value in values]
-                    colours.append(COLOURS[name])
-            plot_lines(axis, variable, sizes, lines, colours)
+    for curve in costs:
+        name, variable = curve["row"], curve["variable"]
+        for axis, (measure, (unit, size)) in zip(axes[:, "ndkr".index(variable)], UNITS.items(), strict=True):
+            label = f"{name}: {variable}^{curve['exponents'][measure]:.2f}"
+            label += f" (paper: {ROWS[name].exponents[variable]})" * (measure == "seconds")
+            plot_lines(
+                axis, variable, curve["sizes"], {label: [value / size for value in curve[measure]]}, [COLOURS[name]]
+            )
             axis.set(yscale="log", ylabel=unit)
-            axis.label_outer()
-            axis.margins(y=0.25)
-            axis.grid(alpha=0.3, which="both")
+    for axis in axes.flat:
+        axis.label_outer()
+        axis.margins(y=0.25)
+        axis.grid(alpha=0.3, which="both")
     figure.suptitle("Table 1: one layer, forward and backward; time above, memory below")
     return figure
 
 
-def plot_paths(lengths: list[int], chains: dict, paths: dict) -> Figure:
+def plot_paths(chains: dict, paths: dict) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    plot_lines(left, "n", lengths, chains, [COLOURS[name] for name in chains])
-    steps = {name: path["steps"] for name, path in paths.items()}
-    plot_lines(right, "n", lengths, steps, [COLOURS[name] for name in steps])
+    plot_lines(left, "n", PATH_LENGTHS, chains, [COLOURS[name] for name in chains])
     for name, path in paths.items():
-        right.plot(lengths, path["formula"], ":", color=COLOURS[name], linewidth=1)
+        plot_lines(right, "n", PATH_LENGTHS, {name: path["steps"]}, [COLOURS[name]])
+        right.plot(PATH_LENGTHS, path["formula"], ":", color=COLOURS[name], linewidth=1)
     left.set(title="Longest chain of operations that depend on each other", yscale="log")
     right.set(title="Steps until the ends are connected (dotted: the paper's formula)", yscale="log")
     for axis in (left, right):
@@ -321,28 +268,29 @@ def plot_paths(lengths: list[int], chains: dict, paths: dict) -> Figure:
     return figure
 
 
-def report(options: Options, results: dict) -> str:
-    """table1.md."""
-    exponents, chains, paths = results["exponents"], results["chains"], results["paths"]
-    lengths = ", ".join(map(str, options.path_lengths))
+def as_markdown(costs: list[dict], chains: dict, paths: dict) -> str:
+    lengths = ", ".join(map(str, PATH_LENGTHS))
 
     def powers(name: str, measure: str) -> str:
-        return " ".join(f"{variable}^{exponent:.2f}" for variable, exponent in exponents[name][measure].items())
+        curves = [curve for curve in costs if curve["row"] == name]
+        return " ".join(f"{curve['variable']}^{curve['exponents'][measure]:.2f}" for curve in curves)
 
     def series(values: list[float]) -> str:
         return ", ".join(f"{value:.3g}" for value in values)
 
-    costs = [(name, row.complexity, powers(name, "seconds"), powers(name, "bytes")) for name, row in ROWS.items()]
+    complexities = [
+        (name, row.complexity, powers(name, "seconds"), powers(name, "bytes")) for name, row in ROWS.items()
+    ]
     orders = [
-        (name, row.sequential, series(chain), f"n^{fitted_exponent(options.path_lengths, chain):.2f}")
-        for (name, row), chain in zip(ROWS.items(), chains.values(), strict=True)
+        (name, ROWS[name].sequential, series(chain), f"n^{fitted_exponent(PATH_LENGTHS, chain):.2f}")
+        for name, chain in chains.items()
     ]
     lines = [(name, row.length, *map(series, paths[name].values())) for name, row in PATHS.items()]
     parts = [
         "# Table 1, measured\n",
         "One layer, forward and backward, attention without its projections; exponents fitted to one variable each.\n",
-        markdown_table(("layer", "complexity in the paper", "time", "memory"), costs),
-        f"Sequential operations at n = {lengths} (k = {options.kernels[0]}, r = {options.windows[0]}).\n",
+        markdown_table(("layer", "complexity in the paper", "time", "memory"), complexities),
+        f"Sequential operations at n = {lengths} (k = {KERNELS[0]}, r = {WINDOWS[0]}).\n",
         markdown_table(("layer", "in the paper", "longest chain of operations", "grows as"), orders),
         "Maximum path length: layers, for the recurrent layer time steps, until the ends are connected.\n",
         markdown_table(("layer", "in the paper", f"counted at n = {lengths}", "the formula there"), lines),
@@ -350,21 +298,40 @@ def report(options: Options, results: dict) -> str:
     return "\n".join(parts)
 
 
-def reproduce(options: Options) -> tuple[dict, dict[str, Figure], str]:
-    """The numbers, the pictures and the table."""
-    costs = measure_costs(options)
-    exponents = fit_exponents(costs)
-    chains, paths = measure_order(options)
-    results = {"costs": costs, "exponents": exponents, "chains": chains, "paths": paths}
-    pictures = {
-        "costs": plot_costs(costs, exponents),
-        "paths": plot_paths(options.path_lengths, chains, paths),
+def reproduce(output_dir: Path, lengths: list[int], widths: list[int], rounds: int) -> None:
+    """Measure at these n and d, and write table, numbers and pictures.
+
+    Raises:
+        ValueError: for sizes that cannot be measured, or from which no exponent could be fitted.
+    """
+    lengths, widths = sorted({*lengths}), sorted({*widths})
+    if min(len(lengths), len(widths), 2 * rounds) < 2:
+        raise ValueError("lengths, widths and rounds: an exponent needs two sizes, and a time a round")
+    if any(width < 1 or width % D_K for width in widths):
+        raise ValueError(f"widths must be multiples of d_k, {D_K}, not {widths}")
+    if lengths[0] < middle(WINDOWS) or middle(lengths) < WINDOWS[-1]:  # where r exceeds n, cost would not be O(r n d)
+        raise ValueError(f"lengths: windows of {middle(WINDOWS)} and {WINDOWS[-1]} do not fit into {lengths}")
+    torch.manual_seed(0)
+    costs = measure_costs({"n": lengths, "d": widths, "k": KERNELS, "r": WINDOWS}, rounds)
+    chains, paths = measure_order()
+    numbers = {
+        "torch": torch.__version__,
+        "path_lengths": PATH_LENGTHS,
+        "costs": costs,
+        "chains": chains,
+        "paths": paths,
     }
-    return results, pictures, report(options, results)
+    pictures = {"costs": plot_costs(costs), "paths": plot_paths(chains, paths)}
+    write_results(output_dir, "table1", numbers, pictures, as_markdown(costs, chains, paths))
 
 
 def main() -> None:
-    run_script("table1", Options, __doc__, reproduce)
+    parser = CommandParser(__doc__)
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/table1"), help="folder to write to")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="n")
+    parser.add_argument("--widths", type=int, nargs="+", default=[128, 256, 512], help=f"d, multiples of {D_K}")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of a time, of which the fastest counts")
+    run_command(parser, lambda given: reproduce(given.output_dir, given.lengths, given.widths, given.rounds))
 
 
 if __name__ == "__main__":

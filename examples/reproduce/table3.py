@@ -9,27 +9,24 @@ Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all
 """
 
 import itertools
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from common import PAPER, check_settings, digest, markdown_table, write_results
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from matplotlib.figure import Figure
-from transformers.hf_argparser import HfArg
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import read_json, whole_folder, write_json
+from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.run import process_group
-from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.training.tokenizer import train_tokenizer, vocabulary_texts
 from modeling_vanilla.training_options import TOKENIZE
 
 # As the paper prints them, None for what it leaves out.
@@ -39,18 +36,6 @@ ROWS = {
 }
 SET_BY_THE_TABLE = {"output_dir", "max_steps", "bleu_tokenize", "seed", "average_checkpoints", "keep_checkpoints"}
 SCALES = Path(__file__).resolve().parent / "scales"
-
-
-@dataclass
-class Table3Options:
-    """Which rows, at which scale."""
-
-    output_dir: str = HfArg(help="Folder of the table and of a run for each row.")
-    scale: str = HfArg(default=str(SCALES / "two_cores.json"), help="File of a scale.")
-    rows: list[str] | None = HfArg(default=None, help=f"Rows to train, of {', '.join(ROWS)}; or all.")
-    bleu_tokenize: str = HfArg(default=TOKENIZE, help="sacreBLEU's tokeniser: 13a, none, zh or char.")
-    seed: int = HfArg(default=0, help="Seed of every row.")
-    dry_run: bool = HfArg(default=False, help="Print sizes and updates of each row, and train nothing.")
 
 
 @dataclass(frozen=True)
@@ -79,24 +64,17 @@ class Scale:
             raise ValueError(f"training cannot set {min(unknown)}")
 
 
-def read_scale(path: str | Path) -> Scale:
+def read_scale(path: Path) -> Scale:
     """The scale of a JSON file.
 
     Raises:
-        ValueError: if the file is not JSON or holds no Scale; it names the file.
+        ValueError: if the file cannot be read or holds no Scale; it names the file.
     """
+    values = read_json(path)
     try:
-        return Scale(**json.loads(Path(path).read_text(encoding="utf-8")))
+        return Scale(**values)
     except (ValueError, TypeError) as error:
         raise ValueError(f"scale: {path}: {error}") from error
-
-
-def check_rows(rows: list[str] | None) -> list[str]:
-    """The chosen rows, or all, in the paper's order; ValueError names one that is not in the table."""
-    unknown = [row for row in rows or [] if row not in ROWS]
-    if unknown:
-        raise ValueError(f"rows: {unknown[0]!r} is not in Table 3; its rows are {', '.join(ROWS)}")
-    return [row for row in ROWS if rows is None or row in rows]
 
 
 def scaled(row: str, scale: Scale) -> dict:
@@ -113,18 +91,17 @@ def steps_of(row: str, scale: Scale) -> int:
     return max(1, round(ROWS[row]["steps"] * scale.steps))
 
 
-def train_row(row: str, scale: Scale, data: DataOptions, tokenizer: Path, options: Table3Options) -> None:
-    """Train a row, or continue its training."""
-    run = Path(options.output_dir) / row
-    steps = steps_of(row, scale)
+def train_row(run: Path, scale: Scale, data: DataOptions, tokenizer: Path, options: Namespace) -> None:
+    """Train the row that the folder is named after, or continue its training."""
+    steps = steps_of(run.name, scale)
     # BLEU on the validation set with the search of 6.1, without averaging of checkpoints, as in the paper.
     training = TrainingOptions(
         **{"validate_steps": steps, "checkpoint_steps": max(1, steps // 4), **scale.training},
         output_dir=str(run), max_steps=steps, bleu_tokenize=options.bleu_tokenize, seed=options.seed,
         average_checkpoints=1, keep_checkpoints=1,
     )  # fmt: skip
-    model = TranslationOptions(preset=row, tokenizer=str(tokenizer), resume=(run / "run.json").is_file())
-    overrides = {name: value for name, value in scaled(row, scale).items() if name != "vocab_size"}
+    model = TranslationOptions(preset=run.name, tokenizer=str(tokenizer), resume=(run / "run.json").is_file())
+    overrides = {name: value for name, value in scaled(run.name, scale).items() if name != "vocab_size"}
     train_translation(data, training, model, overrides)
 
 
@@ -135,23 +112,13 @@ def texts_of(pairs: DatasetDict) -> Iterator[str]:
             yield "\n".join(rows["source"] + rows["target"])
 
 
-def shared_tokenizer(pairs: Dataset, vocab_size: int, folder: Path) -> Path:
-    """The tokenizer of all rows, trained unless the folder has it."""
-    if not folder.is_dir():
-        texts = (text for rows in pairs.iter(1000) for side in ("source", "target") for text in rows[side])
-        with whole_folder(folder) as part:
-            train_tokenizer(texts, vocab_size=vocab_size).save_pretrained(part)
-    return folder
-
-
 def check_same_table(output: Path, settings: dict) -> None:
     """Write the settings to a new folder; raise ValueError if it has rows of other settings, or other files."""
     path = output / "settings.json"
     if path.is_file():
         check_settings(path, settings, f"output_dir: {output} holds rows of")
         return
-    if output.exists() and any(output.iterdir()):
-        raise ValueError(f"output_dir: {output} holds no Table 3, as it has no settings.json")
+    check_unused("output_dir", output)
     output.mkdir(parents=True, exist_ok=True)
     write_json(path, settings)
 
@@ -225,24 +192,23 @@ def plot(entries: list[dict]) -> Figure:
     return figure
 
 
-def dry_run(rows: list[str], scale: Scale) -> None:
-    """Print each row's sizes and updates; its parameters are counted on the meta device."""
-    for row in rows:
-        with torch.device("meta"):
-            model = VanillaForConditionalGeneration(VanillaConfig.preset(row, **scaled(row, scale)))
-        entry = describe(row, scale, params=round(model.num_parameters() / 1e6, 2))
-        print("  ".join(f"{name} {value}" for name, value in entry.items() if name != "paper"))
+def dry_run(row: str, scale: Scale) -> None:
+    """Print the row's sizes and updates; its parameters are counted on the meta device."""
+    with torch.device("meta"):
+        model = VanillaForConditionalGeneration(VanillaConfig.preset(row, **scaled(row, scale)))
+    entry = describe(row, scale, params=round(model.num_parameters() / 1e6, 2))
+    print("  ".join(f"{name} {value}" for name, value in entry.items() if name != "paper"))
 
 
-def reproduce(options: Table3Options, data: DataOptions) -> None:
+def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     """Train the rows that have no results yet, and write the table of all rows in the folder after each.
 
     Raises:
         ValueError: for bad data or settings, before anything is written.
         OSError: if a file cannot be written.
     """
-    scale, rows, output = read_scale(options.scale), check_rows(options.rows), Path(options.output_dir)
-    state = process_group()
+    output, state = options.output_dir, process_group()
+    tokenizer = output / "tokenizer"  # of all rows
     with state.main_process_first():
         pairs = load_pairs(data)
         if "validation" not in pairs:
@@ -250,13 +216,17 @@ def reproduce(options: Table3Options, data: DataOptions) -> None:
         settings = {name: getattr(data, name) for name in ("max_source_tokens", "max_target_tokens")}
         settings |= {"bleu_tokenize": options.bleu_tokenize, "seed": options.seed, **asdict(scale)}
         check_same_table(output, {"data": digest(texts_of(pairs)), **settings})
-        tokenizer = shared_tokenizer(pairs["train"], scale.vocab_size, output / "tokenizer")
-    for row in progress_bar(rows, desc="rows of Table 3", disable=not state.is_main_process):
+        if not tokenizer.is_dir():
+            with whole_folder(tokenizer) as part:
+                texts = vocabulary_texts(pairs["train"])
+                train_tokenizer(texts, vocab_size=scale.vocab_size).save_pretrained(part)
+    for row in progress_bar(options.rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
-            train_row(row, scale, data, tokenizer, options)
+            train_row(output / row, scale, data, tokenizer, options)
         if state.is_main_process:
             write_table(output, scale, f"Table 3, seed {options.seed}")
         state.wait_for_everyone()
+    state.print((output / "table3.md").read_text(encoding="utf-8"))
 
 
 def write_table(output: Path, scale: Scale, title: str) -> None:
@@ -276,15 +246,22 @@ def write_table(output: Path, scale: Scale, title: str) -> None:
 
 
 def main() -> None:
-    parser = CommandParser(__doc__, (Table3Options, DataOptions))
+    parser = CommandParser(__doc__, (DataOptions,))
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder of the table and of a run for each row")
+    parser.add_argument("--scale", type=Path, default=SCALES / "two_cores.json", help="file of a scale")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="ROW", help="rows to train")
+    parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser: 13a, none, zh or char")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every row")
+    parser.add_argument("--dry_run", action="store_true", help="print sizes and updates of each row, and train nothing")
 
-    def run(given: Namespace) -> None:
-        options, data = parser.parse_dict(vars(given), allow_extra_keys=True)
+    def run(options: Namespace) -> None:
+        scale = read_scale(options.scale)
         if options.dry_run:
-            dry_run(check_rows(options.rows), read_scale(options.scale))
+            for row in options.rows:
+                dry_run(row, scale)
             return
-        reproduce(options, data)
-        PartialState().print((Path(options.output_dir) / "table3.md").read_text(encoding="utf-8"))
+        (data,) = parser.parse_dict(vars(options), allow_extra_keys=True)
+        reproduce(options, scale, data)
 
     run_command(parser, run)
 

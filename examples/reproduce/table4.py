@@ -33,11 +33,10 @@ import math
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from common import PAPER, check_least, check_settings, digest, markdown_table
+from common import PAPER, check_settings, digest, markdown_table
 from nltk import Tree
 from parsing.baseline import right_branching, right_branching_labels
 from parsing.evalb import score
@@ -49,7 +48,6 @@ from parsing.toy_trees import toy_treebank
 from parsing.trees import bracketed, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.hf_argparser import HfArg
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -59,6 +57,7 @@ from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training.recipe import complete
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
+SPLITS = {split: f"{split}_trees" for split in ("train", "validation", "test")}  # the option of each
 # The ways of parsing by their names in results.json, and in the table.
 PARSERS = {
     "constrained": "**this run**, among trees alone",
@@ -68,55 +67,28 @@ PARSERS = {
 }
 
 
-@dataclass
-class ParsingOptions:
-    """Which trees, and how to search. Without any trees, those of a toy grammar."""
-
-    scale: Literal["smoke", "sample", "paper"] = HfArg(
-        default="smoke", help="Sets the defaults of model and training: for a minute, two hours, or the paper's."
-    )
-    trees: list[str] = HfArg(
-        default_factory=list,
-        help="Files of bracketed trees, plain or .gz, to split by file into training and the others.",
-    )
-    train_trees: list[str] = HfArg(default_factory=list, help="Files of trees to train on.")
-    validation_trees: list[str] = HfArg(default_factory=list, help="Files of trees to develop on.")
-    test_trees: list[str] = HfArg(default_factory=list, help="Files of trees to test on.")
-    ensemble: list[str] = HfArg(
-        default_factory=list, help="Finished runs on these trees to parse with together; none is trained."
-    )
-    copies: int = HfArg(default=1, help="How often each tree is trained on in an epoch, changed anew each time.")
-    constituents: float = HfArg(
-        default=0.0, help="The probability that a constituent of a copy is trained on as a sentence, too."
-    )
-    substitution: float = HfArg(
-        default=0.0, help="The probability that a constituent is another of its label in later copies."
-    )
-    num_beams: int = HfArg(default=21, help="Beam size (6.3).")
-    length_penalty: float = HfArg(default=0.3, help="Alpha (6.3).")
-    max_extra_tokens: int = HfArg(default=300, help="The longest output, in tokens more than its input.")
-    resume: bool = HfArg(default=False, help="Go on with the run in output_dir.")
-
-    def __post_init__(self):
-        given = [name for name in ("train_trees", "validation_trees", "test_trees") if getattr(self, name)]
-        if given and (self.trees or len(given) < 3):
-            raise ValueError(
-                f"{given[0]} is given {'beside trees' if self.trees else 'without the others'}: give trees, which are "
-                "then split, or all three of train_trees, validation_trees and test_trees"
-            )
-        if self.ensemble and self.resume:
-            raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
-        check_least(self, {"copies": 1, "num_beams": 1, "max_extra_tokens": 3})
-        for name in ("constituents", "substitution"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, not {getattr(self, name)}")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty must be a finite number, not {self.length_penalty}")
-        if self.substitution and self.copies == 1:
-            raise ValueError(f"substitution {self.substitution}: the first copy stays as it is, and copies is 1")
+def check(options: Namespace) -> None:
+    """Raise ValueError for options that do not go together, or are not in their range."""
+    given = [name for name in SPLITS.values() if getattr(options, name)]
+    if given and (options.trees or len(given) < 3):
+        raise ValueError(
+            f"{given[0]} is given {'beside trees' if options.trees else 'without the others'}: give trees, which are "
+            "then split, or all three of train_trees, validation_trees and test_trees"
+        )
+    if options.ensemble and options.resume:
+        raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
+    if min(options.copies, options.num_beams) < 1:
+        raise ValueError(f"copies and num_beams must be at least 1, not {options.copies} and {options.num_beams}")
+    for name in ("constituents", "substitution"):
+        if not 0 <= getattr(options, name) <= 1:
+            raise ValueError(f"{name} must be from 0 to 1, not {getattr(options, name)}")
+    if not math.isfinite(options.length_penalty):
+        raise ValueError(f"length_penalty must be a finite number, not {options.length_penalty}")
+    if options.substitution and options.copies == 1:
+        raise ValueError(f"substitution {options.substitution}: the first copy stays as it is, and copies is 1")
 
 
-def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dict | None = None) -> dict:
+def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | None = None) -> dict:
     """Train, parse and score, and write all that the docstring of this file names to training.output_dir.
 
     Args:
@@ -138,23 +110,22 @@ def reproduce(options: ParsingOptions, training: TrainingOptions, overrides: dic
     if longest + 2 > options.max_extra_tokens:
         raise ValueError(f"max_extra_tokens {options.max_extra_tokens}: {longest} words need {longest + 2}")
     lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
-    trained = None
     if options.ensemble:
-        model = load_ensemble(options.ensemble, tokenizer)
-        set_search(model, options)
+        model, trained = load_ensemble(options.ensemble, tokenizer), None
     else:
         prepare(run, splits, lexicon, tokenizer, options)
         trained = train(run, training, overrides or {})
-        folder = run / "training" / "model"
-        model, _ = load_translator([folder])
-        set_search(model, options)
-        model.generation_config.save_pretrained(folder)  # so that it searches as here wherever it is loaded
+        model, _ = load_translator([run / "training" / "model"])
+    search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
+    model.generation_config.update(**search)
+    if trained:  # so that it searches as here wherever it is loaded
+        model.generation_config.save_pretrained(run / "training" / "model")
     results = {
         **evaluate(run, model, tokenizer, lexicon, splits),
         "train_sentences": len(splits["train"]),
         "parameters": model.num_parameters(),
         "training": trained,
-        "options": asdict(options),
+        "options": vars(options),
     }
     write_json(run / "results.json", results)
     write_text(run / "table.md", table(results))
@@ -187,26 +158,19 @@ def load_ensemble(runs: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Pr
     return model
 
 
-def read_splits(options: ParsingOptions) -> dict[str, list[Tree]]:
+def read_splits(options: Namespace) -> dict[str, list[Tree]]:
     """The cleaned trees, by "train", "validation" and "test".
 
     Raises:
         ValueError: if a file is no file of trees, or there are too few files to split.
     """
+
+    def read(name: str) -> list[list[Tree]]:
+        return [trees for path in getattr(options, name) for trees in read_treebank(path)]
+
     if not options.train_trees:
-        return split_files(_read(options.trees) if options.trees else toy_treebank())
-    files = {split: _read(getattr(options, f"{split}_trees")) for split in ("train", "validation", "test")}
-    return {split: [tree for trees in read for tree in trees] for split, read in files.items()}
-
-
-def _read(paths: Sequence[str]) -> list[list[Tree]]:
-    return [trees for path in paths for trees in read_treebank(path)]
-
-
-def set_search(model: PreTrainedModel, options: ParsingOptions) -> None:
-    """Let the model search as the options say."""
-    search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
-    model.generation_config.update(**search)
+        return split_files(read("trees") if options.trees else toy_treebank())
+    return {split: [tree for trees in read(name) for tree in trees] for split, name in SPLITS.items()}
 
 
 def prepare(
@@ -214,7 +178,7 @@ def prepare(
     splits: dict[str, list[Tree]],
     lexicon: Lexicon,
     tokenizer: PreTrainedTokenizerBase,
-    options: ParsingOptions,
+    options: Namespace,
 ) -> None:
     """Write run/data: the training pairs, the tokenizer, and the settings of both with a digest of all trees.
 
@@ -258,13 +222,11 @@ def evaluate(
     results: dict[str, dict] = {}
     written: dict[str, list[str]] = {}
     for split in ("validation", "test"):
-        gold = splits[split]
+        gold, results[split] = splits[split], {}
         words = [tree.leaves() for tree in gold]
         sentences = list(map(lexicon.read, words))
-        branching = [right_branching(sentence, *labels) for sentence in words]
-        parses = {"right_branching": branching}
-        parses["pcfg"] = [grammar.parse(sentence) or other for sentence, other in zip(words, branching, strict=True)]
-        results[split] = {}
+        parses = {"right_branching": [right_branching(sentence, *labels) for sentence in words]}
+        parses["pcfg"] = [grammar.parse(sentence) or right_branching(sentence, *labels) for sentence in words]
         for name in ("constrained", "unconstrained"):
             start = time.monotonic()
             outputs = write_trees(model, tokenizer, sentences, name == "constrained")
@@ -298,26 +260,39 @@ def table(results: dict) -> str:
             rows.append([title, trained_on, f"{name}, {scores['sentences']} sentences", *figures, well_formed])
     head = ["Parser", "Training", "evaluated on", "F1", "precision", "recall", "well-formed outputs"]
     options, training = results["options"], results["training"]
-    source = (
-        f"{training['train_seconds'] / 60:.1f} minutes of training" if training else " + ".join(options["ensemble"])
-    )
+    minutes = f"{training['train_seconds'] / 60:.1f} minutes of training" if training else ""
     note = (
-        f"Figures of other parsers: the paper's Table 4. This run: {results['parameters']:,} parameters, {source}; "
+        "Figures of other parsers: the paper's Table 4. This run: "
+        f"{results['parameters']:,} parameters, {minutes or ' + '.join(options['ensemble'])}; "
         f"beam {options['num_beams']}, alpha {options['length_penalty']}, input + {options['max_extra_tokens']}."
     )
     return f"{markdown_table(head, rows)}\n{note}\n"
 
 
 def main() -> None:
-    parser = CommandParser(__doc__, (ParsingOptions, TrainingOptions, ModelOptions))
+    parser = CommandParser(__doc__, (TrainingOptions, ModelOptions))
+    add = parser.add_argument
+    add("--scale", choices=["smoke", "sample", "paper"], default="smoke", help="a minute, two hours, or the paper's")
+    add("--trees", nargs="+", default=[], help="files of bracketed trees, plain or .gz, to split by file")
+    for split, name in SPLITS.items():
+        add(f"--{name}", nargs="+", default=[], help=f"files of {split} trees instead")
+    add("--ensemble", nargs="+", default=[], help="finished runs on these trees to parse with together, not to train")
+    add("--copies", type=int, default=1, help="how often each tree is in an epoch, changed anew each time")
+    add("--constituents", type=float, default=0.0, help="probability that a constituent is a sentence of its own, too")
+    add("--substitution", type=float, default=0.0, help="probability that a constituent of later copies is another one")
+    add("--num_beams", type=int, default=21, help="beam size (6.3)")
+    add("--length_penalty", type=float, default=0.3, help="alpha (6.3)")
+    add("--max_extra_tokens", type=int, default=300, help="the longest output, in tokens more than its input")
+    add("--resume", action="store_true", help="go on with the run in output_dir")
     first = ArgumentParser(add_help=False, allow_abbrev=False)  # so that --help shows the scale's defaults
-    first.add_argument("--scale", default=ParsingOptions.scale)
-    defaults = SCALES / f"{first.parse_known_args()[0].scale}.json"
+    first.add_argument("--scale")
+    defaults = SCALES / f"{first.parse_known_args()[0].scale or 'smoke'}.json"
     if defaults.is_file():  # or the parser below says which scales there are
         parser.set_defaults(**read_json(defaults))
 
-    def run(given: Namespace) -> None:
-        options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
+    def run(options: Namespace) -> None:
+        check(options)
+        training, model = parser.parse_dict(vars(options), allow_extra_keys=True)
         reproduce(options, training, model.overrides())
         print((Path(training.output_dir) / "table.md").read_text(encoding="utf-8"))
 
