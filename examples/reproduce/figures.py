@@ -248,7 +248,7 @@ def additive() -> tuple[Figure, dict]:
             values = [cost[measure] / size for cost in costs if cost["kind"] == kind]
             exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(LENGTHS, values)
             plot_lines(axis, "n", LENGTHS, {f"{kind}: n^{exponent:.2f}": values}, [KINDS[kind]])
-        axis.set(title=f"{measure.capitalize()} of attention ({unit})", yscale="log")
+        axis.set(title=unit.capitalize(), yscale="log")
     panels = {
         "gradient": ("Gradient in the scores at the start", "log"),
         "error": ("Error after training", "log"),

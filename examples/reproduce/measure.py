@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
 
-UNITS = {"seconds": ("ms", 1e-3), "bytes": ("MiB", 2**20)}  # of what is measured, as the pictures have it
+UNITS = {"seconds": ("time (ms)", 1e-3), "bytes": ("memory (MiB)", 2**20)}  # of what is measured, in the pictures
 
 
 def costs_of(compute: Callable[[], object], rounds: int) -> dict[str, float]:

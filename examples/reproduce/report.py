@@ -87,11 +87,7 @@ def report(output: Path) -> Path:
     return output / "report.md"
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of the report")
     run_command(parser, lambda options: print(report(options.output_dir.resolve())))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,6 @@ as the paper estimates it, training time x devices x sustained FLOPS. Leaves tab
 from pathlib import Path
 
 from common import PAPER, markdown_table, write_results
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -67,17 +66,15 @@ def plot(runs: list[dict]) -> Figure:
     """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
-    for (name, (de, fr, cost_de, cost_fr)), color in zip(SYSTEMS.items(), colormaps["tab10"].colors, strict=True):
+    for system, (de, fr, cost_de, cost_fr) in SYSTEMS.items():
         if cost_de or cost_fr:
-            axes.scatter([], [], color=color, label=name)
-        for cost, bleu, marker in ((cost_de, de, "o"), (cost_fr, fr, "s")):
-            if cost and bleu:
-                axes.scatter(cost, bleu, color=color, marker=marker)
-    for pair, marker in (("en-de", "o"), ("en-fr", "s")):
-        axes.scatter([], [], color="lightgrey", marker=marker, label=f"paper, {pair}")
+            (points,) = axes.plot([cost_de], [de], "o", label=system)
+            axes.plot([cost_fr], [fr], "s", color=points.get_color())
+    axes.plot([], [], "o", color="lightgrey", label="paper, en-de")
+    axes.plot([], [], "s", color="lightgrey", label="paper, en-fr")
     bleus = [run["compound_split_BLEU"] for run in runs]  # the paper's BLEU is compound-split, too
-    for name, label, marker in (("counted_flops", "counted", "x"), ("table_2_flops", "time x FLOPS", "+")):
-        axes.scatter([run[name] for run in runs], bleus, color="black", marker=marker, label=f"here, {label}")
+    axes.plot([run["counted_flops"] for run in runs], bleus, "kx", label="here, counted")
+    axes.plot([run["table_2_flops"] for run in runs], bleus, "k+", label="here, time x FLOPS")
     for run, bleu in zip(runs, bleus, strict=True):
         axes.annotate(run["run"], (run["table_2_flops"], bleu), xytext=(4, 3), textcoords="offset points")
     axes.set(xscale="log", xlabel="training FLOPs", title="Table 2")

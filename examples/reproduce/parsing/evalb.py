@@ -37,11 +37,9 @@ def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> dict[str, float]:
         if gold_words != tested_words:
             counts["errors"] += 1
             continue
-        counts["matched"] += (gold_spans & tested_spans).total()
-        counts["gold"] += gold_spans.total()
-        counts["tested"] += tested_spans.total()
-        counts["sentences"] += 1
-        counts["complete"] += gold_spans == tested_spans
+        matched, complete = (gold_spans & tested_spans).total(), gold_spans == tested_spans
+        counts.update(matched=matched, gold=gold_spans.total(), tested=tested_spans.total(), sentences=1)
+        counts.update(complete=complete)
     return {**percentages(counts), **counts}
 
 

@@ -3,7 +3,9 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
+import numpy as np
 from nltk import Tree
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase
@@ -28,18 +30,12 @@ def split_files(files: Sequence[list[Tree]]) -> dict[str, list[Tree]]:
     """
     if len(files) < 3:
         raise ValueError(f"trees: {len(files)} files of trees cannot be split into three (a blank line begins a file)")
-    total, before = sum(map(len, files)), 0
-    splits: dict[str, list[Tree]] = {"train": [], "validation": [], "test": []}
-    for index, trees in enumerate(files):
-        middle = (before + len(trees) / 2) / total
-        before += len(trees)
-        if index == 0 or (middle < 0.8 and index < len(files) - 2):
-            splits["train"] += trees
-        elif index < len(files) - 1 and (middle < 0.9 or not splits["validation"]):
-            splits["validation"] += trees
-        else:
-            splits["test"] += trees
-    return splits
+    sizes = np.array([len(trees) for trees in files])
+    middles = (sizes.cumsum() - sizes / 2) / sizes.sum()
+    validation = np.clip(np.searchsorted(middles, 0.8), 1, len(files) - 2)
+    test = np.clip(np.searchsorted(middles, 0.9), validation + 1, len(files) - 1)
+    splits = {"train": files[:validation], "validation": files[validation:test], "test": files[test:]}
+    return {split: list(chain.from_iterable(trees)) for split, trees in splits.items()}
 
 
 def training_pairs(

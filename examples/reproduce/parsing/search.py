@@ -27,15 +27,13 @@ def write_trees(
     """
     outputs: list[list[str]] = [[] for _ in sentences]
     search = model.generation_config
-    batches = batches_by_length([(len(sentence) + 1) * search.num_beams for sentence in sentences], POSITIONS)
-    with progress_bar(total=len(sentences), unit=" sentences") as bar:
-        for rows in batches:
-            texts = [" ".join(sentences[row]) for row in rows]
-            inputs = tokenizer(texts, padding=True, return_tensors="pt").to(model.device)
-            constraint = TreeConstraint(inputs.input_ids, tokenizer, search.max_extra_tokens) if constrained else None
-            with torch.inference_mode():
-                written = model.generate(**inputs, logits_processor=[constraint] if constraint else None)
-            for row, text in zip(rows, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
-                outputs[row] = text.split()
-            bar.update(len(rows))
+    lengths = [(len(sentence) + 1) * search.num_beams for sentence in sentences]
+    for rows in progress_bar(list(batches_by_length(lengths, POSITIONS)), unit=" batches"):
+        texts = [" ".join(sentences[row]) for row in rows]
+        inputs = tokenizer(texts, padding=True, return_tensors="pt").to(model.device)
+        constraint = [TreeConstraint(inputs.input_ids, tokenizer, search.max_extra_tokens)] if constrained else None
+        with torch.inference_mode():
+            written = model.generate(**inputs, logits_processor=constraint)
+        for row, text in zip(rows, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+            outputs[row] = text.split()
     return outputs

@@ -117,14 +117,6 @@ def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed):
     assert generate(model, tokenizer, [words], extra, num_beams=200) == [list(best)]
 
 
-def test_batch_mates_do_not_matter():
-    tokenizer = tokenizer_of(TREES)
-    model = random_model(len(tokenizer))
-    sentences = [tree.leaves() for tree in TREES[:6]]
-    alone = [generate(model, tokenizer, [sentence], 40, num_beams=5)[0] for sentence in sentences]
-    assert generate(model, tokenizer, sentences, 40, num_beams=5) == alone
-
-
 def test_every_tree_of_the_treebank_is_allowed():
     tokenizer = tokenizer_of(TREES)
     sentences = [tree.leaves() for tree in TREES]
