@@ -100,13 +100,13 @@ class Verb(NamedTuple):
     english: dict[str, tuple[Forms, Forms, str]]  # by tense: auxiliary, finite verb without one, verb after one
     german: dict[str, tuple[Forms, str]]  # by tense: finite verb, and the particle, participle or infinitive
     case: str
-    objects: tuple[Noun, ...]
-    subjects: tuple[Noun, ...]
+    objects: str  # the kinds of nouns that it may have
+    subjects: str
     places: Forms  # the phrases that may follow
     flags: str
 
 
-def _verb(english: str, german: str, case: str, nouns: list[tuple[Noun, ...]], places: str, flags: str) -> Verb:
+def _verb(english: str, german: str, case: str, objects: str, subjects: str, places: str, flags: str) -> Verb:
     """A verb from its row; the present tense and the perfect follow from three forms."""
     base, third, past = english.split(", ")
     infinitive, er_form, perfect = german.split(", ")
@@ -122,14 +122,14 @@ def _verb(english: str, german: str, case: str, nouns: list[tuple[Noun, ...]], p
     german_forms = {name: (_FINITE[name], infinitive) for name in (*_MODALS, "must not", "want")}
     german_forms["present"] = (plural[:-1], du_form, er_form, plural), particle
     german_forms["past"] = _FINITE["sein" if auxiliary == "ist" else "haben"], participle
-    return Verb(base, english_forms, german_forms, case, *nouns, tuple(places.split()), flags)
+    return Verb(base, english_forms, german_forms, case, objects, subjects, tuple(places.split()), flags)
 
 
-def _to_be(nouns: list[Noun]) -> Verb:
+def _to_be(subjects: str) -> Verb:
     """To be, which needs no other auxiliary."""
     english = {"present": (_FINITE["am"], (), ""), "past": (_FINITE["was"], (), "")}
     german = {"present": (_FINITE["sein"], ""), "past": (_FINITE["war"], "")}
-    return Verb("be", english, german, "be", (), tuple(nouns), ("quality",), "! stative")
+    return Verb("be", english, german, "be", "", subjects, ("quality",), "! stative")
 
 
 # ---------------------------------------------------------------------------------------------------------- rules
@@ -157,9 +157,8 @@ class Grammar:
         self.adjectives = [Adjective(*row[:3], _words(row[3])) for row in _rows(data["adjectives"])]
         self.qualities = {noun: [adj for adj in self.adjectives if noun.kinds[0] in adj.kinds] for noun in self.nouns}
         self.person = next((noun for noun in self.nouns if "person" in noun.kinds), None)  # stands for "I", "who" ...
-        self.verbs = [_to_be(self.nouns)]
-        for row in _rows(data["verbs"]):
-            self.verbs.append(_verb(*row[:3], [self.nouns_of(kinds) for kinds in row[3:5]], *row[5:]))
+        kinds = " ".join(noun.kinds[0] for noun in self.nouns)
+        self.verbs = [_to_be(kinds), *(_verb(*row) for row in _rows(data["verbs"]))]
         self.rules = {
             name: [rule for entry in entries for rule in _rules(**entry)] for name, entries in data["phrases"].items()
         }
@@ -171,8 +170,8 @@ class Grammar:
     def _verbs_for(self, names: str, subject: Noun | None, object: Noun | None) -> list[Verb]:
         """The verbs of these bases or cases that may have this subject and this object; if there is none, "to be"."""
         verbs = [verb for verb in self.verbs if {verb.base, verb.case} & set(names.split())]
-        verbs = [verb for verb in verbs if subject is None or subject in verb.subjects]
-        return [verb for verb in verbs if object is None or object in verb.objects] or self.verbs[:1]
+        verbs = [verb for verb in verbs if subject is None or subject in self.nouns_of(verb.subjects)]
+        return [verb for verb in verbs if object is None or object in self.nouns_of(verb.objects)] or self.verbs[:1]
 
 
 grammar = cache(Grammar)
@@ -345,11 +344,11 @@ class Sampler:
         return getattr(self, method)(told, roles)
 
     def _noun_phrase(
-        self, nouns: Sequence[Noun], determiners: str = "singular", adjective: float = 0.5, plural: float = 0.3
+        self, kinds: str, determiners: str = "singular", adjective: float = 0.5, plural: float = 0.3
     ) -> Nominal:
-        noun = self._choose(nouns)
+        noun = self._choose(self.grammar.nouns_of(kinds))
         while noun.english in self.nouns:  # no noun twice in a sentence: what "it" stands for must be plain
-            noun = self._choose(nouns)
+            noun = self._choose(self.grammar.nouns_of(kinds))
         self.nouns.append(noun.english)
         is_plural = noun.english_plural != "" and self.random() < plural
         if determiners in ("singular", "singular_subject") and (is_plural or "mass" in noun.kinds):
@@ -363,19 +362,19 @@ class Sampler:
         return adjective
 
     def _subject(self, verb: Verb, negated: bool, order: str) -> Nominal:
-        if self.grammar.person in verb.subjects and self.random() < 0.45:
+        if "person" in verb.subjects and self.random() < 0.45:
             # "anrufst" and its like would be too rare to learn.
             third = order == "final" and verb.german["present"][1]
             return pronoun(self._choose(_CHOICES["third" if third else "subject"]))
         # "every man does not" is ambiguous.
         return self._noun_phrase(verb.subjects, "definite" if negated else "singular_subject")
 
-    def _object(self, nouns: Sequence[Noun], subject: Nominal, negated: bool, order: str) -> Nominal:
+    def _object(self, kinds: str, subject: Nominal, negated: bool, order: str) -> Nominal:
         # Unless a noun subject begins the clause, German may put an object pronoun on either side of it: left out.
         allowed = subject.pronoun or order in ("", "second", "predicate")
-        if allowed and self.grammar.person in nouns and self.random() < 0.2:
+        if allowed and "person" in kinds and self.random() < 0.2:
             return pronoun(self._choose(_CHOICES.get(f"object_{subject.english()}", _CHOICES["object"])))
-        phrase = self._noun_phrase(nouns, "definite" if negated and self.random() < 0.4 else "singular")
+        phrase = self._noun_phrase(kinds, "definite" if negated and self.random() < 0.4 else "singular")
         if negated and phrase.determiner in ("two", "three"):  # "does not see two dogs" may be said of one who sees one
             return phrase._replace(determiner="")
         return phrase
@@ -391,7 +390,7 @@ class Sampler:
         subject = subject or self._subject(verb, negated, order)
         objects = []
         if verb.case == "both":
-            objects = [(self._object(self.grammar.nouns_of("person animal"), subject, negated, order), "dative")]
+            objects = [(self._object("person animal", subject, negated, order), "dative")]
         if verb.objects:
             object = object or self._object(verb.objects, subject, negated, order)
             objects.append((object, "dative" if verb.case == "dative" else "accusative"))
@@ -427,8 +426,7 @@ class Sampler:
         return "present" if limited and tense != "past" else tense
 
     def noun(self, spec: dict, roles: dict) -> Nominal:
-        kinds, options = spec["kinds"], {name: value for name, value in spec.items() if name != "kinds"}
-        return self._noun_phrase(self.grammar.nouns_of(kinds), **options)
+        return self._noun_phrase(**spec)
 
     def adjective(self, name: str, roles: dict) -> Pair:
         """An adjective for the noun of a role, which stands apart from it."""
@@ -474,7 +472,7 @@ def held_out_pairs(seed: int = 0, domain: str = "everyday") -> list[Pair]:
     such a pair, in whatever roles; a validation or test sentence has at least one pair in just these roles.
     """
     rules, rng = grammar(domain), random.Random(seed)
-    partners = [(verb.base, verb.objects) for verb in rules.verbs if verb.objects]
+    partners = [(verb.base, rules.nouns_of(verb.objects)) for verb in rules.verbs if verb.objects]
     partners += [(one.word, [noun for noun in rules.nouns if noun.kinds[0] in one.kinds]) for one in rules.adjectives]
     return [
         (word, noun.english)
