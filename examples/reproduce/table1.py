@@ -110,6 +110,10 @@ class Convolution(nn.Conv1d):
         return super().forward(nn.functional.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
 
 
+def dilated(size: Size, depth: int) -> nn.Module:
+    return Convolution(size, dilation=size.k**depth)
+
+
 class Row(NamedTuple):
     """A row of Table 1: the layer, the paper's complexity, printed and as exponents, and its sequential operations."""
 
@@ -140,11 +144,7 @@ PATHS = {
     "self-attention": PathRow(lambda size, depth: self_attention(size), "O(1)", lambda size: 1),
     "recurrent (LSTM)": PathRow(lambda size, depth: RecurrentStep(size), "O(n)", lambda size: size.n),
     "convolutional": PathRow(lambda size, depth: Convolution(size), "O(n/k)", lambda size: size.n / size.k),
-    "convolutional, dilated": PathRow(
-        lambda size, depth: Convolution(size, dilation=size.k**depth),
-        "O(log_k n)",
-        lambda size: math.log(size.n, size.k),
-    ),
+    "convolutional, dilated": PathRow(dilated, "O(log_k n)", lambda size: math.log(size.n, size.k)),
     "self-attention, restricted": PathRow(lambda size, depth: restricted(size), "O(n/r)", lambda size: size.n / size.r),
 }
 
