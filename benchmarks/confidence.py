@@ -51,14 +51,10 @@ def compare(options: Namespace) -> None:
     figure.savefig(options.plot)
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("translations", type=Path, help="lines of `vanilla translate --json`")
     parser.add_argument("reference", type=Path, help="their references, line by line")
     parser.add_argument("--plot", type=Path, required=True, help="the picture to write")
     parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
     run_command(parser, compare)
-
-
-if __name__ == "__main__":
-    main()

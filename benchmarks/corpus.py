@@ -8,7 +8,7 @@ processes together; memory is that of all processes, pages that they share count
 the system cannot take back, unlike pages of files.
 """
 
-import resource
+import os
 import tempfile
 import threading
 import time
@@ -57,41 +57,38 @@ def write_text(path: Path, lines: int, seed: int) -> None:
 class Peak(threading.Thread):
     """Watches the memory of this process and its children, in MiB: all of it, and what is anonymous."""
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.peak = (0.0, 0.0)
+    peak = np.zeros(2)
 
     def run(self) -> None:
         while True:
             family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-            now = map(sum, zip(*(memory(process.pid) for process in family), strict=True))
-            self.peak = tuple(map(max, self.peak, now))
+            self.peak = np.maximum(self.peak, sum(memory(process.pid) for process in family))
             time.sleep(0.1)
 
 
-def memory(process: int) -> tuple[float, float]:
+def memory(process: int) -> np.ndarray:
     """MiB of a process, 0 if it has ended: all of it, pages that it shares in part, and what is anonymous."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
-        return 0.0, 0.0
+        return np.zeros(2)
     sizes = {name: int(value) / 1024 for name, value, _ in map(str.split, lines)}
-    return sizes["Pss:"], sizes["Pss_Anon:"]
+    return np.array([sizes["Pss:"], sizes["Pss_Anon:"]])
 
 
 def cpu_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    """Of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def measure(pairs: int, vocab_size: int) -> None:
     """Print the row of each stage."""
     datasets.disable_progress_bars()
-    watch = Peak()
+    watch = Peak(daemon=True)
     watch.start()
 
     def stage(name: str, function: Callable):
-        watch.peak, cpu = (0.0, 0.0), cpu_seconds()
+        watch.peak, cpu = np.zeros(2), cpu_seconds()
         seconds, result = timed(function)
         cpu = cpu_seconds() - cpu
         time.sleep(0.3)  # for a last look at the memory
@@ -119,12 +116,8 @@ def measure_all(options: Namespace) -> None:
         in_own_process(partial, measure, pairs, options.vocab_size)()
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000], help="of each corpus")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="of the tokenizer")
     run_command(parser, measure_all)
-
-
-if __name__ == "__main__":
-    main()

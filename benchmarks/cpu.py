@@ -127,12 +127,8 @@ def measure(options: Namespace) -> None:
             print(f"{part:10} {name:55} torch {torchs:8.2f} ms, ours {own:8.2f} ms, ratio {torchs / own:.2f}")
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="functions to measure")
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     run_command(parser, measure)
-
-
-if __name__ == "__main__":
-    main()

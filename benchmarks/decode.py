@@ -18,12 +18,13 @@ import statistics
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import common
 import torch
 from tokenizers import Tokenizer, models
+from torch.nn.utils.rnn import pad_sequence
 from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -62,21 +63,18 @@ def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Nam
     search_batches = batch_searcher(model, options.threads) if how == "processes" else map
 
     def search(rows: list[int]) -> list[list[int]]:
-        width = len(ids[rows[0]])
-        source = torch.tensor([ids[row] + [pad] * (width - len(ids[row])) for row in rows], device=options.device)
+        source = pad_sequence([torch.tensor(ids[row]) for row in rows], batch_first=True, padding_value=pad)
+        source = source.to(options.device)
         output = model.generate(
             input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
-            max_new_tokens=width + EXTRA_TOKENS if options.model else NEW_TOKENS, do_sample=False,
+            max_new_tokens=source.shape[1] + EXTRA_TOKENS if options.model else NEW_TOKENS, do_sample=False,
             forced_eos_token_id=None, **({"compile": True} if how == "compiled" else {}),
         )  # fmt: skip
         return [tokens[: tokens.index(eos)] if eos in tokens else tokens for tokens in output[:, 1:].tolist()]
 
     def run() -> list[list[int]]:
-        outputs = [[]] * len(ids)
-        for rows, found in zip(batches, search_batches(search, batches), strict=True):
-            for row, tokens in zip(rows, found, strict=True):
-                outputs[row] = tokens
-        return outputs
+        found = dict(zip(order, chain.from_iterable(search_batches(search, batches)), strict=True))
+        return [found[row] for row in range(len(ids))]
 
     return run
 
@@ -99,12 +97,8 @@ def ctranslate2_engine(marian: MarianMTModel, kind: str, how: str, tokenizer, id
     def run() -> list[list[int]]:
         # It sorts all sentences of a call by length and cuts them into batches; one at a time is a call for each.
         calls = [[row] for row in source] if options.batch_size == 1 else [source]
-        results = [
-            result
-            for rows in calls
-            for result in translator.translate_batch(rows, max_batch_size=options.batch_size, **search)
-        ]
-        return [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+        results = [translator.translate_batch(rows, max_batch_size=options.batch_size, **search) for rows in calls]
+        return [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in chain.from_iterable(results)]
 
     return run
 
@@ -172,7 +166,7 @@ def decode(options: Namespace) -> None:
         common.save(options.output_dir / "decode", title, table, common.bars(medians, "sentences a second"))
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--model", help="a folder of a MarianMT model with tokenizer.json (default: random weights)")
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the random weights")
@@ -188,7 +182,3 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
     parser.add_argument("--output_dir", type=Path, help="a folder for decode.md and decode.png")
     run_command(parser, decode)
-
-
-if __name__ == "__main__":
-    main()

@@ -27,34 +27,32 @@ from modeling_vanilla.inference.quantization import quantize
 from modeling_vanilla.training.metrics import translation_scores
 
 
-def dynamic(model):
+def by_torch(model):
     """torch's own: int8 weights, and activations rounded to 8 bits as they come."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has moved to torchao, which has no such kernel for a CPU
-        return torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
 
 
 def by_torchao(model, name: str):
     from torchao import quantization
 
-    model = copy.deepcopy(model)
     quantization.quantize_(model, getattr(quantization, name)())
     return model
 
 
 def by_ours(model):
-    model = copy.deepcopy(model)
     quantize(model)
     return model
 
 
 FORMS = {
     "float32": lambda model: model,
-    "bfloat16": lambda model: copy.deepcopy(model).to(torch.bfloat16),
+    "bfloat16": lambda model: model.to(torch.bfloat16),
     "int8, ours": by_ours,
     "int8 weights, torchao": lambda model: by_torchao(model, "Int8WeightOnlyConfig"),
     "int8 weights and activations, torchao": lambda model: by_torchao(model, "Int8DynamicActivationInt8WeightConfig"),
-    "int8 weights and activations, torch.ao": dynamic,
+    "int8 weights and activations, torch.ao": by_torch,
 }
 
 
@@ -74,7 +72,7 @@ def measure(options: Namespace) -> None:
     forms = {}
     for name, make in FORMS.items():
         try:
-            forms[name] = make(model.eval())
+            forms[name] = make(copy.deepcopy(model.eval()))
         except ImportError as error:
             print(f"{name}: left out, as there is no {error.name}")
     print(f"{len(sources)} sentences, {torch.get_num_threads()} threads, torch {torch.__version__}")
@@ -92,7 +90,7 @@ def measure(options: Namespace) -> None:
     print(scores["bleu_signature"])
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("model", type=Path, help="folder of a model and its tokenizer, this package's or MarianMT's")
     parser.add_argument("source", type=Path, help="sentences to translate, one a line, plain or .gz")
@@ -100,7 +98,3 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, help="take the first so many (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     run_command(parser, measure)
-
-
-if __name__ == "__main__":
-    main()

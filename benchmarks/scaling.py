@@ -4,9 +4,9 @@
 
 One of the three varies, the others stay at 32 tokens a sentence, 2048 tokens a batch and d_model 256, with 2 + 2
 layers, heads of 64 numbers, d_ff four times d_model and a vocabulary of 8000. Made-up batches, forward, backward and
-fused Adam; processor time, so that one thread's figure counts: OMP_NUM_THREADS=1. Beside each figure stands the
-floating point operations a second, by 6 a parameter and token (the embeddings once, as the projection). Table and plot
-are scaling.md and scaling.png.
+fused Adam, the median of three rounds; processor time, so that one thread's figure counts: OMP_NUM_THREADS=1. Beside
+each figure stands the floating point operations a second, by 6 a parameter and token (the embeddings once, as the
+projection). Table and plot are scaling.md and scaling.png.
 """
 
 import statistics
@@ -30,12 +30,12 @@ MIDDLE = {"sentence length": 32, "tokens a batch": 2048, "d_model": 256}
 LAYERS, VOCABULARY = 2, 8000
 
 
-def measure(length: int, tokens: int, d_model: int, bf16: bool, rounds: int) -> tuple[float, float]:
+def measure(length: int, tokens: int, d_model: int, bf16: bool) -> tuple[float, float]:
     """Real tokens a second, both sides, and GFLOP a second."""
     dims = (d_model, LAYERS, max(1, d_model // 64), 4 * d_model, VOCABULARY)
     step = training_step("ours", dims, bf16)
     batch = made_up_batch(tokens // length, length, VOCABULARY)
-    turns = take_turns({"ours": partial(timed, partial(step, batch), time.process_time)}, rounds)
+    turns = take_turns({"ours": partial(timed, partial(step, batch), time.process_time)}, rounds=3)
     rate = real_tokens(batch) / statistics.median(seconds for seconds, _ in turns["ours"])
     return rate, rate * training_operations(dims) / 1e9
 
@@ -57,7 +57,7 @@ def scale(options: Namespace) -> None:
     for axis, values in AXES.items():
         for value in values:
             sizes = {**MIDDLE, axis: value}
-            rate, work = measure(*sizes.values(), options.bf16, options.rounds)
+            rate, work = measure(*sizes.values(), options.bf16)
             measured[axis].append((value, rate))
             rows.append((axis, value, f"{rate:.0f}", f"{work:.0f}"))
             print(*rows[-1], sep="\t", flush=True)
@@ -65,13 +65,8 @@ def scale(options: Namespace) -> None:
     save(options.output_dir / "scaling", title, table(("", "", "tokens/s", "GFLOP/s"), rows), plot(measured))
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--output_dir", type=Path, required=True, help="a folder for scaling.md and scaling.png")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     run_command(parser, scale)
-
-
-if __name__ == "__main__":
-    main()

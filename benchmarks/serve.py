@@ -45,7 +45,7 @@ def serve(model: str) -> tuple[subprocess.Popen, str]:
 
 
 def measure(options: Namespace) -> None:
-    texts = list(islice(read_lines(options.source), options.sentences))
+    texts = list(islice(read_lines(options.source), 64))
     process, address = serve(options.model)
     try:
         client = Client(address, verbose=False)
@@ -64,14 +64,9 @@ def measure(options: Namespace) -> None:
         process.wait()
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("model", help="folder of a model")
     parser.add_argument("source", help="text, a sentence a line")
-    parser.add_argument("--sentences", type=int, default=64, help="the first so many")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     run_command(parser, measure)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,12 +5,12 @@ r"""What terms cost and change: seconds, share of terms met and BLEU, of transla
 
 MODEL is a folder of this package, or of MarianMT with its tokenizer.json. Two kinds of terms:
 
-list       what a list of terms does: of the words of the training pairs that occur --count times, those whose best
-           translation by the Dice coefficient has --dice or more
+list       what a list of terms does: of the words of the training pairs that occur 5 to 500 times, those whose best
+           translation by the Dice coefficient has 0.6 or more
 reference  what constraints can do at best (Post & Vilar 2018): so many random words of each reference
 
-The paper's search, 64 sentences of similar length a batch; the ratio of processor times is the median of the rounds,
-which have all kinds in turn, after one that is not counted.
+The paper's search, 64 sentences of similar length a batch; the ratio of processor times is the median of three rounds,
+which have all kinds in turn, after one that is not counted. BLEU is of the text as it is (tokenize="none").
 """
 
 import random
@@ -29,9 +29,10 @@ from modeling_vanilla.files import read_lines
 from modeling_vanilla.terminology_vanilla import Terminology
 
 SEARCH = {"length_penalty_type": "gnmt", "length_penalty": 0.6}
+COUNTS, DICE = range(5, 501), 0.6  # how often a word of the list occurs, and the least coefficient of its translation
 
 
-def dice_terms(pairs: list[tuple[str, str]], counts: tuple[int, int], least: float) -> list[tuple[str, str]]:
+def dice_terms(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The words that occur in so many of the pairs, each with its best translation."""
     sources, targets, both = Counter(), Counter(), Counter()
     for source, target in pairs:
@@ -42,8 +43,8 @@ def dice_terms(pairs: list[tuple[str, str]], counts: tuple[int, int], least: flo
     best = {}
     for (source, target), count in both.items():
         dice = 2 * count / (sources[source] + targets[target])
-        if counts[0] <= sources[source] <= counts[1] and source.isalpha() and target.isalpha():
-            best[source] = max(best.get(source, (least, "")), (dice, target))
+        if sources[source] in COUNTS and source.isalpha() and target.isalpha():
+            best[source] = max(best.get(source, (DICE, "")), (dice, target))
     return [(source, target) for source, (_, target) in best.items() if target]
 
 
@@ -57,38 +58,38 @@ def reference_phrases(tokenizer, references: list[str], words: int) -> list[list
 
 def translate(model, tokenizer, sources: list[str], beams: int, phrases: list) -> list[list[int]]:
     """The tokens of each translation."""
-    ids = tokenizer(sources).input_ids
-    order, outputs = sorted(range(len(ids)), key=lambda row: -len(ids[row])), [[]] * len(ids)
+    ids, outputs = tokenizer(sources).input_ids, {}
+    order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
     for first in range(0, len(order), 64):
         rows = order[first : first + 64]
         inputs = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
         batch = [phrases[row] for row in rows]
         output = model.generate(**inputs, **SEARCH, num_beams=beams, force_words_ids=batch if any(batch) else None)
-        for row, tokens in zip(rows, output.tolist(), strict=True):
-            outputs[row] = tokens
-    return outputs
-
-
-def contains(tokens: list[int], phrase: list[int]) -> bool:
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
+        outputs |= dict(zip(rows, output.tolist(), strict=True))
+    return [outputs[row] for row in range(len(ids))]
 
 
 def share_met(outputs: list[list[int]], phrases: list) -> float:
-    pairs = [(tokens, term) for tokens, terms in zip(outputs, phrases, strict=True) for term in terms]
-    return sum(any(contains(tokens, phrase) for phrase in term) for tokens, term in pairs) / max(1, len(pairs))
+    """Of all terms, those that one of their phrases stands for in the output."""
+    met = [
+        any(tokens[start : start + len(phrase)] == phrase for phrase in term for start in range(len(tokens)))
+        for tokens, terms in zip(outputs, phrases, strict=True)
+        for term in terms
+    ]
+    return sum(met) / max(1, len(met))
 
 
 def measure(options: Namespace) -> None:
     model, tokenizer = load(options.model)
     sources, references = (list(read_lines(path)) for path in (options.source, options.reference))
     pairs = list(zip(read_lines(options.train_source), read_lines(options.train_target), strict=True))
-    terms = Terminology(dice_terms(pairs, tuple(options.count), options.dice), tokenizer)
+    terms = Terminology(dice_terms(pairs), tokenizer)
     kinds = {"none": [[]] * len(sources), "list": [terms.phrases(source) for source in sources]}
     kinds |= {f"{words} of the reference": reference_phrases(tokenizer, references, words) for words in options.words}
     search = partial(translate, model, tokenizer, sources, options.beams)
     turns = {kind: partial(timed, partial(search, phrases), time.process_time) for kind, phrases in kinds.items()}
     with torch.inference_mode():
-        measured = take_turns(turns, options.rounds)
+        measured = take_turns(turns, 3)
     seconds = {kind: [taken for taken, _ in rounds] for kind, rounds in measured.items()}
     outputs = {kind: rounds[-1][1] for kind, rounds in measured.items()}
     print(f"{len(terms.targets)} terms; {sum(map(any, kinds['list']))} of {len(sources)} sentences have some")
@@ -96,12 +97,12 @@ def measure(options: Namespace) -> None:
         texts = tokenizer.batch_decode(outputs[kind], skip_special_tokens=True)
         print(
             f"{kind}: {sum(map(len, phrases))} phrases, met {share_met(outputs[kind], phrases):.2%}, without them "
-            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu(texts, references, options.bleu_tokenize):.2f}; "
+            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu(texts, references, 'none'):.2f}; "
             f"{median_ratio(seconds[kind], seconds['none']):.2f} times the seconds without"
         )
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("model", type=Path, help="folder of a model and its tokenizer")
     parser.add_argument("--source", type=Path, required=True, help="sentences to translate")
@@ -109,13 +110,5 @@ def main() -> None:
     parser.add_argument("--train_source", type=Path, required=True, help="sentences to find terms in")
     parser.add_argument("--train_target", type=Path, required=True, help="their translations")
     parser.add_argument("--beams", type=int, default=4, help="beam size")
-    parser.add_argument("--count", type=int, nargs=2, default=(5, 500), help="how often a word of the list occurs")
-    parser.add_argument("--dice", type=float, default=0.6, help="the least coefficient of a term of the list")
     parser.add_argument("--words", type=int, nargs="*", default=(1, 2, 3, 4), help="how many of each reference")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
-    parser.add_argument("--bleu_tokenize", default="none", help="sacreBLEU's tokeniser")
     run_command(parser, measure)
-
-
-if __name__ == "__main__":
-    main()

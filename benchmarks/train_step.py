@@ -55,10 +55,7 @@ def real_tokens(batch: Batch) -> int:
     return int((source != 0).sum() + (target != 0).sum())
 
 
-def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), target.flatten(), ignore_index=0, label_smoothing=0.1
-    )
+CROSS_ENTROPY = nn.CrossEntropyLoss(ignore_index=0, label_smoothing=0.1)
 
 
 def ours(*dims: int) -> tuple[nn.Module, Callable]:
@@ -77,7 +74,7 @@ def marian(*dims: int) -> tuple[nn.Module, Callable]:
     def loss(source, shifted, target):
         mask = (source != 0).long()
         logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=shifted, use_cache=False).logits
-        return cross_entropy(logits, target)
+        return CROSS_ENTROPY(logits.flatten(0, 1).float(), target.flatten())
 
     return model, loss
 
@@ -114,7 +111,11 @@ class TorchTransformer(nn.Module):
 
 def torch_nn(*dims: int) -> tuple[nn.Module, Callable]:
     model = TorchTransformer(*dims)
-    return model, lambda source, shifted, target: cross_entropy(model(source, shifted), target)
+
+    def loss(source, shifted, target):
+        return CROSS_ENTROPY(model(source, shifted).flatten(0, 1).float(), target.flatten())
+
+    return model, loss
 
 
 SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
@@ -204,22 +205,17 @@ def peak_rate(bf16: bool, device: str) -> float:
 
 def measure_memory(options: Namespace) -> None:
     for system in SYSTEMS:
-        held, peak = common.in_own_process(make_memory, system, options)()
+        held, peak = common.in_own_process(partial, memory_of, system, options)()
         print(f"{system:22s} {peak - held:6.2f} GiB above the {held:.2f} GiB of model and libraries")
 
 
-def make_memory(system: str, options: Namespace) -> Callable[[], tuple[float, float]]:
-    """A function that takes two steps and returns the most memory, in GiB, before and after them."""
+def memory_of(system: str, options: Namespace) -> tuple[float, float]:
+    """The most memory, in GiB, before and after two steps."""
     step = training_step(system, common.DIMS[options.dims], options.bf16)
-    batch = made_up_batch(options.tokens // 32, 32, common.DIMS[options.dims][-1])
-
-    def run() -> tuple[float, float]:
-        held = maximum()
-        step(batch)
-        step(batch)
-        return held, maximum()
-
-    return run
+    batch, held = made_up_batch(options.tokens // 32, 32, common.DIMS[options.dims][-1]), maximum()
+    step(batch)
+    step(batch)
+    return held, maximum()
 
 
 def measure_shapes(options: Namespace) -> None:
@@ -259,7 +255,7 @@ def measure(options: Namespace) -> None:
     (measure_shapes if options.shapes else measure_memory if options.memory else measure_speed)(options)
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the models")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
@@ -271,7 +267,3 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed")
     parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
     run_command(parser, measure)
-
-
-if __name__ == "__main__":
-    main()
