@@ -201,7 +201,7 @@ def _search(
     sources: Sequence[_Source],
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source of a batch, best first."""
-    inputs = tokenizer.pad({"input_ids": [source.piece.ids for source in sources]}, return_tensors="pt")
+    inputs = tokenizer.pad({"input_ids": [source.piece.ids.tolist() for source in sources]}, return_tensors="pt")
     phrases = [terms.phrases(source.piece.text) for source in sources] if terms else []
     language = [] if settings.forced_bos_token_id is None else [settings.forced_bos_token_id]  # where there are many
     prefixes = [source.prefix and language + source.prefix for source in sources]

@@ -254,7 +254,7 @@ class OneTokenAWord:
     """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
 
     def __call__(self, text, **kwargs):
-        return SimpleNamespace(input_ids=[[*re.findall(r"\w+|[^\w\s]", one), "</s>"] for one in text])
+        return SimpleNamespace(input_ids=[[1] * len(re.findall(r"\w+|[^\w\s]|$", one)) for one in text])
 
 
 PIECES = [

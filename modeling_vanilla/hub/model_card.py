@@ -94,7 +94,8 @@ def card_facts(folder: Path, results: Path | None, model: PreTrainedModel) -> tu
     """
     facts = None if results is None else _read_results(results, model)
     is_made = facts is None or facts["settings"]["model"]["model"] is not None
-    return facts, source_metadata(folder) if is_made else None
+    # A folder without a card, such as a run's best/, does not say what it was made from.
+    return facts, (source_metadata(folder) or None) if is_made else None
 
 
 def _read_results(path: Path, model: PreTrainedModel) -> dict:

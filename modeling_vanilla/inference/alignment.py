@@ -59,7 +59,7 @@ def align_translations(
 ) -> list[Links]:
     """As `word_alignments`, of each source and its best translation, which may have been made in pieces with spans."""
     pieces = [piece for translation in translations for piece in translation.pieces]
-    encoded = [(piece.ids, _words(piece.text, piece.spans)) for piece in pieces]
+    encoded = [(piece.ids.tolist(), _words(piece.text, piece.spans)) for piece in pieces]
     targets = _encode(tokenizer, [text for translation in translations for text in translation.best], "text_target")
     links = iter(_align_tokens(model, tokenizer, encoded, targets, layer, tokens_per_batch, False))
     return [
