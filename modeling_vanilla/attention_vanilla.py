@@ -105,11 +105,12 @@ class MultiHeadAttention(nn.Module):
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
+        if stand_in:
+            weights = None  # SDPA keeps none, at whatever length
         if beams > 1 and weights is not None:
             weights = weights.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
         output = output.reshape(rows, q.shape[2] // beams, -1)
-        # SDPA keeps no weights, at whatever length.
-        return self.out_proj(output), None if stand_in else weights
+        return self.out_proj(output), weights
 
 
 class SelfAttention(MultiHeadAttention):

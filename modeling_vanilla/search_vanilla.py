@@ -323,9 +323,10 @@ class NextTokens:
         }
         if share_encoding:  # which transformers has repeated for each beam
             self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
-            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams]
+            # Copies: of a view the step would be compiled apart, and what it is a view of stay in memory.
+            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams].contiguous()
             if self.inputs.get("attention_mask") is not None:
-                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams]
+                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams].contiguous()
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,
