@@ -33,8 +33,7 @@ from modeling_vanilla.inference.processes import batch_searcher
 from modeling_vanilla.inference.quantization import quantize
 from modeling_vanilla.interop import from_marian, marian_tokenizer
 
-WAYS = ("", " compiled", " processes", " compiled processes")
-OURS = [f"ours {kind}{how}" for how in WAYS for kind in ("fp32", "bf16", "int8")]
+OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16", "int8")]
 CTRANSLATE2 = [f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8")]
 ENGINES = [*OURS, "MarianMT fp32", "MarianMT bf16", *CTRANSLATE2]
 EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a sentence by random weights
@@ -61,7 +60,7 @@ def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Nam
     model = model.eval().to(options.device, torch.bfloat16 if bf16 else torch.float32)
     order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
     batches = [order[start : start + options.batch_size] for start in range(0, len(order), options.batch_size)]
-    search_batches = batch_searcher(model, options.threads, compiled="compiled" in how) if "processes" in how else map
+    search_batches = batch_searcher(model, options.threads) if how == "processes" else map
 
     def search(rows: list[int]) -> list[list[int]]:
         source = pad_sequence([torch.tensor(ids[row]) for row in rows], batch_first=True, padding_value=pad)
@@ -69,7 +68,7 @@ def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Nam
         output = model.generate(
             input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
             max_new_tokens=source.shape[1] + EXTRA_TOKENS if options.model else NEW_TOKENS, do_sample=False,
-            forced_eos_token_id=None, **({"compile": True} if "compiled" in how else {}),
+            forced_eos_token_id=None, **({"compile": True} if how == "compiled" else {}),
         )  # fmt: skip
         return [tokens[: tokens.index(eos)] if eos in tokens else tokens for tokens in output[:, 1:].tolist()]
 
@@ -108,7 +107,7 @@ def make_engine(engine: str, options: Namespace) -> Callable:
     """A function that decodes everything once and returns its seconds, the tokens, and the peak memory so far."""
     torch.set_num_threads(options.threads)
     marian, tokenizer, ids = load(options)
-    name, kind, how = (*engine.split(maxsplit=2), "")[:3]
+    name, kind, how = (*engine.split(), "")[:3]
     if name == "CTranslate2":
         run = ctranslate2_engine(marian, kind, how, tokenizer, ids, options)
     else:

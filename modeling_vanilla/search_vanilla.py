@@ -324,9 +324,9 @@ class NextTokens:
         if share_encoding:  # which transformers has repeated for each beam
             self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
             # Copies: of a view the step would be compiled apart, and what it is a view of stay in memory.
-            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams].contiguous()
+            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams].clone()
             if self.inputs.get("attention_mask") is not None:
-                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams].contiguous()
+                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams].clone()
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,

@@ -59,24 +59,11 @@ def test_there_are_as_many_as_have_enough_to_do(model, monkeypatch, given, batch
     assert len(found) == expected and (os.getpid() in found) == (expected == 1)
 
 
-def test_what_the_first_batch_compiles_the_processes_have(model):
-    compiled, threads = [], torch.get_num_threads()
-
-    def search(batch):
-        time.sleep(0.1)
-        compiled.extend([] if compiled else [os.getpid()])
-        return os.getpid(), *compiled, torch.get_num_threads()
-
-    first, *others = batch_searcher(model, 2, compiled=True)(search, [[0]] * 5)
-    assert first == (os.getpid(), os.getpid(), 1) and torch.get_num_threads() == threads
-    assert {number for number, *_ in others}.isdisjoint({os.getpid()}) and len({*others}) == 2
-    assert {other[1:] for other in others} == {first[1:]}
-
-
 def test_what_cannot_be_several_processes(folder, model):
     for options, error in (
         (["--processes", 0], "processes must be at least 1, not 0"),
         (["--processes", 2, "--interactive"], "--processes cannot be combined with --interactive"),
+        (["--processes", 2, "--compile"], "--processes cannot be combined with --compile"),
     ):
         assert call(command.main, folder, *options, stdin=b"a dog\n").error == error
     with pytest.raises(ValueError, match="processes: 2 need Linux and a model on the CPU, this one is on meta"):

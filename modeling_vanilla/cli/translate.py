@@ -9,7 +9,7 @@ as an ensemble, by the mean of their probabilities at every step. A line ends at
 The whole input is read before it is translated, because sentences of similar length form a batch; --interactive answers
 each line at once. On a CPU under Linux many lines are dealt out to processes of one thread each, by default as many as
 PyTorch would have threads (OMP_NUM_THREADS says how many). Each holds batches of its own in memory; --processes N asks
-for fewer or more, and 1 for one process of many threads, as --interactive has it.
+for fewer or more, and 1 for one process of many threads, as --interactive and --compile have it.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
@@ -90,8 +90,9 @@ def run(options: Namespace) -> None:
     for name in ("input", "output", "reference", "alignments", "prefix", "json"):
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
-    if options.interactive and (options.processes or 1) > 1:
-        raise ValueError("--processes cannot be combined with --interactive")
+    for name in ("interactive", "compile"):
+        if getattr(options, name) and (options.processes or 1) > 1:
+            raise ValueError(f"--processes cannot be combined with --{name}")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
@@ -116,7 +117,8 @@ def translate_file(options: Namespace) -> None:
         from ..training.metrics import translation_scores
     aligned = bool(options.alignments or options.json)
     model, tokenizer = load(options, aligned)
-    searcher = batch_searcher(model, options.processes, show_progress=True, compiled=options.compile)
+    processes = 1 if options.compile else options.processes
+    searcher = batch_searcher(model, processes, show_progress=True)
     with output_streams(options) as (output, alignments):
         terms = read_terminology(options, tokenizer)
         settings = {"prefix": prefixes, "with_spans": aligned, "search_batches": searcher}

@@ -27,16 +27,13 @@ from ..progress import progress_bar
 BATCHES_PER_PROCESS = 2
 
 
-def batch_searcher(
-    model: PreTrainedModel, processes: int | None = None, show_progress: bool = False, compiled: bool = False
-) -> Callable:
+def batch_searcher(model: PreTrainedModel, processes: int | None = None, show_progress: bool = False) -> Callable:
     """What `translate_texts` takes as `search_batches`.
 
     Args:
         processes: None is, for a model on the CPU of a Linux system, as many as PyTorch has threads, if there are
             BATCHES_PER_PROCESS for each; for any other model one.
         show_progress: a progress bar of sentences on stderr.
-        compiled: the search compiles; the processes share what the first batch has compiled.
 
     Raises:
         ValueError: if processes is below 1, or more than one cannot be had.
@@ -47,27 +44,16 @@ def batch_searcher(
         if processes is not None and processes > 1:
             raise ValueError(f"processes: {processes} need Linux and a model on the CPU, this one is on {model.device}")
         processes = 1
-    return partial(_search_batches, processes, show_progress, compiled)
+    return partial(_search_batches, processes, show_progress)
 
 
-def _search_batches(
-    processes: int | None, show_progress: bool, compiled: bool, search: Callable, batches: Sequence[list]
-) -> list:
+def _search_batches(processes: int | None, show_progress: bool, search: Callable, batches: Sequence[list]) -> list:
     if processes is None:
         processes = min(torch.get_num_threads(), len(batches) // BATCHES_PER_PROCESS)
-    processes = min(processes, len(batches))
-    with progress_bar(total=sum(map(len, batches)), unit=" sentences", disable=not show_progress) as bar:
+    processes, sentences = min(processes, len(batches)), sum(map(len, batches))
+    with progress_bar(total=sentences, unit=" sentences", disable=not show_progress) as bar:
         if processes > 1:
-            if not compiled:
-                return _search_in_processes(processes, search, batches, bar)
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # for which the forks need it
-            try:
-                first = search(batches[0])
-                bar.update(len(batches[0]))
-                return [first, *_search_in_processes(processes, search, batches[1:], bar)]
-            finally:
-                torch.set_num_threads(threads)
+            return _search_in_processes(processes, search, batches, bar)
         found = []
         for batch in batches:
             found.append(search(batch))
@@ -77,7 +63,6 @@ def _search_batches(
 
 def _search_in_processes(processes: int, search: Callable, batches: Sequence[list], bar: std.tqdm) -> list:
     """What `search` gives for each batch, in their order. The processes end with this call, however it ends."""
-    processes = min(processes, len(batches))
     fork = multiprocessing.get_context("fork")
     found: list = [None] * len(batches)
     workers: dict = {}
