@@ -83,19 +83,28 @@ def write_model_card(
     write_text(folder / "README.md", str(card) + "\n")
 
 
-def card_facts(folder: Path, results: Path | None, model: PreTrainedModel) -> tuple[dict | None, dict | None]:
-    """What write_model_card takes as results and as source, for the model in a folder.
+def write_card_of_run(
+    folder: Path, model: PreTrainedModel, made_from: str | Path, results: Path | None, **options
+) -> None:
+    """As write_model_card, by the results.json of the run that trained the model.
 
     Args:
-        results: results.json of the run that trained the model; None for one that was converted and not trained.
+        made_from: the folder of the model or its name on the Hub, whose card says what a model that was converted or fine-tuned was made from.
+        results: None for a model that was converted and not trained.
 
     Raises:
-        ValueError: there are no such results, or they are of another model.
+        ValueError: there are no such results, they are of another model, or `vanilla train` has not written them.
     """
     facts = None if results is None else _read_results(results, model)
-    is_made = facts is None or facts["settings"]["model"]["model"] is not None
-    # A folder without a card, such as a run's best/, does not say what it was made from.
-    return facts, (source_metadata(folder) or None) if is_made else None
+    try:
+        is_made = facts is None or facts["settings"]["model"]["model"] is not None
+        # A folder without a card, such as a run's best/, does not say what it was made from.
+        source = (source_metadata(made_from) or None) if is_made else None
+        write_model_card(folder, model, facts, source, **options)
+    except KeyError as error:
+        raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
+    except TypeError as error:
+        raise ValueError(f"{results}: not as `vanilla train` writes it: {error}") from error
 
 
 def _read_results(path: Path, model: PreTrainedModel) -> dict:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..files import read_json, write_text
 from ..inference import load_translator
-from .model_card import card_facts, source_metadata, write_model_card
+from .model_card import source_metadata, write_card_of_run
 
 # What a Space runs, on the port that it has to.
 _APP = '''"""The page of `vanilla demo` for the model beside this file."""
@@ -62,7 +62,8 @@ def publish_model(
     """
     _check_repo(repo)
     with TemporaryDirectory() as folder:
-        _write_files(Path(folder), model, repo, results, licence)
+        loaded = _copy_model(model, Path(folder))
+        write_card_of_run(Path(folder), loaded, model, results, model_id=repo, licence=licence)
         return _commit(Path(folder), repo, private=private)
 
 
@@ -200,18 +201,6 @@ def _write_readme(folder: Path, template: str, model: Path, repo: str, licence: 
     facts["licence"] = f"license: {json.dumps(licence)}\n" if licence else ""
     text = (Path(__file__).parent / template).read_text(encoding="utf-8")
     write_text(folder / "README.md", text.format(**facts))
-
-
-def _write_files(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None) -> None:
-    """Write all that is to be published to `folder`."""
-    loaded = _copy_model(model, folder)
-    try:
-        facts, source = card_facts(model, results, loaded)
-        write_model_card(folder, loaded, facts, source, model_id=repo, licence=licence)
-    except KeyError as error:
-        raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
-    except TypeError as error:
-        raise ValueError(f"{results}: not as `vanilla train` writes it: {error}") from error
 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:

@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from ..files import check_unused, whole_folder
-from ..hub.model_card import card_facts, source_metadata, write_model_card
+from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
@@ -87,8 +87,8 @@ def export(
         else:
             notes = library.to_marian(model, tokenizer, part, **settings)
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
-            results = Path(source).resolve().parent / "results.json"  # beside a run's model/
-            is_of_run = Path(source).resolve().name == "model" and results.is_file()
-            facts = card_facts(Path(source), results if is_of_run else None, model)
-            write_model_card(part, model, *facts, licence=licence, use=library.USE)
+            own = Path(source).resolve()
+            beside = own.with_name("results.json")
+            results = beside if own.name == "model" and beside.is_file() else None
+            write_card_of_run(part, model, source, results, licence=licence, use=library.USE)
     return notes
