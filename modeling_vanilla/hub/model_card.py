@@ -89,7 +89,8 @@ def write_card_of_run(
     """As write_model_card, by the results.json of the run that trained the model.
 
     Args:
-        made_from: the folder of the model or its name on the Hub, whose card says what a model that was converted or fine-tuned was made from.
+        made_from: the folder of the model or its name on the Hub, whose card says what a model that was converted or
+            fine-tuned was made from.
         results: None for a model that was converted and not trained.
 
     Raises:
