@@ -148,7 +148,7 @@ class Automaton:
 
     def follow(self, node: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
         """The nodes after further tokens, both of one shape."""
-        pairs = zip(node.flatten().tolist(), token.flatten().tolist(), strict=True)
+        pairs = zip(*torch.stack((node, token)).flatten(1).tolist(), strict=True)
         return torch.tensor([self.next(*pair) for pair in pairs], device=node.device).view_as(node)
 
 

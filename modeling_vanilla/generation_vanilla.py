@@ -251,7 +251,7 @@ def beam_search(
         vocab_size = getattr(model.config, "vocab_size", float("inf"))  # some models have none, or two
         of_sentences = phrases_of(phrases, len(prompts), search.eos.tolist(), vocab_size)
         search.constraints = Constraints.start(of_sentences, prompts, limits, search.eos)
-    while any_process(search.searching.any(), synced_gpus):
+    while any_process(search.searching.any(), synced_gpus, input_ids.device):
         log_probs = decoder.log_probs(search.alive.tokens.flatten(0, 1))
         if search.searching.any():  # otherwise, another process needs this one's part in the forward pass
             decoder.reorder(*search.step(*log_probs))
@@ -259,10 +259,10 @@ def beam_search(
     return decoder.output(best, search) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
 
 
-def any_process(searching: torch.Tensor, synced_gpus: bool) -> bool:
+def any_process(searching: torch.Tensor, synced_gpus: bool, device: torch.device) -> bool:
     """Whether this process is searching, or with synced_gpus any."""
     if synced_gpus:
-        searching = searching.float()
+        searching = searching.to(device, torch.float32)
         torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
     return bool(searching)
 

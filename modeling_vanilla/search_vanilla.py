@@ -169,7 +169,7 @@ class BeamSearch:
     finished: Hypotheses  # (B, K); the score is that sum over the length penalty
     limits: torch.Tensor  # (B,), the most tokens that may be generated
     sentences: torch.Tensor  # (B,), which sentence each row is of
-    searching: torch.Tensor  # (B,), whether it is not done yet
+    searching: torch.Tensor  # (B,), whether it is not done yet; on the CPU, so that a step has a GPU's host wait once
     constraints: Constraints | NoConstraints = field(default_factory=NoConstraints)  # of the alive hypotheses
     length: int = 0  # tokens generated so far
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
@@ -198,7 +198,7 @@ class BeamSearch:
             finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
             limits=limits,
             sentences=torch.arange(len(limits), device=limits.device),
-            searching=torch.ones_like(limits, dtype=torch.bool),
+            searching=torch.ones(len(limits), dtype=torch.bool),
         )
 
     def step(self, log_probs: torch.Tensor, unprocessed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -232,9 +232,10 @@ class BeamSearch:
         self.alive, self.constraints = self.alive.gather(chosen), constraints.gather(chosen)
 
         done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
-        newly = done & self.searching
+        done = done.cpu()  # the one wait
+        newly = (done & self.searching).nonzero().flatten().to(self.limits.device)
         self.searching = self.searching & ~done
-        if not newly.any():
+        if not len(newly):
             return self.alive.path[..., -1].flatten(), None
         self.results.append((self.sentences[newly], self.best(newly)))
         few = self.searching.sum() <= FEW_ENOUGH * len(self.searching)
@@ -242,7 +243,7 @@ class BeamSearch:
         return self.alive.path[..., -1].flatten(), remaining
 
     def best(self, rows: torch.Tensor) -> Hypotheses:
-        """The finished hypotheses of some rows (B,), and where they are too few the alive ones with their score."""
+        """The finished hypotheses of some rows, and where they are too few the alive ones with their score."""
         finished, alive = self.finished.select(rows), self.alive.select(rows)
         alive = alive.gather(self.constraints.select(rows).nearest_first(alive.score))
         missing = (finished.score == -torch.inf).int() * 2
@@ -252,11 +253,11 @@ class BeamSearch:
 
     def drop(self) -> torch.Tensor:
         """Leave out the sentences that are done. Returns the rows (B',) that remain."""
-        remaining = self.searching.nonzero().flatten()
+        remaining = self.searching.nonzero().flatten().to(self.limits.device)
         self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
         self.constraints = self.constraints.select(remaining)
-        self.searching = self.searching[remaining]
+        self.searching = self.searching[self.searching]
         return remaining
 
     def finish(self) -> Hypotheses:
