@@ -117,12 +117,3 @@ def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path,
     assert done.error.startswith(re.sub("{(.+?)}", lambda name: str(sources / name[1]), message))
     assert done.errors.count("\n") == 1
     assert not tree(tmp_path)
-
-
-def test_a_destination_in_use_is_left_alone(run, tmp_path):
-    """The folder that is read, too: the fixture looks whether it has changed."""
-    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
-    for destination in (tmp_path, run / "checkpoint-8"):
-        error = call(main, run, destination, "--last", 2).error
-        assert error == f"destination: {destination} holds something already; choose another folder"
-    assert tree(tmp_path) == {"thesis.tex": b"years of work"}

@@ -1,7 +1,5 @@
 """Tokens, batches and updates: the promises of section 5.1's batching, by hand and on lengths like a real corpus's."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from modeling_vanilla.training import DataOptions, preprocessing
+from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import collate, epoch_batches, update_batches
 from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_pairs, tokenize_training_pairs
 
@@ -33,18 +31,6 @@ def word_tokenizer(words="a b c d", eos=True):
 def dataset(*pairs):
     sources, targets = zip(*pairs, strict=True)
     return Dataset.from_dict({"source": sources, "target": targets}, split=NamedSplit("train"))
-
-
-def test_the_number_of_processes_changes_nothing(tmp_path, monkeypatch):
-    pairs, tokenizer = dataset(*[("a " * (i % 7), "b c " * (i % 5)) for i in range(50)]), word_tokenizer()
-    alone = tokenize_pairs(pairs, tokenizer)
-    monkeypatch.setattr(preprocessing, "_processes", lambda count: 3)
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-    pairs.save_to_disk(tmp_path / "pairs")
-    shared = tokenize_pairs(Dataset.load_from_disk(tmp_path / "pairs"), tokenizer)
-    assert len(shared.cache_files) == 3  # one of each
-    assert shared[:] == alone[:] and shared.features == alone.features
-    assert "TOKENIZERS_PARALLELISM" not in os.environ
 
 
 def test_tokenize_pairs_keeps_every_row():

@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 from datasets import Dataset, DatasetDict
-from helpers import as_lines, call, make_tokenizer, tree
+from helpers import as_lines, call, make_tokenizer
 
 from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.training import DataOptions, checks, run
@@ -115,8 +115,7 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [*GOOD, ("A dog.\x07", "Ein Hund. " * 20)]
     (tmp_path / "a.en-de.tsv").write_bytes(as_lines(map("\t".join, lines)))
-    make_tokenizer(chain(*GOOD), 400).save_pretrained("tokenizer")
-    done = call(vanilla, "check", "--train_file", "a.en-de.tsv", "--tokenizer", "tokenizer", "--output_dir", "clean")
+    done = call(vanilla, "check", "--train_file", "a.en-de.tsv", "--output_dir", "clean")
     shown = f"    pair 51: A dog.\\x07 ||| {'Ein Hund. ' * 7}Ein Hun..."
     assert done.code == 0 and done.output.splitlines() == [
         "train: 51 pairs",
@@ -126,7 +125,6 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
         shown,
         "clean is written: 50 of 51 training pairs",
     ]
-    assert set(tree(tmp_path / "clean")) == {"train.en", "train.de"}
     again = call(vanilla, "check", "--train_source", "clean/train.en", "--train_target", "clean/train.de")
     assert again.output == "train: 50 pairs, nothing found\n"
 

@@ -5,7 +5,6 @@ import json
 import os
 
 import pytest
-from datasets import load_dataset_builder
 
 from modeling_vanilla.training import DataOptions, data
 from modeling_vanilla.training.data import load_pairs
@@ -148,19 +147,6 @@ def test_a_file_is_read_again_only_if_it_or_the_reader_changed(write, monkeypatc
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as the one before
     assert os.stat(path).st_size == before.st_size
     assert rows(load_pairs(options)["train"])[0] == ("a dog", "eine Katze")
-
-
-def test_a_stream_that_breaks_off_says_why(write, tmp_path, monkeypatch):
-    write("corpus/train.jsonl", json_lines(PAIRS))
-
-    def broken(self):
-        yield {"translation": {"en": "a", "de": "b"}}
-        raise OSError("the line is dead")
-
-    stream = load_dataset_builder(str(tmp_path / "corpus")).as_streaming_dataset()["train"]
-    monkeypatch.setattr(type(stream), "__iter__", broken)
-    with pytest.raises(ValueError, match=r"^train data cannot be read: the line is dead$"):
-        load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=2))
 
 
 DAMAGED = [

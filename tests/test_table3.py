@@ -6,7 +6,7 @@ import re
 import pytest
 import table2
 import table3
-from helpers import as_options, call, read_json, run_python, write_toy_corpus
+from helpers import as_options, call, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
@@ -92,16 +92,6 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
     write_toy_corpus(tmp_path, train=300, validation=10, test=10, seed=1)
     error = call(table3.main, *arguments, "--rows", "base").error
     assert re.fullmatch(r"output_dir: .+ holds rows of data \w+, not \w+", error)
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_rows_of_one_table(arguments, tmp_path):
-    command = ["-m", "torch.distributed.run", "--nproc_per_node", 2, table3.__file__, *arguments]
-    done = run_python(*command, "--rows", "base", "A-h1", cwd=tmp_path, ACCELERATE_USE_CPU="true").succeeded
-    assert done.output.count("# Table 3") == 1
-    assert read_json(tmp_path / "out" / "A-h1" / "results.json")["processes"] == 2
-    found = read_json(tmp_path / "out" / "table3.json")
-    assert [row["row"] for row in found["rows"]] == ["base", "A-h1"]
 
 
 def test_table_2_has_runs_below_the_paper(tmp_path):

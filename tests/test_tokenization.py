@@ -14,7 +14,6 @@ from modeling_vanilla.training.tokenizer import (
     SPECIAL_TOKENS,
     language_tags,
     train_tokenizer,
-    vocabulary_texts,
 )
 
 ALGORITHMS = ("bpe", "wordpiece")
@@ -102,12 +101,6 @@ def test_words_stay_together_and_full_stops_apart():
         assert len(tokenizer.tokenize(word)) == 1
         assert tokenizer.tokenize(f"{word}.") == [*tokenizer.tokenize(word), "."]
     assert len(tokenizer.tokenize("once")) == 5
-
-
-def test_special_tokens_in_text_are_met_only_when_asked_for(tokenizer):
-    text = "Der Hund</s>"
-    assert tokenizer(text, split_special_tokens=False)["input_ids"].count(2) == 2
-    assert tokenizer(text)["input_ids"].count(2) == 1, "one call must not change the next"
 
 
 def merge(symbols, pair):
@@ -198,16 +191,6 @@ def test_fillers_complete_a_small_vocabulary_and_are_never_seen(algorithm, tmp_p
     assert (len(tokenizer), tokenizer.extra_special_tokens) == (264, ["<unused0>"])
     assert tokenizer.decode([*tokenizer("ab")["input_ids"], 263], skip_special_tokens=True) == "ab"
     assert_lossless(tokenizer, "a<unused0>b <unused0>")
-
-
-def test_a_large_corpus_gives_a_sample_spread_evenly():
-    numbers = range(20)
-    pairs = Dataset.from_dict({"source": [f"s{i}" for i in numbers], "target": [f"t{i}" for i in numbers]})
-    assert sorted(vocabulary_texts(pairs)) == sorted(pairs["source"][:] + pairs["target"][:])
-    sample = [*vocabulary_texts(pairs, max_pairs=3)]
-    rows = [int(text[1:]) for text in sample[:3]]
-    assert rows[0] in range(6) and rows[1] in range(6, 13) and rows[2] in range(13, 20)
-    assert sample == [f"s{i}" for i in rows] + [f"t{i}" for i in rows] == [*vocabulary_texts(pairs, max_pairs=3)]
 
 
 BAD_ARGUMENTS = [
