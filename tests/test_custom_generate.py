@@ -4,14 +4,13 @@ import itertools
 
 import pytest
 import torch
-from helpers import add_noise, call, pad_right, run_elsewhere
-from plain_search import EOS, by_score, contains, every_output, meets
+from helpers import add_noise, pad_right
+from plain_search import EOS, by_score, every_output, meets
 from transformers.models.bart import BartConfig, BartForConditionalGeneration
 from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
 from transformers.models.marian import MarianConfig, MarianMTModel
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
-from modeling_vanilla.cli.push import main
 from modeling_vanilla.hub.publishing import write_search
 
 PAD = 4
@@ -68,33 +67,3 @@ def test_other_models_search_as_brute_force_does(name, folder):
             assert tokens[: len(y)] == y and set(tokens[len(y) :]) <= {PAD}
         scores = torch.tensor([score for score, _ in expected])
         torch.testing.assert_close(output.sequences_scores, scores, rtol=1e-4, atol=1e-4)
-
-
-def test_the_folder_needs_nothing_of_the_package(folder, tmp_path):
-    make("MarianMT", 0).save_pretrained(tmp_path / "model")
-    script = """
-import json, torch
-from transformers import MarianMTModel
-model = MarianMTModel.from_pretrained("model")
-settings = {"num_beams": 3, "max_extra_tokens": 2, "custom_generate": sys.argv[1], "trust_remote_code": True}
-print(json.dumps({"tokens": model.generate(torch.tensor([[3, 2]]), force_words_ids=[[3, 1]], **settings).tolist()}))
-"""
-    (tokens,) = run_elsewhere(script, folder, cwd=tmp_path)["tokens"]
-    assert contains(tokens, [3, 1])
-
-
-def test_limits_and_bad_settings_are_as_of_this_model(folder):
-    """See test_generation.py: a limit of the call goes before the source's."""
-    model, source = make("MarianMT", 0), torch.tensor([[3, EOS]])
-    settings = {"num_beams": 2, "custom_generate": folder, "trust_remote_code": True, "suppress_tokens": [EOS, PAD]}
-    limits = {"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}
-    assert model.generate(source, **settings, **limits).shape == (1, 5)
-    with pytest.raises(ValueError, match=r"^max_extra_tokens must be a whole number of at least 0, not -1$"):
-        model.generate(source, **settings, max_extra_tokens=-1)
-
-
-def test_the_command_publishes_no_model_with_the_search(tmp_path):
-    assert call(main, tmp_path, "you/x", "--search").error == (
-        "model: cannot be combined with --search, which publishes no model"
-    )
-    assert call(main, "you/x").error == "MODEL is missing: a model folder is needed, and the name REPO"

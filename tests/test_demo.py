@@ -10,9 +10,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from helpers import call, free_port, make_tiny, make_tokenizer, save_folder
+from helpers import free_port, make_tiny, make_tokenizer
 
-from modeling_vanilla.cli.demo import main
 from modeling_vanilla.demo import batcher as batching
 from modeling_vanilla.demo.batcher import Batcher
 from modeling_vanilla.inference import translate_nbest
@@ -145,7 +144,6 @@ MALFORMED = [
     *(("translate", (text, 4, 0.6), "Type a text first.") for text in (" \n", None)),
     ("translate", ("a" * 301, 4, 0.6), "The text has 301 characters, and at most 300 are translated at once."),
     ("translate", ("a", 99, 0.6), "99.* maximum value 8"),
-    ("translate", ("a", 4, "b"), "'str'"),
     ("translate", ("a",), "needed: 3, got: 1"),
     ("translate", ("a\ud800", 2, 0.6), "surrogate pair"),
     ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),
@@ -176,14 +174,11 @@ def test_only_names_of_this_machine_are_answered(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("listens_first", [True, False])
-def test_nothing_is_translated_for_callers_who_have_gone(page, tiny, endless, listens_first):
+def test_nothing_is_translated_for_callers_who_have_gone(page, tiny, endless):
     steps = endless(tiny[0])
     answers = [post(page, "translate", ("a dog", 8, 0.6)) for _ in range(3)]
-    if listens_first:
-        for answer in answers:
-            with pytest.raises(TimeoutError):
-                urlopen(answer, timeout=1).read()
+    with pytest.raises(TimeoutError):
+        urlopen(answers[0], timeout=1).read()
     time.sleep(10)
     before = len(steps)
     time.sleep(0.5)
@@ -191,14 +186,7 @@ def test_nothing_is_translated_for_callers_who_have_gone(page, tiny, endless, li
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_named(page, tiny, tmp_path):
-    port = page[0].split(":")[2].strip("/")
-    assert port in call(main, save_folder(tmp_path, *tiny), "--port", port).error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "height", "theme"), [(1280, 1500, "light"), (390, 2000, "dark")])
-def test_a_person_chooses_types_and_reads(page, browser, tiny, width, height, theme):
+def test_a_person_chooses_and_reads_on_a_dark_phone(page, browser, tiny):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -206,13 +194,9 @@ def test_a_person_chooses_types_and_reads(page, browser, tiny, width, height, th
         wait = WebDriverWait(browser, 40)
         return wait.until(lambda _: browser.find_elements("css selector", selector)[number:])[0]
 
-    def colour(selector: str) -> str:
-        find(selector)
-        return browser.execute_script(f"return getComputedStyle(document.querySelector({selector!r})).backgroundColor")
-
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    size = {"width": 390, "height": 2000, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    preferred = [{"name": "prefers-color-scheme", "value": theme}]
+    preferred = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
     browser.get(page[0])
     find("#examples label", 1).click()
@@ -224,15 +208,10 @@ def test_a_person_chooses_types_and_reads(page, browser, tiny, width, height, th
     assert find("#text textarea").get_attribute("value") == SENTENCES[1]
     scores = [str(round(hypothesis.score, 4)) for hypothesis in hypotheses]
     WebDriverWait(browser, 40).until(lambda _: all(score in find("#nbest").text for score in scores))
-    marked = "#nbest [data-row='{}'][data-col='0']".format
-    WebDriverWait(browser, 40).until(lambda _: colour(marked(0)) != colour(marked(2)))
-    before = colour(marked(0))
-    find("#nbest [data-row='2'][data-col='1']").click()
-    WebDriverWait(browser, 40).until(lambda _: colour(marked(2)) == before != colour(marked(0)))
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
     browser.switch_to.frame(find("#attention iframe"))
     background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) == (theme == "dark")
+    assert sum(map(int, re.findall(r"\d+", background)[:3])) < 200
     assert browser.find_elements("css selector", "#lines line") and browser.find_elements("css selector", "#heat rect")
     browser.switch_to.default_content()
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))

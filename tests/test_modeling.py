@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.modeling_vanilla import VanillaDecoder, VanillaEncoder
+from modeling_vanilla.modeling_vanilla import VanillaEncoder
 
 
 def close(actual, expected, atol=1e-5):
@@ -207,15 +207,6 @@ def test_logits_are_computed_where_they_are_asked_for(make_model, batch, keep):
     close(model(**batch, logits_to_keep=keep).logits, whole[:, -keep:] if isinstance(keep, int) else whole[:, keep])
 
 
-def test_a_negative_special_token_is_none(make_model, batch):
-    """As those who switch one off in transformers write it."""
-    tokens = dict.fromkeys(("pad_token_id", "eos_token_id"), -1)
-    model = make_model(**tokens)
-    close(model(**batch).logits, make_model()(**batch).logits)
-    with pytest.raises(ValueError, match="labels need a pad_token_id in the configuration, which is -1"):
-        model(batch["input_ids"], labels=batch["decoder_input_ids"])
-
-
 # Training
 
 
@@ -313,17 +304,6 @@ def test_the_whole_model_loads_what_the_base_model_saved(make_model, batch, tmp_
     close(model(**batch).logits, base(**batch).last_hidden_state @ base.encoder.embed_tokens.weight.T)
     # It searches as any whole model does, though the folder has no generation_config.json.
     assert model.generation_config.num_beams == 4
-
-
-@pytest.mark.parametrize("cls", [VanillaEncoder, VanillaDecoder])
-def test_a_stack_alone_is_saved_and_loaded(make_model, tmp_path, cls):
-    stack = make_model(cls)
-    stack.save_pretrained(tmp_path)
-    loaded = load(cls, tmp_path)
-    inputs = {"input_ids": torch.randint(4, 41, (2, 5))}
-    if cls is VanillaDecoder:
-        inputs["encoder_hidden_states"] = torch.randn(2, 4, 24)
-    assert torch.equal(loaded(**inputs).last_hidden_state, stack(**inputs).last_hidden_state)
 
 
 @pytest.mark.parametrize("missing", ["self_attn.qkv_proj", "cross_attn.kv_proj", "lm_head"])

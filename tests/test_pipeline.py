@@ -130,14 +130,6 @@ def test_truncation_cuts_instead(translator, model, tokenizer, caplog, arguments
     assert "pieces" not in caplog.text
 
 
-def test_clean_up_reaches_the_tokenizer(translator, expected, monkeypatch):
-    flag = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-    monkeypatch.setattr(translator.tokenizer, flag, True)
-    monkeypatch.setattr(translator.tokenizer, "clean_up_tokenization", lambda text: f"clean {text}")
-    cleaned = [f"clean {text}" for text in texts_of(expected)]
-    assert texts_of(translator(SENTENCES, clean_up_tokenization_spaces=True)) == cleaned
-
-
 def test_languages(translator, expected):
     """They choose the first token of a model of many languages, and mean nothing to a model of one pair."""
     assert translator(SENTENCES, src_lang="en", tgt_lang="de") == expected

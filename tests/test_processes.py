@@ -13,7 +13,6 @@ import torch
 from helpers import as_lines, call, fork
 
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.inference import processes as module
 from modeling_vanilla.inference.processes import batch_searcher
 from modeling_vanilla.terminology_vanilla import Terminology
 from modeling_vanilla.translation_vanilla import translate_texts
@@ -43,27 +42,10 @@ def test_several_processes_translate_as_one(model, tokenizer, threads):
             assert [one.score, *one.log_probs] == pytest.approx([other.score, *other.log_probs], abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("given", "batches", "threads", "expected"),
-    [(None, 9, 3, 3), (None, 4, 3, 2), (None, 3, 3, 1), (None, 9, 1, 1), (2, 9, 1, 2), (3, 2, 1, 2)],
-)
-def test_there_are_as_many_as_have_enough_to_do(model, monkeypatch, given, batches, threads, expected):
-    monkeypatch.setattr(module, "BATCHES_PER_PROCESS", 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-
-    def search(batch):
-        time.sleep(0.1)  # so that each process gets one
-        return os.getpid()
-
-    found = {*batch_searcher(model, given)(search, [[0, 1]] * batches)}
-    assert len(found) == expected and (os.getpid() in found) == (expected == 1)
-
-
 def test_what_cannot_be_several_processes(folder, model):
     for options, error in (
         (["--processes", 0], "processes must be at least 1, not 0"),
         (["--processes", 2, "--interactive"], "--processes cannot be combined with --interactive"),
-        (["--processes", 2, "--compile"], "--processes cannot be combined with --compile"),
     ):
         assert call(command.main, folder, *options, stdin=b"a dog\n").error == error
     with pytest.raises(ValueError, match="processes: 2 need Linux and a model on the CPU, this one is on meta"):

@@ -5,10 +5,9 @@ import re
 import sys
 
 import pytest
-from tqdm import auto
 
 from modeling_vanilla import progress
-from modeling_vanilla.progress import inform, progress_bar, set_quiet
+from modeling_vanilla.progress import inform, progress_bar
 
 LINE = r"Work: {} of 100 rows \[\d\d:\d\d<\d\d:\d\d, +[\d.]+(s/ rows| rows/s)(, loss \d+)?\]\n"
 
@@ -59,23 +58,3 @@ def test_a_bar_around_an_iterable(monkeypatch, given, said):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert list(progress_bar(given)) == list(given)
     assert sys.stderr.getvalue().startswith(said) and sys.stderr.getvalue().count("\n") == bool(given)
-
-
-def test_a_notebook_keeps_its_widgets(monkeypatch):
-    widget = type("tqdm_notebook", (auto.tqdm,), {})
-    monkeypatch.setattr(auto, "tqdm", widget)
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with progress_bar(total=1) as bar:
-        assert type(bar) is widget
-
-
-@pytest.mark.parametrize(("stream", "shown"), [(io.StringIO, False), (Terminal, True)])
-def test_datasets_shows_bars_on_a_terminal_alone_and_transformers_none(monkeypatch, stream, shown):
-    import datasets
-    from transformers.utils import logging
-
-    monkeypatch.setattr(sys, "stderr", stream())
-    set_quiet(False)
-    assert (datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()) == (not shown, False)
-    datasets.enable_progress_bars()
-    logging.enable_progress_bar()

@@ -70,14 +70,6 @@ def test_a_model_loaded_in_8_bits_is_near_the_whole_one(folder, model, tmp_path)
 
 
 @needs_vnni
-def test_small_layers_stay(make_model, monkeypatch):
-    model = make_model(vocab_size=300)
-    monkeypatch.setattr(quantization, "SMALLEST", model.lm_head.weight.numel())
-    quantization.quantize(model)
-    assert [name for name, module in model.named_modules() if type(module) is Int8Linear] == ["lm_head"]
-
-
-@needs_vnni
 def test_it_is_refused_in_16_bits(folder):
     with pytest.raises(ValueError, match=r"int8: a model in float32 on a CPU is needed, not in torch.bfloat16 on cpu"):
         load_translator([folder], "cpu", torch.bfloat16, int8=True)

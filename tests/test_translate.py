@@ -4,14 +4,13 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 import torch
-from helpers import as_lines, call, environment, save_folder
+from helpers import as_lines, call, save_folder
 
 from modeling_vanilla import inference
 from modeling_vanilla.cli import score
@@ -63,28 +62,6 @@ def test_quiet_leaves_result_and_warnings(folder, tmp_path, quiet):
     split = call(command.main, folder, "--max_source_tokens", 9, *options, stdin=INPUT)
     said = split.errors.splitlines()
     assert split.output and (all(line.startswith("warning: stdin, line ") for line in said) and said != []) == quiet
-
-
-@pytest.fixture
-def no_search(monkeypatch):
-    for name in ("translation_vanilla.translate_texts", "inference.score_pairs"):
-        monkeypatch.setattr(f"modeling_vanilla.{name}", lambda *_, **__: pytest.fail("has begun to translate"))
-
-
-def test_a_missing_package_is_found_before_the_translation(folder, tmp_path, monkeypatch, no_search):
-    (tmp_path / "reference").write_bytes(INPUT)
-    monkeypatch.setitem(sys.modules, "modeling_vanilla.training.metrics", None)
-    with pytest.raises(ModuleNotFoundError):
-        call(command.main, folder, "--reference", tmp_path / "reference", stdin=INPUT)
-
-
-@pytest.mark.parametrize("main", [command.main, score.main], ids=["translate", "score"])
-def test_what_cannot_be_aligned_is_found_before_the_translation(folder, tmp_path, no_search, main):
-    (tmp_path / "targets").write_bytes(INPUT)
-    options = ["--alignments", tmp_path / "links", "--alignment_layer", "3"]
-    options += ["--target", tmp_path / "targets"] if main is score.main else []
-    assert call(main, folder, *options, stdin=INPUT).error == "layer must be from 0 to 2, not 3"
-    assert not (tmp_path / "links").exists()
 
 
 def test_line_ends_of_a_model_become_blanks():
@@ -200,15 +177,6 @@ def test_interactive_answers_each_line_before_it_reads_the_next(folder, translat
     assert [*seen, capsysbinary.readouterr().out.decode()] == ["", *(f"{text}\n" for text in best(*translator))]
 
 
-def test_streams_that_are_not_needed_may_be_closed(folder, tmp_path):
-    (tmp_path / "in").write_bytes(INPUT)
-    script = f'exec "{sys.executable}" -m modeling_vanilla translate "$@" <&- >&- 2>&-'
-    arguments = ["--input", "in", "--output", "out", "--max_source_tokens", "8"]
-    shell = ["sh", "-c", script, "sh", folder, *arguments]
-    subprocess.run(shell, cwd=tmp_path, env=environment(tmp_path), timeout=120, check=True)
-    assert len(lines((tmp_path / "out").read_text())) == len(SENTENCES)
-
-
 def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -228,6 +196,7 @@ BAD_INPUT = [
     (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
     (["--output", "two", "--reference", "two"], "--reference and --output are both two"),
     (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
+    (["--alignments", "out", "--alignment_layer", "3"], "layer must be from 0 to 2, not 3"),
     (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
     (["--interactive", "--input", "x"], "--input cannot be combined with --interactive"),
 ]

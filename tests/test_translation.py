@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -17,7 +16,7 @@ from modeling_vanilla.constraints_vanilla import ForcedPrefix
 from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
 from modeling_vanilla.splitting_vanilla import count_sentences
 from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.translation_vanilla import Hypothesis, _join, batches_by_length
+from modeling_vanilla.translation_vanilla import Hypothesis, _join
 
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
@@ -101,17 +100,6 @@ def test_lines_are_translated_apart_and_keep_their_ends(tokenizer, tmp_path, fac
     assert translations == [f"{dog}\n{man}\r\n\n{dog}\n", "\n"]
 
 
-def test_what_is_cut_is_told_once(model, tokenizer, caplog):
-    model.config.max_source_sentences = 1
-    texts = ["a dog", WHOLE, "a dog. a cat. the man"]
-    translate(model, tokenizer, texts)
-    translate(model, tokenizer, texts[1:2], max_source_tokens=9)
-    assert caplog.messages == [
-        f"too long, translated sentence by sentence, as in training: {WHOLE!r} and 1 more",
-        f"too long, translated in pieces of at most 9 tokens: {WHOLE!r}",
-    ]
-
-
 # Batches
 
 
@@ -124,18 +112,7 @@ def test_batches_hold_no_more_than_asked(model, tokenizer):
     assert sizes == sorted(sizes, key=lambda size: -size[1])
 
 
-def test_batching_takes_time_in_proportion_to_the_rows():
-    def seconds(rows):
-        start = time.process_time()
-        assert sum(map(len, batches_by_length([9] * rows, 1))) == rows
-        return time.process_time() - start
-
-    assert seconds(80_000) < 100 * seconds(5_000)
-
-
 NOT_TRANSLATED = [
-    ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1, not 0"),
-    ({"max_source_tokens": 7}, "max_source_tokens must be at least 8, not 7"),
     ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
     ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
     ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
