@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
-from modeling_vanilla.cli import translate
 from modeling_vanilla.inference import load_translator
 
 WEIGHTS = "model.safetensors"
@@ -36,9 +35,7 @@ def folder(good, tmp_path):
 
 
 def of_marian(folder):
-    helpers.make_marian(json.loads((folder / "config.json").read_text())["vocab_size"]).save_pretrained(
-        folder / "other"
-    )
+    helpers.make_marian(helpers.read_json(folder / "config.json")["vocab_size"]).save_pretrained(folder / "other")
     (folder / "other" / WEIGHTS).replace(folder / WEIGHTS)
 
 
@@ -150,27 +147,16 @@ def test_the_folder_and_the_fault_are_named(folder, fault, loading, translating,
         assert_refused(cls.from_pretrained, folder, loading)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("stdin", []), ("stdout", ["--input", "source.txt"])])
-def test_a_closed_stream_is_named(folder, name, arguments, monkeypatch, capsys):
-    monkeypatch.chdir(folder.parent)
-    Path("source.txt").write_text("a dog\n")
-    monkeypatch.setattr(sys, name, None)
-    with pytest.raises(SystemExit, match="2"):
-        translate.main([str(folder), *arguments])
-    assert capsys.readouterr().err == f"error: {name} is closed\n"
-
-
 GENERATION = "generation_config.json"
 
 
-BAD_SEARCHES = {
-    "no JSON": (text(GENERATION, "{no json"), "it cannot be read as JSON"),
-    "a word": (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
-    "huge": (changed(GENERATION, length_penalty=1000), "length_penalty must be a number from -10 to 10, not 1000"),
-}
+BAD_SEARCHES = [
+    (text(GENERATION, "{no json"), "it cannot be read as JSON"),
+    (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
+]
 
 
-@pytest.mark.parametrize(("fault", "message"), BAD_SEARCHES.values(), ids=BAD_SEARCHES)
+@pytest.mark.parametrize(("fault", "message"), BAD_SEARCHES, ids=["no JSON", "a word"])
 def test_a_bad_generation_configuration_is_not_taken_for_none(folder, fault, message):
     fault(folder)
     for load in (VanillaForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
@@ -203,9 +189,3 @@ def test_the_device_is_by_default_the_accelerator(good, monkeypatch):
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda it=accelerator: it)
         with pytest.raises(ValueError, match=r"^device: meta") if there else nullcontext():
             assert load_translator([good])[0].device.type == "cpu"
-
-
-def test_a_pickle_is_read_where_it_is_asked_for(folder, good):
-    pickled(folder)
-    models = VanillaModel.from_pretrained(folder, use_safetensors=False), VanillaModel.from_pretrained(good)
-    assert torch.equal(*(model.encoder.embed_tokens.weight for model in models))

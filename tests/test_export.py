@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import sys
 
 import pytest
@@ -105,13 +104,10 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("library", "overrides"), MODELS)
-def test_the_logits_are_the_models(make_model, tokenizer, tmp_path, caplog, library, overrides):
+def test_the_logits_are_the_models(make_model, tokenizer, tmp_path, library, overrides):
     model = make_model(**{"vocab_size": len(tokenizer), **overrides})
     before, attention = copy.deepcopy(model.state_dict()), model.config._attn_implementation
-    logging.getLogger("torch").addHandler(caplog.handler)
     write(library, model, tokenizer, tmp_path)
-    logging.getLogger("torch").removeHandler(caplog.handler)
-    assert "torchvision" not in caplog.text
     assert model.config._attn_implementation == attention
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     COMPARISONS[library](model, tokenizer, tmp_path)
@@ -283,14 +279,6 @@ def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_pat
     model = make_model(**{"vocab_size": len(tokenizer), **overrides})
     with pytest.raises(ValueError, match=message):
         write(library, model, tokenizer, tmp_path, positions=1024)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("library", ["ctranslate2", "marian"])
-@pytest.mark.parametrize("positions", [0, 10**12])
-def test_a_table_of_positions_has_a_length(make_model, tokenizer, tmp_path, library, positions):
-    with pytest.raises(ValueError, match=f"^positions must be from 1 to 1048576, not {positions}$"):
-        write(library, make_model(vocab_size=len(tokenizer)), tokenizer, tmp_path, positions=positions)
     assert not list(tmp_path.iterdir())
 
 

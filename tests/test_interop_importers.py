@@ -237,8 +237,6 @@ def saved_again(changed: dict | None = None, **settings):
 TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
 REVERSED = "".join(f"{token} 7\n" for token in reversed(importers.DICTIONARY))
 BAD_FOLDERS = [
-    ("marian", without("model.safetensors"), "{folder}: no MarianMT model could be loaded"),
-    ("marian", without("tokenizer.json"), "{folder}: no tokenizer could be loaded"),
     ("marian", pickled, "{folder}: pytorch_model.bin is a pickle"),
     ("marian", with_a_larger_tokenizer, "{folder}: the tokenizer has 41 tokens, the model 40"),
     # What the paper's model cannot be.
@@ -252,8 +250,6 @@ BAD_FOLDERS = [
     ("fairseq", with_an_object, "{file}: holds .*Meter; of a pickle only tensors, plain containers"),
     ("fairseq", lambda folder: torch.save({"x": 1}, folder / "model.pt"), "{file}: no checkpoint of fairseq's"),
     ("fairseq", lambda folder: torch.save({"model": {}}, folder / "model.pt"), "{file}: .* 'args' nor 'cfg'"),
-    ("fairseq", without("model.pt"), "{file}: no such file"),
-    ("fairseq", without("dict.de.txt"), "{folder}/dict.de.txt: cannot be read"),
     ("fairseq", text("dict.en.txt", "a b c\n"), "{folder}/dict.en.txt, line 1: not a token and"),
     ("fairseq", text("dict.en.txt", "a 1\na 2\n"), "{folder}/dict.en.txt: a token is there twice"),
     ("fairseq", text("dict.de.txt", REVERSED), "{folder}: dict.en.txt and dict.de.txt differ; a model .* has one"),

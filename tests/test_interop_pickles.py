@@ -41,14 +41,10 @@ def zipped(content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
     return stream.getvalue()
 
 
-def legacy(weights: dict) -> bytes:
-    """A checkpoint of torch.save before 2020."""
-    stream = io.BytesIO()
-    torch.save({"args": {}, "model": weights}, stream, _use_new_zipfile_serialization=False)
-    return stream.getvalue()
-
-
-LEGACY = legacy({"a": torch.zeros(65537)})
+# A checkpoint of torch.save before 2020.
+stream = io.BytesIO()
+torch.save({"args": {}, "model": {"a": torch.zeros(65537)}}, stream, _use_new_zipfile_serialization=False)
+LEGACY = stream.getvalue()
 SIZE = b"J" + (65537).to_bytes(4, "little")  # as the pickle has it
 
 HOSTILE = {
@@ -67,15 +63,11 @@ HOSTILE = {
     "sparse": with_weight(torch.eye(3).to_sparse()),
     "meta": with_weight(torch.empty(3, device="meta")),
     "integers": with_weight(torch.ones(28, dtype=torch.long)),
-    "a number": with_weight(torch.tensor(1.0)),
     "one value repeated": with_weight(torch.zeros(1).expand(2**40)),
     "another shape": with_weight(torch.zeros(3, 4, 5)),
-    "no size": with_weight(torch.zeros(0)),
     "many layers": with_settings(encoder_layers=10**6),
-    "a wide layer": with_settings(decoder_ffn_embed_dim=10**9),
     "many positions": with_settings(max_source_positions=10**12, max_target_positions=10**12),
     "layers in words": with_settings(encoder_layers="two"),
-    "no number": with_settings(dropout=float("nan")),
     "a huge number": with_settings(encoder_attention_heads=10**400),
     "a tensor for a setting": with_settings(encoder_layers=torch.tensor([2, 2])),
 }

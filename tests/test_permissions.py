@@ -30,26 +30,14 @@ def root():
         yield Path(folder)
 
 
-def load(path: Path):
-    return load_translator([path])
-
-
-def average(path: Path):
-    return average_checkpoints([path])
-
-
-def read(path: Path):
-    return load_pairs(DataOptions(train_file=str(path)))
-
-
-FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+NAMES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+FILES = ("model", *(f"model/{name}" for name in NAMES))
 CLOSED = [
-    (load, "model", "model"),
-    *((load, "model", f"model/{name}") for name in FILES),
-    (average, "model", "model/model.safetensors"),
+    *((lambda path: load_translator([path]), "model", closed) for closed in FILES),
+    (lambda path: average_checkpoints([path]), "model", "model/model.safetensors"),
     (from_marian, "marian", "marian/model.safetensors"),
     (from_fairseq, "model.pt", "model.pt"),
-    (read, "data/train.jsonl", "data"),
+    (lambda path: load_pairs(DataOptions(train_file=str(path))), "data/train.jsonl", "data"),
 ]
 
 

@@ -13,14 +13,12 @@ from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 import pytest
-import torch
 import yaml
 from helpers import as_lines, as_options, call, environment, free_port, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from test_model_card import RESULTS
-from torch.testing import assert_close as close
-from transformers import AutoTokenizer, MarianMTModel, pipeline
+from transformers import pipeline
 
 from modeling_vanilla.cli import train
 from modeling_vanilla.cli.push import main
@@ -103,8 +101,8 @@ def test_all_files_arrive_in_one_commit(commits, run):
     assert f'model="{REPO}"' in card.text
 
 
-def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
-    """It loads as a model of transformers, by its name; what transformers' search has not is said."""
+def test_as_a_marian(commits, run):
+    """What transformers' search has not is said; test_export.py loads such a folder."""
     done = push(run, "--as", "marian", "--licence", "cc-by-4.0")
     assert done.code == 0
     assert done.errors.startswith("warning: length_penalty 0.6 is GNMT's")
@@ -112,18 +110,11 @@ def test_as_a_marian(commits, run, model, monkeypatch, tmp_path):
     assert not [name for name in files if name.endswith(".py")]
     card = ModelCard(files["README.md"].decode())
     assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    loaded, tokenizer = MarianMTModel.from_pretrained(REPO), AutoTokenizer.from_pretrained(REPO)
-    inputs = {**tokenizer(SENTENCES, return_tensors="pt", padding=True), "decoder_input_ids": torch.full((2, 1), 1)}
-    close(loaded(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=0)
 
 
 def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch, caplog):
     """Nobody else sees what it creates; a Hub that refuses the best model does not end the training."""
-    branches = []
-    monkeypatch.setattr(
-        HfApi, "create_branch", Mock(side_effect=lambda repo, branch, exist_ok: branches.append(branch))
-    )
+    monkeypatch.setattr(HfApi, "create_branch", Mock())
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a small house\tein kleines Haus\n" * 8, encoding="utf-8")
     options = {"train_file": pairs, "validation_file": pairs, "preset": "tiny", "vocab_size": 280, "max_steps": 2}
@@ -225,14 +216,8 @@ def test_a_hub_that_does_not_answer_is_named(run, monkeypatch):
     assert re.fullmatch(rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*", push(run).error)
 
 
-def test_without_a_token_nothing_is_tried(commits, run, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "")
-    assert push(run).error == "no token to publish with: hf auth login, or HF_TOKEN" and not HfApi.create_repo.called
-
-
 BAD_INPUT = [
     ("a-model", {}, "repo: a-model lacks its owner, as in you/a-model"),
-    ("some body/a-model", {}, "Repo id must use alphanumeric"),
     (REPO, {"parameters": 7}, "of a model of 7 parameters"),
     (REPO, {"settings": None}, "not as `vanilla train` writes it"),
 ]
@@ -247,17 +232,12 @@ def test_bad_input_reaches_no_server(commits, run, tmp_path, repo, changes, mess
 
 
 LIBRARY = "node_modules/@huggingface/transformers/dist/transformers.min.js"
-BAD_STATIC = [
-    (["--static"], "--static is an option of --space"),
-    (["--space", "--static", "--results", "results.json"], "--results cannot be combined with --space"),
-    (["--space", "--static"], f"{LIBRARY}: no such file; npm install @huggingface/transformers writes it"),
-]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD_STATIC)
-def test_a_static_space_says_what_it_lacks(commits, run, tmp_path, monkeypatch, options, message):
+def test_a_static_space_says_what_it_lacks(commits, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert push(run, *options).error == message and not HfApi.create_repo.called
+    message = f"{LIBRARY}: no such file; npm install @huggingface/transformers writes it"
+    assert push(run, "--space", "--static").error == message and not HfApi.create_repo.called
 
 
 def test_a_converted_model_is_published_without_results(commits, model, tmp_path):

@@ -14,11 +14,9 @@ import pytest
 import torch
 from helpers import ROOT, add_noise, call, make_tiny, make_tokenizer, one_by_one, save_folder
 from transformers import AutoConfig, AutoTokenizer, MarianConfig
-from transformers.tokenization_python import PythonBackend
 
 from modeling_vanilla.cli import export
 from modeling_vanilla.hub import publishing
-from modeling_vanilla.interop import folders
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "", "the small dog runs"] * 4
 SOURCES = [f"{source} {'green ' * (number // 5)}".strip() for number, source in enumerate(SOURCES)]
@@ -113,14 +111,6 @@ def test_8_bits_are_nearly_the_same_and_hold_one_matrix_of_the_vocabulary(export
         assert [tensor.data_type for tensor in tensors if len(tokenizer) in tensor.dims and len(tensor.dims) == 2] == [
             onnx.TensorProto.UINT8
         ]
-
-
-def test_a_tokenizer_without_its_json_is_refused(model, source, tmp_path, monkeypatch):
-    pytest.importorskip("onnxscript")
-    monkeypatch.setattr(folders, "load_translator", lambda *_, **__: (model, PythonBackend.__new__(PythonBackend)))
-    done = call(export.main, "--to", "transformers.js", source, tmp_path / "new")
-    assert done.error == "transformers.js needs a tokenizer.json, which a PythonBackend has not"
-    assert not list(tmp_path.iterdir())
 
 
 NODE = """

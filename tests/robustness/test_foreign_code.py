@@ -159,15 +159,6 @@ def test_a_pickle_of_fairseq_runs_no_code(trial, folder, file, protocol):
     assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
 
 
-def test_a_data_set_runs_no_code(trial, folder):
-    """Its folder has a script of its name, as older versions of datasets ran it."""
-    (folder / "data").mkdir()
-    (folder / "data" / "data.py").write_text(CODE)
-    done = trial.run(f"{PROGRAMS['train --tokenizer']} --dataset_name data".split(), folder, stdin=b"y\n" * 100)
-    assert not list(folder.rglob(MARK))
-    assert done.code == 2 and len(done.said) == 1, done.errors[-2000:]
-
-
 class Network:
     """Leaves a mark when this process asks the network, which Hugging Face's libraries are free to do."""
 

@@ -39,18 +39,13 @@ def tokenise(folder):
     return len(tokenize_training_pairs(load_pairs(options)["train"], tokenizer_of(folder), options)[0])
 
 
-def train_vocabulary(folder):
-    train_tokenizer(read_lines(folder / "source.txt"), vocab_size=2000)
-    return sum(1 for _ in read_lines(folder / "source.txt"))
-
-
 def translate(folder):
     """What `vanilla translate` does with its input before the search: it is read and cut into pieces."""
     tokenizer = tokenizer_of(folder)
     return len(split_long(make_tiny(len(tokenizer)), tokenizer, list(read_lines(folder / "source.txt"))))
 
 
-STEPS = {"tokenise": tokenise, "vocabulary": train_vocabulary, "translate": translate}
+STEPS = {"tokenise": tokenise, "translate": translate}
 
 
 def memory(name: str) -> int:

@@ -1,19 +1,13 @@
 """What holds for every text, length and batch: hypothesis looks for one for which it does not."""
 
 import io
-import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import pytest
 from helpers import make_tiny, make_tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modeling_vanilla.files import decode_lines, write_text
+from modeling_vanilla.files import decode_lines
 from modeling_vanilla.inference import split_long, translate
-from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.data import load_pairs
 
 settings.register_profile(
     "robust", deadline=None, database=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck)
@@ -31,18 +25,6 @@ def test_lines_are_read_as_they_were_written(lines, end):
     lines = [line.rstrip("\r").lstrip("\ufeff") for line in lines]
     content = "".join(f"{line}{end}" for line in lines).encode()
     assert list(decode_lines(io.BytesIO(content), "file")) == lines
-
-
-@settings(max_examples=15)
-@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5))
-def test_pairs_are_read_as_they_were_written(pairs):
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", f"{folder}/cache")
-        path = Path(folder) / "train.jsonl"
-        rows = [{"translation": {"en": source, "de": target}} for source, target in pairs]
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
-        dataset = load_pairs(DataOptions(train_file=str(path)))["train"]
-        assert list(zip(dataset["source"], dataset["target"], strict=True)) == pairs
 
 
 @settings(max_examples=20)
