@@ -20,6 +20,7 @@ from modeling_vanilla.interop import from_marian, marian_tokenizer
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
     "base": (512, 6, 8, 2048, 32000),
+    "big": (1024, 6, 16, 4096, 32000),
 }
 
 

@@ -36,6 +36,7 @@ from modeling_vanilla.interop import from_marian, marian_tokenizer
 OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16", "int8")]
 CTRANSLATE2 = [f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8")]
 ENGINES = [*OURS, "MarianMT fp32", "MarianMT bf16", *CTRANSLATE2]
+ON_A_GPU = ["CTranslate2 float16"]  # which a CPU refuses
 EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a sentence by random weights
 
 
@@ -178,7 +179,7 @@ if __name__ == "__main__":
     parser.add_argument("--beams", type=int, default=4, help="beam size")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--threads", type=int, default=2, help="of each engine")
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="what to measure")
+    parser.add_argument("--engines", nargs="+", choices=[*ENGINES, *ON_A_GPU], default=ENGINES, help="what to measure")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
     parser.add_argument("--output_dir", type=Path, help="a folder for decode.md and decode.png")
     run_command(parser, decode)
