@@ -143,7 +143,8 @@ class SourceLengthCriteria(StoppingCriteria):
         self.lengths = lengths
 
     def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
-        return input_ids.shape[1] >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
+        lengths = self.lengths.to(input_ids.device)  # without a source they are on the CPU
+        return input_ids.shape[1] >= lengths.repeat_interleave(len(input_ids) // len(lengths))
 
 
 def generate(
@@ -238,7 +239,7 @@ def beam_search(
     limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
     prompts = input_ids.unflatten(0, (-1, config.num_beams))
     limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
-    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
+    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens.to(limits.device))
     # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
     # criterion may look for a sentence at its row.
     row_by_row = not criteria and all(type(processor) in ROW_BY_ROW for processor in logits_processor)

@@ -62,8 +62,8 @@ def fused_smoothed_cross_entropy(
     device_type = hidden.device.type
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else weight.dtype
-    labelled = labels.flatten() != IGNORED
-    rows = hidden.flatten(0, -2)[labelled]
+    labelled = (labels.flatten() != IGNORED).nonzero().flatten()  # a GPU's host waits for indices once
+    rows = hidden.flatten(0, -2).index_select(0, labelled)
     return _FusedLoss.apply(rows, weight, labels.flatten()[labelled], epsilon, dtype) / _divisor(labels, num_items)
 
 

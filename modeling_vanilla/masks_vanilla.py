@@ -57,7 +57,7 @@ def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.T
     An attention_mask (B, 1, S, S), which says what each source token sees, is the whole mask.
     """
     and_mask_function = window(config, causal=False)
-    return _as_booleans(create_bidirectional_mask(config, x, attention_mask, and_mask_function=and_mask_function))
+    return _padding_mask(config, x, attention_mask, and_mask_function=and_mask_function)
 
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
@@ -70,6 +70,13 @@ def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.T
         return None  # one position behind all the others sees everything
     and_mask_function = window(config, causal=True)
     return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=and_mask_function))
+
+
+def _padding_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs):
+    """Mask of the padding. On a CPU, None where there is no padding; the host of a GPU would wait for the answer."""
+    skip = attention_mask is None or attention_mask.device.type == "cpu"
+    mask = create_bidirectional_mask(config, x, attention_mask, allow_is_bidirectional_skip=skip, **kwargs)
+    return _as_booleans(mask)
 
 
 def _as_booleans(mask):
@@ -100,8 +107,7 @@ def cross_mask(
         return _as_booleans(attention_mask).any(dim=-2, keepdim=True)
     # The beams of a sentence are further query positions, as in CrossAttention.
     x = x.reshape(sentences, -1, x.shape[-1])
-    mask = create_bidirectional_mask(config, x, attention_mask, encoder_hidden_states=encoder_hidden_states)
-    return _as_booleans(mask)
+    return _padding_mask(config, x, attention_mask, encoder_hidden_states=encoder_hidden_states)
 
 
 def window(config: VanillaConfig, causal: bool) -> Callable | None:

@@ -50,7 +50,7 @@ def score_pairs(
             logits = model(**inputs, use_cache=False).logits.float()
             # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
             log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
-        for row, values in zip(rows, log_probs.double().cpu(), strict=True):
+        for row, values in zip(rows, log_probs.cpu().double(), strict=True):
             scores[row] = PairScore(values[: len(target_ids[row])].sum().item(), len(target_ids[row]))
     return scores
 

@@ -41,8 +41,9 @@ def take_step(
             # Processes' gradients are averaged where the mean over the update's tokens asks for their sum.
             accelerator.backward(loss * accelerator.num_processes)
         losses.append(loss.detach())
-    loss = float(accelerator.reduce(torch.stack(losses).sum(), reduction="sum"))
-    norm = _gradient_norm(accelerator, model, options.max_grad_norm)
+    total = accelerator.reduce(torch.stack(losses).sum(), reduction="sum")
+    norm = float(_gradient_norm(accelerator, model, options.max_grad_norm))
+    loss = float(total)  # by now it is there: the host of a GPU has waited for the gradient
     # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
     if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
         raise ValueError(_divergence(step, loss, norm, losses, update, options))
@@ -51,12 +52,12 @@ def take_step(
     return loss, norm
 
 
-def _gradient_norm(accelerator: Accelerator, model, limit: float | None) -> float:
+def _gradient_norm(accelerator: Accelerator, model, limit: float | None) -> torch.Tensor:
     """The norm of the whole gradient, without the scale of fp16's loss, before it is clipped to `limit`."""
     if limit is not None:
-        return float(accelerator.clip_grad_norm_(model.parameters(), limit))
+        return accelerator.clip_grad_norm_(model.parameters(), limit)
     accelerator.unscale_gradients()  # as clip_grad_norm_ does
-    return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
 
 def _divergence(step: int, loss: float, norm: float, losses: list, update: Update, options: TrainingOptions) -> str:

@@ -164,6 +164,8 @@ class _Run:
 
     def agree(self, value: int) -> int:
         """The largest of all processes' values."""
+        if self.accelerator.num_processes == 1:  # nothing for a GPU's host to wait for
+            return int(value)
         return int(self.accelerator.gather(torch.tensor([int(value)], device=self.accelerator.device)).max())
 
     def is_finished(self) -> bool:
