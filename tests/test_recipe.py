@@ -121,3 +121,10 @@ def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):
     assert choose(200_000, "cuda")["mixed_precision"] == "bf16"
     monkeypatch.setattr(AcceleratorState, "_shared_state", {"_mixed_precision": "no"})
     assert "mixed_precision" not in choose(200_000, "cuda")
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_cpu_takes_bf16_where_its_products_are_faster_by_it(choose, monkeypatch, faster):
+    seconds = {torch.bfloat16: 1.0, torch.float32: 2.0 if faster else 0.5}
+    monkeypatch.setattr(recipe_module, "_product_seconds", seconds.get)
+    assert choose(200_000, "cpu").get("mixed_precision") == ("bf16" if faster else None)

@@ -6,15 +6,18 @@ and the base model with more dropout, as is customary for IWSLT. A model that is
 
 import math
 import os
+import timeit
 from dataclasses import replace
 
 import pyarrow.compute as pc
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
 from ..training_options import DataOptions, TrainingOptions
+from .cpu_memory import bound_kernel_caches
 
 # The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
 PAPER: dict[str, float] = {
@@ -137,5 +140,15 @@ def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
 def _has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities: dict = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not tell
-    return device.type == "cpu" and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    if device.type != "cpu":
+        return False
+    bound_kernel_caches()  # which has an effect before the first product in bf16
+    # What the processor says of itself is not enough: some with AVX512-BF16 are slower by it (RESULTS.md).
+    faster = _product_seconds(torch.bfloat16) < _product_seconds(torch.float32)
+    return broadcast_object_list([faster])[0]  # the first process decides
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    """The least time of a product as large as some of a training step."""
+    x, w = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    return min(timeit.repeat(lambda: x @ w, number=1, repeat=10))
