@@ -1,6 +1,7 @@
 """Section 6.1: the search equals brute force and a plain list-based reference, and all else generate() offers works."""
 
 import functools
+import inspect
 import itertools
 import math
 import re
@@ -12,11 +13,12 @@ import torch
 from helpers import batch_of, make_tokenizer, pad_right
 from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, random_sources
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from transformers.generation import MaxLengthCriteria, StopStringCriteria
+from transformers.generation import GenerationMixin, MaxLengthCriteria, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
+from transformers.utils.hub import cached_files
 
-from modeling_vanilla import VanillaForConditionalGeneration
-from modeling_vanilla.generation_vanilla import can_compile
+from modeling_vanilla import VanillaForConditionalGeneration, generation_vanilla
+from modeling_vanilla.generation_vanilla import GnmtGenerationMixin, can_compile
 
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -411,6 +413,23 @@ def test_attentions_and_hidden_states_are_those_of_a_forward_pass(beams):
         assert_close(output.encoder_attentions[0][row, :, :width, :width], forward.encoder_attentions[0][0])
         for states, expected in zip(output.encoder_hidden_states, forward.encoder_hidden_states, strict=True):
             assert_close(states[row, :width], expected[0])
+
+
+# What is asked of transformers
+
+
+def test_what_is_used_of_transformers_is_as_it_was():
+    """The private names that generation_vanilla.py lists, and how generate() calls a search that it is handed."""
+    ours, theirs = (
+        inspect.signature(kind._valid_auto_compile_criteria) for kind in (GnmtGenerationMixin, GenerationMixin)
+    )
+    assert list(ours.parameters) == list(theirs.parameters)
+    asked = [name for name in generation_vanilla._ONLY_IF_HERE if name.startswith("_")]
+    assert set(asked) <= set(inspect.signature(cached_files).parameters)
+    assert "custom_generate" in inspect.signature(GenerationMixin.generate).parameters
+    loops = (generation_vanilla.beam_search, GenerationMixin._sample)
+    ours, theirs = (list(inspect.signature(loop).parameters)[1:5] for loop in loops)
+    assert ours == theirs
 
 
 def test_stop_strings_end_a_hypothesis():
