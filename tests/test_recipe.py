@@ -36,7 +36,7 @@ def choose(monkeypatch):
 
 
 RECIPES = [
-    (200_000, "cpu", "tiny", 0.3, 2236),
+    (3_000_000, "cpu", "tiny", 0.3, 8660),
     (4_000_000, "cuda", "tiny", 0.3, 10_000),
     (40_000_000, "cpu", "tiny", 0.1, 12_649),
     (40_000_000, "cuda", "base", 0.3, 12_649),
@@ -73,6 +73,15 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
     assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
     assert choose(4_000_000, "cpu", max_target_tokens=5000)["tokens_per_batch"] == 5000
+
+
+def test_few_pairs_are_seen_at_most_200_times(choose):
+    """336 thousand characters of both sides, some four to a token, are 12.5 updates of 3360 tokens a side."""
+    few, half, whole = (choose(characters, "cpu") for characters in (336_000, 2_000_000, 4_000_000))
+    assert few["tokens_per_update"] == 3360 and few["max_steps"] == pytest.approx(2500, abs=1)
+    assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 4, 313)
+    assert half["max_steps"] == pytest.approx(6104, abs=1)
+    assert (whole["max_steps"], whole["validate_steps"]) == (8000, 1000)
 
 
 def test_a_saved_model_is_fine_tuned(choose):

@@ -35,6 +35,7 @@ _CHARACTERS = 4  # of a token, more or less
 # The peak is that of transformers' Trainer.
 _FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "learning_rate_scale": None}
 _EPOCHS, _VALIDATIONS = 5, 10  # of a fine-tuning
+_MOST_EPOCHS = 200  # of a training from scratch on few pairs: Multi30k has 130 in its 8000 updates
 
 _RATES = {"learning_rate", "learning_rate_scale"}  # who gives one of them has decided both
 _OF_MODEL = {"preset", "dropout", "vocab_size"}
@@ -75,7 +76,13 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
     # A little more than a process's share, or a small batch is left over in each update.
     share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
     recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
-    recipe |= _schedule(recipe, characters) if "model" in given else _warm_up(usual, recipe, given)
+    if "model" in given:
+        recipe |= _schedule(recipe, characters)
+    else:
+        if characters < _SMALL and "max_steps" not in given:
+            recipe["max_steps"] = min(recipe["max_steps"], math.ceil(_MOST_EPOCHS * _epoch(recipe, characters)))
+            recipe.setdefault("validate_steps", math.ceil(recipe["max_steps"] / 8))
+        recipe |= _warm_up(usual, recipe, given)
     devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
     facts = f"{len(pairs['train'])} pairs of {characters} characters, {devices}"
     decided = _decided(given)
@@ -95,13 +102,17 @@ def _warm_up(usual: dict, recipe: dict, given: dict) -> dict:
 
 def _schedule(recipe: dict, characters: int) -> dict:
     """The updates of a fine-tuning, of which the first tenth is warm-up, and its validations."""
-    epoch = characters / 2 / _CHARACTERS / recipe["tokens_per_update"]
-    steps = recipe.get("max_steps", math.ceil(_EPOCHS * epoch))
+    steps = recipe.get("max_steps", math.ceil(_EPOCHS * _epoch(recipe, characters)))
     return {
         "max_steps": steps,
         "warmup_steps": math.ceil(steps / 10),
         "validate_steps": math.ceil(steps / _VALIDATIONS),
     }
+
+
+def _epoch(recipe: dict, characters: int) -> float:
+    """The updates in which each pair is seen once."""
+    return characters / 2 / _CHARACTERS / recipe["tokens_per_update"]
 
 
 def complete(training: TrainingOptions, recipe: dict | None = None) -> TrainingOptions:
