@@ -19,9 +19,9 @@ from modeling_vanilla.progress import progress_bar
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
 TRAINING = """
-    --preset tiny --encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 1200
+    --encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 1200
     --tokens_per_update 2500 --tokens_per_batch 2500 --warmup_steps 200 --learning_rate_scale 0.5
-    --mixed_precision bf16 --validate_steps 600 --checkpoint_steps 300 --average_checkpoints 1
+    --validate_steps 600 --checkpoint_steps 300 --average_checkpoints 1
 """
 
 
