@@ -119,7 +119,8 @@ def run_line(line: str, place: Path) -> None:
         assert done.code == 0, f"{line}\n{done.errors}"
         return
     path = os.pathsep.join((str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
-    variables = environment(place, PATH=path)
+    # npm's onnxruntime-node brings its CPU library itself; without this word it also downloads the one for CUDA
+    variables = environment(place, PATH=path, ONNXRUNTIME_NODE_INSTALL="skip")
     done = subprocess.run(["bash", "-c", line], cwd=place, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
