@@ -9,6 +9,7 @@ import helpers
 import pytest
 from helpers import ROOT, TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
+from plain_search import log_probs_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -106,6 +107,17 @@ def test_the_model_folder_loads_and_says_what_it_is(finished):
     assert card.data.language == ["en", "de"]
     for name, content in tree(run / "model").items():
         assert name.endswith(".safetensors") or str(run.parent).encode() not in (content or b""), name
+
+
+def test_the_validation_is_that_of_the_model_written(finished, files):
+    """Of the mean of the three checkpoints, not of the last."""
+    run, results, _ = finished
+    model = AutoModelForSeq2SeqLM.from_pretrained(run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    pairs = [json.loads(line)["translation"] for line in Path(files["validation_file"]).read_text("utf-8").splitlines()]
+    ids = [(tokenizer(pair["en"]).input_ids, tokenizer(text_target=pair["de"]).input_ids) for pair in pairs]
+    log_probs = [value for pair in ids for value in log_probs_of(model, *pair)]
+    assert results["validation"]["loss"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
 
 
 def test_the_model_knows_how_long_its_sources_were(finished):

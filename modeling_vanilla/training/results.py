@@ -21,7 +21,7 @@ from .cost import measured_rate, training_cost
 from .metrics import translation_scores
 from .optimization import learning_rate
 from .preprocessing import pair_lengths
-from .validation import translate_together
+from .validation import autocast, translate_together
 
 _MAIN_FIGURES = ("bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "parameters")
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
@@ -41,8 +41,7 @@ def score_test(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, test: Dataset, tokens_per_batch: int, bleu_tokenize: str
 ) -> dict:
     """Scores on the test data, which nothing else reads. Every process must call this."""
-    precision = torch.bfloat16 if AcceleratorState().mixed_precision == "bf16" else None
-    with torch.autocast(model.device.type, dtype=precision, enabled=precision is not None):
+    with autocast(model.device):
         translations = translate_together(model, tokenizer, test["source"][:], tokens_per_batch, show_progress=True)
     scores = translation_scores(translations, test["target"][:], bleu_tokenize)
     return {**scores, "test_sentences": len(test)}
@@ -53,7 +52,6 @@ def training_results(
 ) -> dict:
     """What there is to report of the training itself."""
     return {
-        "validation": progress.validations[-1] if progress.validations else None,
         "steps": progress.step,
         "train_seconds": round(progress.seconds, 1),
         "tokens": progress.tokens,

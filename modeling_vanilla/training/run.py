@@ -11,7 +11,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import parse_flag_from_env, set_seed
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, locked, remove_litter, whole_folder
@@ -35,6 +35,7 @@ from .recipe import choose_recipe, complete
 from .results import score_test, training_results, write_results
 from .resume import check_same_data, check_same_settings, data_digest, started_with, write_run
 from .trainer import train
+from .validation import validate
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ def _train_translation(
         warn_if_worse(progress)
     results = {
         "test_sentences": 0,
+        "validation": None,
         **training_results(model, training_data, training, progress),
         "vocabulary": len(tokenizer),
         "removed": removed,
@@ -146,20 +148,20 @@ def _train_translation(
         "settings": settings,
     }
     source = source_metadata(options.model) if options.model else None
-    _conclude(model, tokenizer, pairs.get("test"), training, progress, results, source)
+    _conclude(model, tokenizer, pairs, training, progress, results, source)
     return results
 
 
 def _conclude(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    test: Dataset | None,
+    pairs: DatasetDict,
     training: TrainingOptions,
     progress: Progress,
     results: dict,
     source: dict | None,
 ) -> None:
-    """Write the model, test it, and write the results, to which those of the test are added.
+    """Write the model, score it on the validation and test data, and write the results, to which its scores are added.
 
     Args:
         source: of a model that was fine-tuned, what its card says of it.
@@ -169,9 +171,12 @@ def _conclude(
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
             write_model_card(part, model, results, source)
-    if test is not None:  # the model is safe by now, whatever happens in the test
-        tokens_per_batch = progress.tokens_per_batch or training.tokens_per_batch
-        results |= score_test(model, tokenizer, test, tokens_per_batch, training.bleu_tokenize)
+    # the model is safe by now, whatever happens in the scoring
+    scoring = (progress.tokens_per_batch or training.tokens_per_batch, training.bleu_tokenize)
+    if "validation" in pairs:
+        results["validation"] = validate(model, tokenizer, pairs["validation"], *scoring)
+    if "test" in pairs:
+        results |= score_test(model, tokenizer, pairs["test"], *scoring)
         if state.is_main_process:
             write_model_card(run / "model", model, results, source)
     if state.is_main_process:

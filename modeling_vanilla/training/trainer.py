@@ -203,7 +203,7 @@ class _Run:
         """Validate, report the scores, and save the model in best/ if its BLEU is the best so far."""
         accelerator, options, progress = self.accelerator, self.options, self.progress
         model = whole_model(accelerator, self.model)
-        scores = validate(accelerator, model, self.tokenizer, pairs, options.tokens_per_batch, options.bleu_tokenize)
+        scores = validate(model, self.tokenizer, pairs, options.tokens_per_batch, options.bleu_tokenize)
         progress.validations.append({"step": progress.step, **scores})
         numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
         accelerator.log(numbers, step=progress.step)

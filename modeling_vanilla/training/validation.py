@@ -1,6 +1,10 @@
 """Validation while training, and the translation of a test set by all processes together."""
 
-from accelerate import Accelerator, PartialState
+from contextlib import AbstractContextManager
+
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
@@ -11,14 +15,13 @@ from .metrics import translation_scores
 
 
 def validate(
-    accelerator: Accelerator,
     model,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
     tokens_per_batch: int,
     bleu_tokenize: str,
 ) -> dict:
-    """Score the model as it is on `pairs`, which have the string columns "source" and "target".
+    """Score `model` on `pairs`, which have the string columns "source" and "target", in the precision of the training.
 
     Every process must call this, with all the model's weights.
 
@@ -27,13 +30,19 @@ def validate(
     """
     model.eval()
     sources, targets = pairs["source"][:], pairs["target"][:]
-    with accelerator.autocast():
-        with accelerator.split_between_processes({"sources": sources, "targets": targets}) as own:
+    with autocast(model.device):
+        with PartialState().split_between_processes({"sources": sources, "targets": targets}) as own:
             scores = gather_object(score_pairs(model, tokenizer, **own, tokens_per_batch=tokens_per_batch))
         translations = translate_together(model, tokenizer, sources, tokens_per_batch)
     total = PairScore(sum(score.log_prob for score in scores), sum(score.tokens for score in scores))
     losses = {"loss": -total.log_prob / total.tokens, "perplexity": total.perplexity}
     return {**losses, **translation_scores(translations, targets, bleu_tokenize)}
+
+
+def autocast(device: torch.device) -> AbstractContextManager:
+    """The mixed precision of the training; accelerate's own needs the Accelerator, which ends with the updates."""
+    precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(AcceleratorState().mixed_precision)
+    return torch.autocast(device.type, dtype=precision, enabled=precision is not None)
 
 
 def translate_together(
