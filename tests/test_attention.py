@@ -8,7 +8,6 @@ from torch import nn
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_vanilla import VanillaModel, cpu_vanilla
 from modeling_vanilla.attention_vanilla import CrossAttention, SelfAttention, eager_attention
@@ -27,12 +26,8 @@ def attention_by_hand(q, k, v, seen=None):
     return outputs, weights
 
 
-BACK_ENDS = {"eager": eager_attention, "sdpa": ALL_ATTENTION_FUNCTIONS["sdpa"]}
-
-
-def run(back_end, q, k, v, mask=None, is_causal=False):
-    module = nn.Module().eval()
-    return BACK_ENDS[back_end](module, q, k, v, mask, scaling=q.shape[-1] ** -0.5, dropout=0.0, is_causal=is_causal)
+def run(q, k, v, mask):
+    return eager_attention(nn.Module().eval(), q, k, v, mask, scaling=q.shape[-1] ** -0.5)
 
 
 @pytest.fixture
@@ -52,29 +47,25 @@ def seen():
     return seen
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
-@pytest.mark.parametrize("masked", [False, True])
-def test_equation_1(qkv, seen, back_end, masked):
-    output, weights = run(back_end, *qkv, seen if masked else None)
+def test_equation_1(qkv, seen):
+    output, weights = run(*qkv, seen)
     assert output.shape == (2, 4, 3, 7)
     for b in range(2):
         for h in range(3):
             one_head = [tensor[b, h].tolist() for tensor in qkv]
-            rows, row_weights = attention_by_hand(*one_head, seen[b, 0].tolist() if masked else None)
+            rows, row_weights = attention_by_hand(*one_head, seen[b, 0].tolist())
             torch.testing.assert_close(output[b, :, h], torch.tensor(rows), atol=1e-5, rtol=1e-5)
-            if weights is not None:
-                torch.testing.assert_close(weights[b, h], torch.tensor(row_weights), atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(weights[b, h], torch.tensor(row_weights), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(back_end, dtype):
+def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(dtype):
     # Scores of -32: added to the most negative 16-bit float, they run over into minus infinity.
     tensors = torch.full((1, 2, 3, 4), 4.0), torch.full((1, 2, 5, 4), -4.0), torch.randn(1, 2, 5, 6)
     q, k, v = (tensor.to(dtype).requires_grad_() for tensor in tensors)
     mask = torch.ones(1, 1, 3, 5, dtype=torch.bool)
     mask[:, :, 1] = False
-    output, _ = run(back_end, q, k, v, mask)
+    output, _ = run(q, k, v, mask)
     assert not output[:, 1].any()
     torch.testing.assert_close(output[0, 0], v[0].mean(dim=1), atol=1e-2, rtol=1e-2)
     output.sum().backward()
@@ -139,7 +130,7 @@ def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, d
         source[2] = False
         padded["attention_mask"] = source
     monkeypatch.setattr(cpu_vanilla, "EAGER_KEYS", 0)
-    for attn in BACK_ENDS:
+    for attn in ("eager", "sdpa"):
         model = make_model(attn=attn, attention_window=window, **dims)
         logits = model(**padded, use_cache=False).logits
         logits.square().mean().backward()

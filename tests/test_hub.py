@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import call, make_tiny, run_elsewhere, save_folder
+from helpers import call, run_elsewhere
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipeline
@@ -21,16 +21,6 @@ PACKAGE = Path(modeling_vanilla.__file__).parent
 # What the model needs of the package. The tokenizer is a stock one, which needs no code.
 CODE = {path.name for path in PACKAGE.glob("*_vanilla.py")}
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return make_tiny(len(tokenizer))
-
-
-@pytest.fixture(scope="module")
-def folder(model, tokenizer, tmp_path_factory):
-    return save_folder(tmp_path_factory.mktemp("hub") / "saved-model", model, tokenizer)
 
 
 # The folder
@@ -48,7 +38,7 @@ def test_the_folder_holds_code_weights_and_configurations_and_no_pickle(folder):
 def test_the_base_model_alone_carries_its_code_too(tmp_path, model):
     model.model.save_pretrained(tmp_path)
     assert {path.name for path in tmp_path.glob("*.py")} == CODE
-    assert AutoModel.from_pretrained(tmp_path).config.d_model == 16
+    assert AutoModel.from_pretrained(tmp_path).config.d_model == 24
 
 
 # With the package
@@ -108,7 +98,7 @@ def test_without_the_package_the_folder_computes_the_same(folder, model, tokeniz
         out.mkdir()
         save_file(inputs, out / "inputs.safetensors")
         facts = run_elsewhere(LOADED, source, out, json.dumps(SENTENCES), cwd=out)
-        assert facts["config"] == 16 and facts["module"].startswith("transformers_modules.")
+        assert facts["config"] == 24 and facts["module"].startswith("transformers_modules.")
         assert ["trust_remote_code" in refusal for refusal in facts["refusals"]] == [True] * 3
         results = load_file(out / "results.safetensors")
         with torch.no_grad():
