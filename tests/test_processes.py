@@ -39,7 +39,7 @@ def test_several_processes_translate_as_one(model, tokenizer, threads):
         assert (ours.pieces, ours.best) == (theirs.pieces, theirs.best)
         for one, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
             assert one[::4] == other[::4] and one.tokens == other.tokens
-            assert [one.score, *one.log_probs] == pytest.approx([other.score, *other.log_probs], abs=1e-6)
+            assert [one.score, *one.log_probs] == pytest.approx([other.score, *other.log_probs], abs=1e-5)
 
 
 def test_what_cannot_be_several_processes(folder, model):
