@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tqdm import auto, std
 from tqdm.asyncio import tqdm as terminal_bar
@@ -30,10 +30,11 @@ def set_quiet(quiet: bool) -> None:
 
 def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:
     """tqdm's bar, with tqdm's settings; where stderr is a log, a line every SECONDS and one at the end in its place."""
-    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **settings)
+    disable = disable or _quiet or sys.stderr is None
+    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable, **settings)
 
 
-def track_batches(batches: list[list[int]], unit: str, show: bool) -> Iterator[list[int]]:
+def track_batches(batches: Sequence[list], unit: str, show: bool) -> Iterator[list]:
     """Batches one after the other, with a bar of their rows if it is to be shown."""
     with progress_bar(total=sum(map(len, batches)), unit=unit, disable=not show) as bar:
         for batch in batches:
@@ -50,7 +51,7 @@ def inform(line: str) -> None:
 
 def _is_log() -> bool:
     # A notebook's stderr is no terminal either; there tqdm has another class.
-    return auto.tqdm is terminal_bar and not sys.stderr.isatty()
+    return auto.tqdm is terminal_bar and not (sys.stderr and sys.stderr.isatty())
 
 
 class _Lines(std.tqdm):
