@@ -82,6 +82,7 @@ def test_commands_compute_in_8_bits(folder, tmp_path, monkeypatch, caplog, main)
     whole, eight = (call(main, folder, *options, *more, stdin=b"a cat\n") for more in ((), ("--int8",)))
     assert (whole.succeeded.output != eight.succeeded.output) == has_vnni
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    caplog.clear()
     fallback = call(main, folder, *options, "--int8", stdin=b"a cat\n")
     assert fallback.succeeded.output == whole.output
     assert caplog.messages == ["int8: this goes on in float32, as the processor has no AVX512-VNNI"]
