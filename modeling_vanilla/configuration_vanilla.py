@@ -13,15 +13,6 @@ CUSTOM_PIPELINES = {
     "translation": {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
 
-_BIG = {
-    "d_model": 1024,
-    "encoder_ffn_dim": 4096,
-    "decoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
-    "dropout": 0.3,
-}
-
 
 def _heads(h: int) -> dict:
     return {"encoder_attention_heads": h, "decoder_attention_heads": h}
@@ -38,7 +29,7 @@ def _ffn(d_ff: int) -> dict:
 # The fields in which each model differs from the base model. The rows of Table 3 are named by its letters.
 PRESETS: dict[str, dict] = {
     "base": {},
-    "big": _BIG,
+    "big": {"d_model": 1024, **_heads(16), **_ffn(4096), "dropout": 0.3},
     # Small enough for a laptop: what Wu et al. (2021) train on Multi30k.
     "tiny": {"d_model": 128, **_layers(4), **_heads(4), **_ffn(256), "dropout": 0.3},
     # Section 6.3: four layers of d_model 1024, a vocabulary of 16K, dropout on attention, too. The paper is silent: the

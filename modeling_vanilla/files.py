@@ -10,7 +10,6 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import combinations
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -215,19 +214,7 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> None:
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            part = stack.enter_context(whole_file(folder / name))
-            with disk_errors(folder / name):
-                part.write_bytes(content)
-
-
-def check_outputs(outputs: dict[str, Path | None], inputs: dict[str, Path | None]) -> None:
-    """Raise ValueError if two outputs, or an output and an input, are one file; the keys are the names of options."""
-    paths = {
-        name: path for name, path in {**inputs, **outputs}.items() if path and (path.is_file() or not path.exists())
-    }
-    for name, other in combinations(paths, 2):
-        if other in outputs and paths[name].resolve() == paths[other].resolve():
-            raise ValueError(f"{name} and {other} are both {paths[other]}")
+            stack.enter_context(whole_file(folder / name)).write_bytes(content)
 
 
 def check_unused(name: str, folder: Path) -> None:

@@ -35,12 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def visualize(options: Namespace) -> None:
-    from transformers.utils import logging
-
     from ..inference import load_translator, translate
     from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
 
-    logging.disable_progress_bar()
     lines = decode_lines(standard_stream("stdin"), "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)

@@ -26,13 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def average(options: Namespace) -> None:
-    from transformers.utils import logging
-
     from ..inference.loading import model_folder
     from ..training.averaging import write_average
     from ..training.checkpoints import last_checkpoints
 
-    logging.disable_progress_bar()
     checkpoints = [model_folder(source) for source in options.sources]
     if options.last is not None:
         if options.last < 1:

@@ -39,12 +39,9 @@ def serve(options: Namespace) -> None:
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
-    from transformers.utils import logging
-
     from ..demo.page import build_page, launch
     from ..inference import load_translator
 
-    logging.disable_progress_bar()
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision, int8=options.int8)
     page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)

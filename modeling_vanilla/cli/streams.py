@@ -6,10 +6,11 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 
-from ..files import check_outputs, decode_lines, disk_errors, read_lines, whole_file
+from ..files import decode_lines, disk_errors, read_lines, whole_file
 from .parser import CommandParser, add_int8, add_loading, standard_stream, warn
 
 
@@ -31,12 +32,10 @@ def add_shared_options(parser: CommandParser) -> None:
 def load(options: Namespace, aligned: bool):
     """The model and the tokenizer; ValueError if they cannot be loaded, or are to give alignments and cannot."""
     import torch
-    from transformers.utils.logging import disable_progress_bar
 
     from ..inference import load_translator
     from ..inference.alignment import check_alignable
 
-    disable_progress_bar()  # for the weights, not for the sentences
     dtype = torch.bfloat16 if options.bf16 else torch.float32
     model, tokenizer = load_translator(options.model, options.device, dtype, options.revision, options.int8)
     if aligned:
@@ -79,11 +78,15 @@ def check_paths(options: Namespace, *inputs: str) -> None:
 
     inputs: the options that name files to be read.
     """
-    outputs = {f"--{name}": getattr(options, name) for name in ("output", "alignments")}
-    for name, path in outputs.items():
-        if path is not None and path.is_dir():
+    outputs = ("--output", "--alignments")
+    paths = {f"--{name}": path for name in (*inputs, "output", "alignments") if (path := getattr(options, name))}
+    for name, path in paths.items():
+        if name in outputs and path.is_dir():
             raise ValueError(f"{name}: {path} is a folder, not a file")
-    check_outputs(outputs, {f"--{name}": getattr(options, name) for name in inputs})
+    for name, other in combinations(paths, 2):
+        path = paths[other]
+        if other in outputs and path.resolve() == paths[name].resolve() and (path.is_file() or not path.exists()):
+            raise ValueError(f"{name} and {other} are both {path}")
 
 
 @contextmanager

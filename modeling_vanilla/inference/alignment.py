@@ -96,13 +96,6 @@ def align(attention: torch.Tensor, source_words: Sequence[int | None], target_wo
     Returns:
         Links (source word, target word), sorted.
     """
-    if attention.shape != (len(target_words), len(source_words)):
-        raise ValueError(
-            f"attention of shape {tuple(attention.shape)} does not fit {len(target_words)} target "
-            f"and {len(source_words)} source tokens"
-        )
-    if not len(target_words):
-        return []
     strongest = attention.argmax(dim=-1).tolist()
     pairs = ((source_words[token], word) for token, word in zip(strongest, target_words, strict=True))
     return sorted({pair for pair in pairs if None not in pair})

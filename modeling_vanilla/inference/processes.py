@@ -21,7 +21,7 @@ from tqdm import std
 from transformers import PreTrainedModel
 
 from ..errors import SIGNALS
-from ..progress import progress_bar
+from ..progress import progress_bar, track_batches
 
 # A fork is there in 0.03 s, but makes its kernels anew, which takes as long as two batches of a small model.
 BATCHES_PER_PROCESS = 2
@@ -50,15 +50,11 @@ def batch_searcher(model: PreTrainedModel, processes: int | None = None, show_pr
 def _search_batches(processes: int | None, show_progress: bool, search: Callable, batches: Sequence[list]) -> list:
     if processes is None:
         processes = min(torch.get_num_threads(), len(batches) // BATCHES_PER_PROCESS)
-    processes, sentences = min(processes, len(batches)), sum(map(len, batches))
-    with progress_bar(total=sentences, unit=" sentences", disable=not show_progress) as bar:
-        if processes > 1:
-            return _search_in_processes(processes, search, batches, bar)
-        found = []
-        for batch in batches:
-            found.append(search(batch))
-            bar.update(len(batch))
-        return found
+    processes = min(processes, len(batches))
+    if processes < 2:
+        return [search(batch) for batch in track_batches(batches, " sentences", show_progress)]
+    with progress_bar(total=sum(map(len, batches)), unit=" sentences", disable=not show_progress) as bar:
+        return _search_in_processes(processes, search, batches, bar)
 
 
 def _search_in_processes(processes: int, search: Callable, batches: Sequence[list], bar: std.tqdm) -> list:

@@ -14,7 +14,7 @@ from .weights import build, keep_search, load_source, same_fields
 def from_fsmt(path_or_model: str | PathLike | FSMTForConditionalGeneration) -> VanillaForConditionalGeneration:
     """The model whose logits are those of an FSMT model, to the rounding of 32-bit floats.
 
-    What is said of the positions in fairseq.py, and of padding and of the search in from_marian, holds here.
+    What is said of the positions in from_fairseq.py, and of padding and of the search in from_marian, holds here.
 
     Args:
         path_or_model: a folder or a Hub id with weights in safetensors, or the model itself, which is not changed.

@@ -31,17 +31,9 @@ def model_flops(config: VanillaConfig, source_lengths: np.ndarray, target_length
 
     Args:
         source_lengths, target_lengths: (pairs,), tokens of each sentence, end-of-sentence token included.
-
-    Raises:
-        ValueError: if the two are not of as many sentences, or one of these has no tokens.
     """
-    if np.shape(source_lengths) != np.shape(target_lengths):
-        raise ValueError(f"there are {len(source_lengths)} source_lengths, but {len(target_lengths)} target_lengths")
     # In floats, as the squares of a large corpus add up beyond some integers.
     source, target = np.asarray(source_lengths, float), np.asarray(target_lengths, float)
-    for name, lengths in (("source_lengths", source), ("target_lengths", target)):
-        if not (lengths >= 1).all():
-            raise ValueError(f"{name} must be at least 1, not {lengths.min():g}")
     window = config.attention_window or math.inf
     encoder_layer = _attention(config, config.encoder_attention_heads, source, source, np.minimum(source, window))
     encoder_layer += _feed_forward(config, config.encoder_ffn_dim, source)
@@ -114,17 +106,7 @@ def training_cost(
           the achieved rate; table_2_flops of those hours; printed_table_2_flops, the paper's own, of 8 P100s. A small
           model achieves less of a device than a large one would: from a small model's run, hours and table_2_flops
           come out too high.
-
-    Raises:
-        ValueError: if tokens, seconds, devices or rate is not above 0 and finite, if there are no sentences, or as
-            model_flops does.
     """
-    given = {"tokens": tokens, "seconds": seconds, "devices": devices, "rate": rate}
-    for name, value in given.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be above 0 and finite, not {value}")
-    if not len(source_lengths):
-        raise ValueError("source_lengths: there are no sentences")
     epoch_tokens = int(np.sum(source_lengths)) + int(np.sum(target_lengths))
 
     def analytic_flops(config: VanillaConfig, tokens: int) -> float:

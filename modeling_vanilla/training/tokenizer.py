@@ -114,11 +114,6 @@ def train_tokenizer(
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     tokenizer.train_from_iterator(_checked(texts), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}",
-        pair=f"$A {EOS} $B:1 {EOS}:1",
-        special_tokens=[(EOS, tokenizer.token_to_id(EOS))],
-    )
     # Not special, or they would be four characters like any others in text. The blank behind one belongs to it.
     tokenizer.add_tokens([AddedToken(tag, normalized=False, rstrip=True) for tag in tags])
     tokenizer, fillers = _fill_vocabulary(tokenizer)
@@ -126,7 +121,13 @@ def train_tokenizer(
 
 
 def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFast:
-    """A tokenizer with SPECIAL_TOKENS as models take it; `settings` are further ones of PreTrainedTokenizerFast."""
+    """A tokenizer with SPECIAL_TOKENS as models take it, each sequence ending in EOS.
+
+    settings: further ones of PreTrainedTokenizerFast.
+    """
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B:1 {EOS}:1", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

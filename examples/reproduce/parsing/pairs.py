@@ -7,10 +7,10 @@ from itertools import chain
 
 import numpy as np
 from nltk import Tree
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from modeling_vanilla.training.tokenizer import EOS, SPECIAL_TOKENS, UNK, for_transformers
+from modeling_vanilla.training.tokenizer import SPECIAL_TOKENS, UNK, for_transformers
 
 from .linear import is_bracket, linearise
 from .trees import is_preterminal
@@ -111,7 +111,4 @@ def parsing_vocabulary(training: Sequence[Tree], vocab_size: int) -> tuple[Lexic
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", special_tokens=[(EOS, vocabulary[EOS])]
-    )
     return lexicon, for_transformers(tokenizer)
