@@ -12,7 +12,7 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, where the C library is glibc.
 
     By default large blocks go back to the system when freed and come again as pages that it must clear, at every step:
-    up to a third of a training step on a CPU (benchmarks/train_step.py --shapes).
+    up to a third of a training step on a CPU (RESULTS.md).
     """
     if not sys.platform.startswith("linux"):
         return
