@@ -45,7 +45,7 @@ def test_several_processes_translate_as_one(model, tokenizer, threads):
 def test_what_cannot_be_several_processes(folder, model):
     for options, error in (
         (["--processes", 0], "processes must be at least 1, not 0"),
-        (["--processes", 2, "--interactive"], "--processes cannot be combined with --interactive"),
+        (["--processes", 0, "--interactive"], "--processes cannot be combined with --interactive"),
     ):
         assert call(command.main, folder, *options, stdin=b"a dog\n").error == error
     with pytest.raises(ValueError, match="processes: 2 need Linux and a model on the CPU, this one is on meta"):

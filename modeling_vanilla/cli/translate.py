@@ -91,7 +91,7 @@ def run(options: Namespace) -> None:
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
     for name in ("interactive", "compile"):
-        if getattr(options, name) and (options.processes or 1) > 1:
+        if getattr(options, name) and options.processes not in (None, 1):
             raise ValueError(f"--processes cannot be combined with --{name}")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
