@@ -141,10 +141,10 @@ def split_texts(
             else:
                 pieces = [piece.strip() for piece in _cut_line(tokenizer, line, limits)]
                 tokens = list(encode(tokenizer, pieces, spans=spans, **settings))
-            for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True)):
-                if tag and not (has_own and number == 0):
+            for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True), start=1):
+                if tag and not (has_own and number == 1):
                     ids, places = [*tag, *ids], places and [(0, 0), *places]
-                end = separator if piece is pieces[-1] else _BLANK
+                end = separator if number == len(pieces) else _BLANK
                 # Of all lines at once these are in memory: 4 bytes a token, where a list takes 8 to 40 (`make robust`).
                 found[-1].append(Piece(piece, array("i", ids), places, end))
     return found
