@@ -238,6 +238,7 @@ print(json.dumps({"ids": inputs.input_ids.tolist(), "ours": model.generate(**inp
 
 def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp_path):
     model = make_model(vocab_size=len(tokenizer))
+    model.generation_config.max_new_tokens = 3  # without effect beside max_extra_tokens
     source = save_folder(tmp_path / "model", model, tokenizer)
     (source / "README.md").write_text("---\nlicense: mit\nbase_model: you/it\n---\n")
     done = call(export.main, "--to", "marian", source, tmp_path / "marian")
@@ -251,6 +252,8 @@ def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     write_search(tmp_path / "search", "you/search")
     loaded = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
+    settings = read_json(tmp_path / "marian" / "generation_config.json")
+    assert settings["max_length"] == 1024 and "max_new_tokens" not in settings
     inputs = tokenizer(SOURCES, padding=True, return_tensors="pt")
     assert loaded["ids"] == inputs.input_ids.tolist() and len(loaded["theirs"]) == 4
     assert loaded["ours"] == model.generate(**inputs, max_extra_tokens=3).tolist()
@@ -264,7 +267,7 @@ NOT_EXPRESSED = [
     ("ctranslate2", {"d_k": 5, "d_v": 6}, r"^d_k 5 and d_v 6 differ"),
     ("ctranslate2", {"activation_function": "relu6"}, r"^activation_function 'relu6'"),
     ("ctranslate2", {"eos_token_id": [2, 3]}, r"^eos_token_id \[2, 3\]"),
-    ("ctranslate2", {"decoder_start_token_id": None}, r"^decoder_start_token_id is None"),
+    ("ctranslate2", {"decoder_start_token_id": -1}, r"^decoder_start_token_id -1"),
     ("ctranslate2", {"vocab_size": 50}, r"^the tokenizer has 384 tokens, the model 50"),
     ("ctranslate2", LEARNED, r"^positions 1024: this model has learned 60$"),
     ("marian", LEARNED, "^position_embedding_type 'learned'"),

@@ -68,7 +68,7 @@ def to_ctranslate2(
     tokens = _tokens(tokenizer, model.config.vocab_size)
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
-    spec.config.bos_token = tokens[model.config.bos_token_id or 0]
+    spec.config.bos_token = tokens[(named_tokens(model.config.bos_token_id) or [0])[0]]
     spec.config.eos_token = tokens[named_tokens(model.config.eos_token_id)[0]]
     spec.config.unk_token = tokenizer.unk_token or tokens[0]
     spec.config.decoder_start_token = tokens[model.config.decoder_start_token_id]
@@ -152,8 +152,8 @@ def _check(config: VanillaConfig) -> None:
         raise ValueError(f"activation_function {config.activation_function!r}: not one of {', '.join(ACTIVATIONS)}")
     if len(named_tokens(config.eos_token_id)) != 1:
         raise ValueError(f"eos_token_id {config.eos_token_id}: CTranslate2 ends sentences by one token")
-    if config.decoder_start_token_id is None:
-        raise ValueError("decoder_start_token_id is None: CTranslate2 needs that token")
+    if not named_tokens(config.decoder_start_token_id):
+        raise ValueError(f"decoder_start_token_id {config.decoder_start_token_id}: CTranslate2 needs that token")
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[str]:

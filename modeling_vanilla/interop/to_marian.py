@@ -136,6 +136,7 @@ def search_settings(settings: GenerationConfig, positions: int) -> tuple[Generat
         notes.append(f"length_penalty {alpha} is GNMT's; transformers divides log P by length^{alpha} instead")
     if extra is not None:
         notes.append(f"max_extra_tokens {extra} follows the source's length; max_length is {positions} instead")
+        kept = {name: value for name, value in kept.items() if name not in ("max_new_tokens", "max_length")}
     if "max_new_tokens" not in kept:
         kept["max_length"] = min(kept.get("max_length") or positions, positions)
     return GenerationConfig(**kept), notes
