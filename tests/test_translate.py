@@ -1,5 +1,6 @@
 """`vanilla translate`: what goes in and what comes out, its options, and how it ends."""
 
+import gzip
 import json
 import math
 import os
@@ -49,8 +50,11 @@ def test_files_in_and_out(folder, translator, tmp_path):
     code, output, errors = call(command.main, folder, *options)
     assert (code, output) == (0, "") and "sentences/s" in errors
     assert (tmp_path / "out").read_bytes() == as_lines(expected)
-    assert run(folder, stdin=b"") == run(folder, "--output", os.devnull, "--alignments", os.devnull) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model", "out"]
+    run(folder, "--output", tmp_path / "out.gz")
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == as_lines(expected)
+    nothing = ("--output", os.devnull, "--alignments", os.devnull)
+    assert run(folder, stdin=b"") == run(folder, *nothing) == run(folder, "--reference", os.devnull, stdin=b"") == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "model", "out", "out.gz"]
 
 
 @pytest.mark.parametrize("quiet", [False, True])

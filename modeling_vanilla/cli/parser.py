@@ -7,7 +7,8 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -131,6 +132,18 @@ def _import_package() -> None:
         package.__spec__.loader.exec_module(package)
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print what the package warns of as the command's warnings."""
+    log, handler = logging.getLogger("modeling_vanilla"), logging.Handler()
+    handler.emit = lambda record: warn(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
 def run_command(
     parser: CommandParser, command: Callable[[argparse.Namespace], None], arguments: Sequence[str] | None = None
 ) -> None:
@@ -146,5 +159,5 @@ def run_command(
     from ..progress import set_quiet
 
     set_quiet(options.quiet)
-    with one_line_errors(options.debug):
+    with one_line_errors(options.debug), _warnings_as_lines():
         command(options)

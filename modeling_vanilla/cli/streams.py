@@ -1,6 +1,6 @@
 """What `vanilla translate` and `vanilla score` share: their options, the lines they read, and what they write."""
 
-import logging
+import gzip
 import os
 import re
 from argparse import Namespace
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..files import decode_lines, disk_errors, read_lines, whole_file
-from .parser import CommandParser, add_int8, add_loading, standard_stream, warn
+from .parser import CommandParser, add_int8, add_loading, standard_stream
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -19,7 +19,7 @@ def add_shared_options(parser: CommandParser) -> None:
     add = parser.add_argument
     add("model", nargs="+", metavar="MODEL", help="folder of a model, or its name on the Hub; several are an ensemble")
     add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
-    add("--output", type=Path, metavar="FILE", help="written when all is done (default: stdout)")
+    add("--output", type=Path, metavar="FILE", help="plain or .gz, written when all is done (default: stdout)")
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
@@ -41,18 +41,6 @@ def load(options: Namespace, aligned: bool):
     if aligned:
         check_alignable(model, tokenizer, options.alignment_layer)
     return model, tokenizer
-
-
-@contextmanager
-def warnings_as_lines() -> Iterator[None]:
-    """Print what the package warns of as the command's warnings."""
-    log, handler = logging.getLogger("modeling_vanilla"), logging.Handler()
-    handler.emit = lambda record: warn(record.getMessage())  # type: ignore[method-assign]
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 # Input
@@ -106,7 +94,8 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
         with disk_errors(path), path.open("wb") as stream:
             yield stream
     else:
-        with whole_file(path) as part, part.open("wb") as stream:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with whole_file(path) as part, opened(part, "wb") as stream:
             yield stream
 
 

@@ -55,7 +55,6 @@ from .streams import (
     one_line,
     output_streams,
     parallel_lines,
-    warnings_as_lines,
     write,
 )
 
@@ -99,8 +98,7 @@ def run(options: Namespace) -> None:
         raise ValueError("--alignment_layer needs --alignments or --json")
     if options.bleu_tokenize != "13a" and not options.reference:
         raise ValueError("--bleu_tokenize needs --reference")
-    with warnings_as_lines():
-        (translate_interactively if options.interactive else translate_file)(options)
+    (translate_interactively if options.interactive else translate_file)(options)
 
 
 def translate_file(options: Namespace) -> None:
@@ -112,7 +110,7 @@ def translate_file(options: Namespace) -> None:
     sources = list(input_lines(options))
     references = options.reference and parallel_lines(options.reference, sources)
     prefixes = parallel_lines(options.prefix, sources) if options.prefix else ""
-    if references is not None:
+    if references:
         # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
         from ..training.metrics import translation_scores
     aligned = bool(options.alignments or options.json)
@@ -130,7 +128,7 @@ def translate_file(options: Namespace) -> None:
         if alignments:
             write(map(pharaoh, links), alignments, options.alignments)
         write(map(as_json, found, links) if options.json else as_lines(found, options.nbest), output, options.output)
-    if references is not None:
+    if references:
         best = [translation.hypotheses[0].text for translation in found]
         scores = translation_scores(best, references, options.bleu_tokenize)
         for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
