@@ -169,7 +169,7 @@ def generate(
 
     Raises:
         ValueError: as `check_search_settings` does, for a model without an encoder, for force_words_ids in another
-            search, and for a streamer in this one.
+            search, for constraints, and for a streamer in this one.
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
@@ -186,6 +186,8 @@ def generate(
     customised = given.get("custom_generate") is not None
     if settings.force_words_ids is not None and not customised and (settings.do_sample or not with_beams):
         raise ValueError("force_words_ids need a search with num_beams of at least 2 and do_sample=False")
+    if given.get("constraints") is not None and not customised:
+        raise ValueError("constraints are not taken; give their words as force_words_ids")
     if with_beams and not customised:
         if given.get("streamer") is not None:
             raise ValueError("a streamer needs num_beams=1")

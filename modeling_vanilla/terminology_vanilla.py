@@ -37,16 +37,20 @@ def target_ids(
 
 
 class Terminology:
-    """Pairs (source term, target term) and where they apply. Target terms of one source term are alternatives.
+    """Pairs (source term, target term), or None, and where they apply.
+
+    Target terms of one source term are alternatives.
 
     Raises:
         ValueError: for what is no pair of strings, an empty term, or a target term that contains EOS.
     """
 
-    def __init__(self, terms: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
+    def __init__(
+        self, terms: Iterable[tuple[str, str]] | None, tokenizer: PreTrainedTokenizerBase, place: Place = nowhere
+    ):
         self.targets: dict[str, list[tuple[list[int], str]]] = {}  # of each source term: tokens and text
         self.by_first_word: dict[str, list[str]] = {}  # source terms, the longest first
-        terms = list(terms)
+        terms = list(terms or ())
         for row, term in enumerate(terms):
             if not (isinstance(term, (tuple, list)) and len(term) == 2 and all(isinstance(one, str) for one in term)):
                 raise ValueError(f"a term must be a pair (source term, target term), not {term!r:.60}")

@@ -210,15 +210,19 @@ def _search(
     if any(prefixes):
         processors = [*(generate_kwargs.get("logits_processor") or ()), ForcedPrefix(prefixes)]
         generate_kwargs = generate_kwargs | {"logits_processor": processors}
+    if settings.stop_strings is not None:
+        generate_kwargs = generate_kwargs | {"tokenizer": tokenizer}
     inputs = {name: inputs[name].to(model.device) for name in ("input_ids", "attention_mask")}
     with torch.inference_mode():
         output = model.generate(**inputs, **generate_kwargs)
     hypotheses = _hypotheses(model, tokenizer, output, decode, settings, generate_kwargs["return_dict_in_generate"])
     grouped = zip(*[hypotheses] * generate_kwargs["num_return_sequences"], strict=True)
     found = []
-    for source, prefix, (best, *others) in zip(sources, prefixes, grouped, strict=True):
+    sampled = (settings.num_beams or 1) == 1  # samples come in no order
+    for source, prefix, group in zip(sources, prefixes, grouped, strict=True):
+        best, *others = sorted(group, key=lambda sample: -sample.score) if sampled else group
         if [*best.ids[1 : len(prefix) + 1]] != prefix:
-            message = f"a prefix of {len(source.prefix)} tokens is longer than the limit of its output"
+            message = f"a prefix of {len(source.prefix)} tokens cannot begin its output, by its limit or another rule"
             raise ValueError(place("prefix", [source.text]) + message)
         # There may be fewer continuations than beams.
         found.append([best, *(other for other in others if other.score > -math.inf)])

@@ -370,6 +370,8 @@ def test_a_streamer_sees_each_token_of_one_beam():
     streamer.end.assert_called_once_with()
     with pytest.raises(ValueError, match=r"^a streamer needs num_beams=1$"):
         model.generate(**source, num_beams=2, streamer=streamer)
+    with pytest.raises(ValueError, match=r"^constraints are not taken; give their words as force_words_ids$"):
+        model.generate(**source, num_beams=2, constraints=[streamer])
 
 
 # What return_dict_in_generate returns

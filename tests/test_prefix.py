@@ -65,7 +65,7 @@ def test_a_translation_begins_with_its_prefix_and_has_its_terms(tmp_path):
     # The command has a prefix for each line; one that is wrong is named by its file and line.
     arguments = (save_folder(tmp_path / "model", model, tokenizer), "--prefix", tmp_path / "prefixes")
     for prefix, message in (
-        ("Hund " * 40, r"a prefix of \d+ tokens is longer than the limit of its output"),
+        ("Hund " * 40, r"a prefix of \d+ tokens cannot begin its output, by its limit or another rule"),
         ("der </s>", "the prefix 'der </s>' contains the end-of-sentence token </s>"),
     ):
         (tmp_path / "prefixes").write_bytes(as_lines([*PREFIXES[:3], prefix]))

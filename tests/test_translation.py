@@ -14,7 +14,7 @@ from transformers import GenerationConfig, pipeline
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.constraints_vanilla import ForcedPrefix
 from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
-from modeling_vanilla.splitting_vanilla import count_sentences
+from modeling_vanilla.splitting_vanilla import Limits, count_sentences, split_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Hypothesis, _join
 
@@ -100,6 +100,12 @@ def test_lines_are_translated_apart_and_keep_their_ends(tokenizer, tmp_path, fac
     assert translations == [f"{dog}\n{man}\r\n\n{dog}\n", "\n"]
 
 
+def test_equal_pieces_of_a_cut_line_end_it_once(model, tokenizer):
+    (pieces,) = split_texts(tokenizer, ["a dog?\n? ? ?\nyes."], Limits(2, None, 2, by_sentence=True))
+    assert [piece.text for piece in pieces].count("?") > 2
+    assert [piece.separator for piece in pieces if piece.separator != " "] == ["\n", "\n", ""]
+
+
 # Batches
 
 
@@ -156,6 +162,20 @@ def test_refuses_what_are_no_pairs(model, tokenizer, function, sources, targets,
 
 
 # n best, scores
+
+
+def test_samples_come_best_first(model, tokenizer):
+    (found,) = translate_nbest(model, tokenizer, ["a dog"], 8, num_beams=1, do_sample=True)
+    scores = [sample.score for sample in found]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_stop_strings_need_no_tokenizer(model, tokenizer, beams):
+    assert translate(model, tokenizer, ["a dog"], prefix="der Hund", num_beams=beams) != ["der Hund"]
+    assert translate(model, tokenizer, ["a dog"], prefix="der Hund", num_beams=beams, stop_strings=["und"]) == [
+        "der Hund"
+    ]
 
 
 @pytest.mark.parametrize("architecture", ["vanilla", "marian"])

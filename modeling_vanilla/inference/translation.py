@@ -49,9 +49,9 @@ def translate(
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
-    settings = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "prefix": prefix}
-    settings["tgt_lang"] = tgt_lang
-    found = _translate(model, tokenizer, sentences, terms, show_progress, **settings, **generate_kwargs)
+    limits = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens}
+    how = {"prefix": prefix, "tgt_lang": tgt_lang, **generate_kwargs}
+    found = _translate(model, tokenizer, sentences, terms, show_progress, **limits, **how)
     return [translation.hypotheses[0].text for translation in found]
 
 
@@ -77,10 +77,9 @@ def translate_nbest(
     Raises:
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
-    settings = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "prefix": prefix}
-    settings["tgt_lang"] = tgt_lang
-    settings |= {"nbest": nbest, "with_scores": True, **generate_kwargs}
-    found = _translate(model, tokenizer, sentences, terms, show_progress, **settings)
+    limits = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens}
+    how = {"prefix": prefix, "tgt_lang": tgt_lang, "nbest": nbest, "with_scores": True, **generate_kwargs}
+    found = _translate(model, tokenizer, sentences, terms, show_progress, **limits, **how)
     return [translation.hypotheses for translation in found]
 
 
