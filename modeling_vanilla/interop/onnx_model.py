@@ -6,7 +6,7 @@
     model, tokenizer = load_onnx("runs/mine/onnx")
     translate(model, tokenizer, ["A sentence."])  # beam 4, alpha 0.6, input + 50 tokens, or the model's own search
 
-generate() takes what it takes for the model itself, and gives the same but for rounding.
+generate() takes input_ids and attention_mask, in every search, and gives what the model itself gives but for rounding.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         encoded, rows = encoder_outputs.last_hidden_state, len(decoder_input_ids)
-        mask = encoded.new_ones(encoded.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
+        mask = torch.ones(encoded.shape[:2]) if attention_mask is None else attention_mask
 
         def repeat(tensor: torch.Tensor) -> np.ndarray:
             """For each beam of a sentence."""
@@ -80,7 +80,7 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
 
         inputs = {
             "input_ids": decoder_input_ids.numpy(),
-            "encoder_attention_mask": repeat(mask),
+            "encoder_attention_mask": repeat(mask.long()),
             "encoder_hidden_states": repeat(encoded),
         }
         has_past = past_key_values is not None and past_key_values.get_seq_length()
@@ -105,7 +105,7 @@ class OnnxEncoder(nn.Module):
         self.session = session
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> BaseModelOutput:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
         (output,) = self.session.run(None, {"input_ids": input_ids.numpy(), "attention_mask": mask.numpy()})
         return BaseModelOutput(torch.from_numpy(output))
 
