@@ -37,7 +37,7 @@ def eager_attention(
     Returns:
         The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
-    # The softmax in 32 bits is more exact than in 16, and faster on a CPU.
+    # The softmax in 32 bits is more exact than in 16.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
         weights = short_softmax(scores)

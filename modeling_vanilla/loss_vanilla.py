@@ -13,7 +13,7 @@ from .cpu_vanilla import add_product, softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
-# Rows of logits computed at a time: few enough for a processor's cache, enough for large matrix products.
+# Rows of logits in memory at a time.
 CHUNK_ROWS = 512
 
 
@@ -42,7 +42,7 @@ def smoothed_cross_entropy(
     return total / _divisor(labels, num_items)
 
 
-# torch.compile would compile the loop over chunks anew for every number of rows, and gain nothing.
+# torch.compile would compile the loop over chunks anew for every number of rows.
 @torch.compiler.disable
 def fused_smoothed_cross_entropy(
     hidden: torch.Tensor,
@@ -91,7 +91,7 @@ class _FusedLoss(torch.autograd.Function):
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
-        # Reused by every chunk: on a CPU, allocating memory of this size costs more than the arithmetic in it.
+        # Reused by every chunk.
         logits = w.new_empty(min(CHUNK_ROWS, hidden.shape[0]), w.shape[0])
         for start in range(0, hidden.shape[0], CHUNK_ROWS):
             h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS]

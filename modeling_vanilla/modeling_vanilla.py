@@ -372,8 +372,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
         Returns:
             - loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
-            - logits: (B, T, V). None in training mode with labels, unless there is an output_bias: the fused loss never
-              holds the whole matrix.
+            - logits: (B, T, V). None in training mode with labels, unless the projection is more than its matrix
+              (`_is_plain`): the fused loss never holds the whole of them.
         """
         if labels is not None:
             use_cache = False

@@ -45,7 +45,6 @@ class Int8Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., D) -> (..., F)"""
         rows, scale = quantize_rows(x.flatten(0, -2))
-        # In place, as fresh memory costs more time than the arithmetic.
         y = torch._int_mm(rows, self.matrix).float().mul_(self.scale).mul_(scale)
         y = y if self.bias is None else y.add_(self.bias)
         return y.unflatten(0, x.shape[:-1])
