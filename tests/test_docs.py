@@ -82,7 +82,7 @@ def place(tmp_path, monkeypatch, own_cache) -> Path:
         for language, texts in zip(("en", "de"), zip(*corpus[split], strict=True), strict=True):
             (tmp_path / f"{name}.{language}").write_bytes(as_lines(texts))
     tokenizer = make_tokenizer(text for pair in corpus["train"][:100] for text in pair)
-    for run in ("quickstart", "mine"):
+    for run in ("quickstart", "mine", "seed0", "seed1"):
         save_folder(tmp_path / "runs" / run / "model", make_tiny(len(tokenizer)), tokenizer)
     save_folder(tmp_path / "path/to/opus-mt-en-de", make_marian(scale_embedding=True), tokenizer)
     check = TrainingOptions.__post_init__
