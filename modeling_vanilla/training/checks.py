@@ -29,7 +29,7 @@ FAULTS = {
     "script": "with a side in another script than most of that side",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
     "unseen": "with characters for which the tokenizer has no token",
-    "shared": "whose source sentence is both in the training data and in validation or test data",
+    "shared": "of which a sentence is both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
 _EXAMPLES = 3
@@ -80,10 +80,9 @@ def find_faults(
     with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
         facts = {split: _look(rows, seen, bar.update) for split, rows in pairs.items()}
     train = facts["train"]
-    held_out = {text for split, table in facts.items() if split != "train" for text in table["source_hash"]}
-    train_sources = set(train["source_hash"])
+    held_out = pd.concat([train[:0], *(table for split, table in facts.items() if split != "train")])
     return {
-        split: _judge(table, train, held_out if split == "train" else train_sources, max_length_ratio)
+        split: _judge(table, train, held_out if split == "train" else train, max_length_ratio)
         for split, table in facts.items()
     }
 
@@ -128,8 +127,8 @@ def _look(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> p
     return pd.concat(parts, ignore_index=True)
 
 
-def _judge(facts: pd.DataFrame, train: pd.DataFrame, others: set[int], max_length_ratio: float) -> pd.DataFrame:
-    """Which faults each pair has. others: hashes of the source sentences of the other splits."""
+def _judge(facts: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float) -> pd.DataFrame:
+    """Which faults each pair has. others: the pairs that may share no sentence with these."""
     scale = (train["target_length"] / train["source_length"]).where(_is_filled(train)).median()
     source, target = facts["source_length"] * scale, facts["target_length"]
     faults = pd.DataFrame(False, facts.index, list(FAULTS))
@@ -140,7 +139,8 @@ def _judge(facts: pd.DataFrame, train: pd.DataFrame, others: set[int], max_lengt
         script, usual = facts[f"{side}_script"], train[f"{side}_script"].mode()
         faults["script"] |= script.notna() & ~script.isin(usual)
     faults["broken"], faults["unseen"] = facts["broken"], facts["unseen"]
-    faults["shared"] = facts["source_hash"].isin(others)
+    for side in _SIDES:
+        faults["shared"] |= facts[f"{side}_hash"].isin(others[f"{side}_hash"])
     faults[~_is_filled(facts)] = False  # nothing else is worth saying of these
     faults["empty"] = ~_is_filled(facts)
     return faults
