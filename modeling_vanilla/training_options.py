@@ -262,27 +262,6 @@ class TrainingOptions:
         """Whether a checkpoint after this update is of those to average: they lie evenly up to the last update."""
         return (self.max_steps - step) % self.checkpoint_interval == 0
 
-    def warnings(self) -> list[str]:
-        """A line for each setting that can be trained with but does not fit the length of the run."""
-        lines = []
-        if self.warmup_steps > self.max_steps / 2:
-            lines.append(
-                f"warmup_steps: the learning rate rises for {self.warmup_steps} of {self.max_steps} updates and hardly "
-                "falls; set fewer"
-            )
-        chosen = (self.average_checkpoints, self.checkpoint_steps) != (TrainingOptions.average_checkpoints, None)
-        if chosen and self.average_checkpoints * self.checkpoint_interval > self.max_steps / 2:
-            lines.append(
-                f"average_checkpoints: {self.average_checkpoints} checkpoints, one every {self.checkpoint_interval} "
-                f"updates, span more than half of {self.max_steps} updates; set fewer, or a smaller checkpoint_steps"
-            )
-        if self.max_minutes is not None and self.checkpoint_steps is None:
-            lines.append(
-                f"checkpoint_steps: a checkpoint every {self.checkpoint_interval} updates, 1.5% of max_steps "
-                f"{self.max_steps}; set fewer if {self.max_minutes:g} minutes end the run much sooner"
-            )
-        return lines
-
 
 # What may differ when a run is resumed: a longer run, or one that reports more often or is tested on something else, is
 # still the same.

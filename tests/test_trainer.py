@@ -188,21 +188,6 @@ def test_the_schedule_fits_the_length_of_the_run():
     assert TrainingOptions("unused", checkpoint_steps=7).checkpoint_interval == 7
 
 
-WARNINGS = [
-    ({}, None),
-    ({"max_steps": 4000}, "warmup_steps: the learning rate rises for 4000 of 4000 updates"),
-    ({"max_steps": 40, "warmup_steps": 10, "checkpoint_steps": 10}, "average_checkpoints: 5 checkpoints"),
-    ({"max_minutes": 26.0}, "checkpoint_steps: a checkpoint every 1500 updates, 1.5% of max_steps 100000"),
-    ({"max_minutes": 26.0, "checkpoint_steps": 150}, None),
-]
-
-
-@pytest.mark.parametrize(("settings", "line"), WARNINGS)
-def test_settings_that_do_not_fit_the_length_of_the_run_are_said(settings, line):
-    lines = complete(TrainingOptions("unused", **settings)).warnings()
-    assert [text[: len(line)] for text in lines] == [line] if line else lines == []
-
-
 def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_data):
     """Losses, tokens and validations of two epochs and a bit."""
     lengths = pair_lengths(training_data)
@@ -346,7 +331,7 @@ def set_scores(monkeypatch, *bleus):
     monkeypatch.setattr(trainer, "validate", lambda *_: {**figures, "bleu": next(scores)})
 
 
-def test_early_stopping(tmp_path, data, monkeypatch):
+def test_early_stopping(tmp_path, data, monkeypatch, capsys):
     """Two validations without a new best end the run; TensorBoard has them; resuming goes no further.
 
     Nor does it start anew: there would be no scores for that.
@@ -354,6 +339,7 @@ def test_early_stopping(tmp_path, data, monkeypatch):
     set_scores(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)
     results = run_to(tmp_path / "run", data, 100, validate_steps=2, early_stopping=2)
     assert results["steps"] == 8
+    assert "early_stopping: no better BLEU in 2 validations, the run ends\n" in capsys.readouterr().err
     assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
     assert run_to(tmp_path / "run", data, 100, resume=True, validate_steps=2, early_stopping=2)["steps"] == 8
     assert run_to(tmp_path / "run", data, 10, resume=True, validate_steps=2, early_stopping=3)["steps"] == 10

@@ -118,7 +118,9 @@ def _epoch(recipe: dict, characters: int) -> float:
 def complete(training: TrainingOptions, recipe: dict | None = None) -> TrainingOptions:
     """The options, with those that are not given as the recipe has them, or else the paper."""
     decided = _decided({name: value for name, value in vars(training).items() if value is not None})
-    values = {**PAPER, **(recipe or {})}
+    # An update holds at least one batch.
+    batch = min(PAPER["tokens_per_batch"], training.tokens_per_update or math.inf)
+    values = {**PAPER, "tokens_per_batch": batch, **(recipe or {})}
     return replace(training, **{name: values[name] for name in _OF_TRAINING & values.keys() - decided})
 
 

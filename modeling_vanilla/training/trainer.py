@@ -88,8 +88,11 @@ def train(
         if accelerator.scaler is not None and progress.scaler is not None:
             accelerator.scaler.load_state_dict(progress.scaler)
     else:
-        for line in options.warnings() if accelerator.is_main_process else ():
-            logger.warning(line)
+        if accelerator.is_main_process and options.warmup_steps > options.max_steps / 2:
+            logger.warning(
+                f"warmup_steps: the learning rate rises for {options.warmup_steps} of {options.max_steps} updates and "
+                "hardly falls; set fewer"
+            )
         if options.fit_batch:
             progress.tokens_per_batch = fit_batch(accelerator, model, lengths, options.tokens_per_batch)
     options = replace(options, tokens_per_batch=progress.tokens_per_batch or options.tokens_per_batch)
@@ -120,6 +123,8 @@ def train(
                 finished = run.is_finished()  # early stopping
                 if finished:
                     run.save(True, saved_time)  # once more: a longer run has to know what the best model scored
+                if finished and accelerator.is_main_process and progress.stalled(options.early_stopping):
+                    inform(f"early_stopping: no better BLEU in {options.early_stopping} validations, the run ends")
             if finished:
                 break
             start = time.monotonic()
