@@ -89,7 +89,7 @@ def test_what_it_writes(tmp_path, data, make_folder):
     evaluations = logged(run, 2, "eval_bleu")
     assert evaluations.pop(0) >= 0  # before the first update
     chosen = int(results["best_checkpoint"].removeprefix("checkpoint-"))
-    assert results["best_validation_bleu"] == evaluations[chosen] == max(evaluations.values())
+    assert results["best_metric"] == evaluations[chosen] == max(evaluations.values())
     assert_same_weights(run / "model", run / f"checkpoint-{chosen}")
     # The search is still the model's own, not what an evaluation of the Trainer sets.
     before, after = (GenerationConfig.from_pretrained(path).to_diff_dict() for path in (folder, run / "model"))

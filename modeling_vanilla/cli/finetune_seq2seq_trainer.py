@@ -51,7 +51,6 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
     predict_with_generate: bool = True
     load_best_model_at_end: bool = True
     metric_for_best_model: str | None = "bleu"
-    greater_is_better: bool | None = True
     report_to: str | None = "none"
 
 
@@ -124,7 +123,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
     results = {
         "before": before,
         "after": test_scores(),
-        "best_validation_bleu": trainer.state.best_metric,
+        "best_metric": trainer.state.best_metric,
         "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
         "steps": trainer.state.global_step,
         "training_pairs": len(training_data),
