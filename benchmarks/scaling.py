@@ -5,8 +5,8 @@
 One of the three varies, the others stay at 32 tokens a sentence, 2048 tokens a batch and d_model 256, with 2 + 2
 layers, heads of 64 numbers, d_ff four times d_model and a vocabulary of 8000. Made-up batches, forward, backward and
 fused Adam, the median of three rounds; processor time, so that one thread's figure counts: OMP_NUM_THREADS=1. Beside
-each figure stands the floating point operations a second, by 6 a parameter and token (the embeddings once, as the
-projection). Table and plot are scaling.md and scaling.png.
+each figure stands the floating point operations a second, by 3 a parameter and token of either side (the embeddings
+once, as the projection; without attention's own products). Table and plot are scaling.md and scaling.png.
 """
 
 import statistics
