@@ -123,8 +123,6 @@ def train(
                 finished = run.is_finished()  # early stopping
                 if finished:
                     run.save(True, saved_time)  # once more: a longer run has to know what the best model scored
-                if finished and accelerator.is_main_process and progress.stalled(options.early_stopping):
-                    inform(f"early_stopping: no better BLEU in {options.early_stopping} validations, the run ends")
             if finished:
                 break
             start = time.monotonic()
@@ -215,6 +213,8 @@ class _Run:
         if accelerator.is_main_process:
             shown = ", ".join(f"{name} {scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
             inform(f"step {progress.step}: {shown}")
+            if progress.stalled(options.early_stopping):
+                inform(f"early_stopping: no better BLEU in {options.early_stopping} validations, the run ends")
             if progress.best() is progress.validations[-1]:
                 best = Path(options.output_dir, "best")
                 with whole_folder(best) as part:
