@@ -4,8 +4,8 @@
     vanilla push runs/mine/model you/your-model --licence cc-by-4.0
 
 MODEL is a model folder with its tokenizer, REPO its name on the Hub; the repository is created if there is none. The
-model card is filled from results.json, which `vanilla train` writes beside the folder; of what `vanilla convert` wrote
-it is the card there. All files arrive in one commit or none.
+model card is filled from results.json, which `vanilla train` writes beside a run's model/; that of another folder, which
+`vanilla convert` or `vanilla average` wrote, claims no results. All files arrive in one commit or none.
 
     vanilla push runs/mine/model you/your-marian --as marian --licence cc-by-4.0
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="a model folder")
     parser.add_argument("repo", metavar="REPO", help="its name on the Hub, you/your-model")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="default: the results.json beside MODEL")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="default: results.json beside a run's model/")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
     parser.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
@@ -110,10 +110,8 @@ def _publish_as(options: Namespace) -> str:
 def _publish_model(options: Namespace) -> str:
     from ..hub.publishing import publish_model
 
-    folder = options.model.resolve()
-    results = options.results or folder.parent / "results.json"
-    if options.results is None and folder.name != "model":
-        if not (folder / "README.md").is_file():  # such as best/, which has other scores
-            raise ValueError(f"MODEL: {options.model} is no run's model/, of which its results.json is; give --results")
-        results = None  # a converted model
+    results = options.results
+    if results is None and options.model.resolve().name == "model":  # a run's; its best/ has other scores
+        beside = options.model.resolve().parent / "results.json"
+        results = beside if beside.is_file() else None
     return publish_model(options.model, options.repo, results, options.licence, options.private)
