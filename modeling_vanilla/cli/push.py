@@ -4,8 +4,8 @@
     vanilla push runs/mine/model you/your-model --licence cc-by-4.0
 
 MODEL is a model folder with its tokenizer, REPO its name on the Hub; the repository is created if there is none. The
-model card is filled from results.json, which `vanilla train` writes beside a run's model/; that of another folder, which
-`vanilla convert` or `vanilla average` wrote, claims no results. All files arrive in one commit or none.
+model card is filled from results.json, which `vanilla train` writes beside a run's model/; that of another folder, such
+as `vanilla convert` and `vanilla average` write, claims no results. All files arrive in one commit or none.
 
     vanilla push runs/mine/model you/your-marian --as marian --licence cc-by-4.0
 
