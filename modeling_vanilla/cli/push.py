@@ -108,10 +108,8 @@ def _publish_as(options: Namespace) -> str:
 
 
 def _publish_model(options: Namespace) -> str:
+    from ..hub.model_card import results_of
     from ..hub.publishing import publish_model
 
-    results = options.results
-    if results is None and options.model.resolve().name == "model":  # a run's; its best/ has other scores
-        beside = options.model.resolve().parent / "results.json"
-        results = beside if beside.is_file() else None
+    results = options.results or results_of(options.model)
     return publish_model(options.model, options.repo, results, options.licence, options.private)

@@ -108,6 +108,13 @@ def write_card_of_run(
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error}") from error
 
 
+def results_of(model: str | Path) -> Path | None:
+    """results.json of the run whose model/ this is; None for another folder, such as best/, which has other scores."""
+    own = Path(model).resolve()
+    beside = own.with_name("results.json")
+    return beside if own.name == "model" and beside.is_file() else None
+
+
 def _read_results(path: Path, model: PreTrainedModel) -> dict:
     if not path.is_file():
         raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")

@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from ..files import check_unused, whole_folder
-from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
+from ..hub.model_card import results_of, source_metadata, write_card_of_run, write_model_card
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
@@ -87,8 +87,5 @@ def export(
         else:
             notes = library.to_marian(model, tokenizer, part, **settings)
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
-            own = Path(source).resolve()
-            beside = own.with_name("results.json")
-            results = beside if own.name == "model" and beside.is_file() else None
-            write_card_of_run(part, model, source, results, licence=licence, use=library.USE)
+            write_card_of_run(part, model, source, results_of(source), licence=licence, use=library.USE)
     return notes
