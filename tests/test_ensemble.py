@@ -86,3 +86,9 @@ def test_refuses_what_does_not_go_together(make_model):
         Ensemble([])
     with pytest.raises(ValueError, match="one vocabulary: member 1 has vocab_size 41, member 2 has 42"):
         Ensemble([make_model(), make_model(vocab_size=42)])
+
+
+def test_is_not_saved(members, tmp_path):
+    with pytest.raises(ValueError, match=r"^an ensemble is not saved: save its members$"):
+        Ensemble(members).save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

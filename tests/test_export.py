@@ -209,6 +209,8 @@ def test_an_onnx_folder_translates_as_the_model_does(make_model, tmp_path):
         theirs, expected = translate(*exported, texts, **settings), translate(model, tokenizer, texts, **settings)
         assert len(set(expected)) > 5
         assert sum(map(str.__eq__, theirs, expected)) >= 99
+    with pytest.raises(ValueError, match=r"^output_attentions: the graphs of an ONNX export give none$"):
+        exported[0].generate(torch.tensor([[5, 6]]), return_dict_in_generate=True, output_attentions=True)
     for pair in (exported, (model, tokenizer)):
         best = translate_nbest(*pair, texts[:1], 2, num_beams=2)[0][0]
         assert best.text == translate(*pair, texts[:1], num_beams=2)[0]

@@ -117,7 +117,7 @@ def results_of(model: str | Path) -> Path | None:
 
 def _read_results(path: Path, model: PreTrainedModel) -> dict:
     if not path.is_file():
-        raise ValueError(f"{path}: no such file, which the model card is filled from; --results names another")
+        raise ValueError(f"{path}: no such file, which the model card is filled from")
     facts = read_json(path)
     if facts.get("parameters") != model.num_parameters():
         raise ValueError(

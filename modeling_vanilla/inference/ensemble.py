@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -38,6 +39,9 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         self.members = nn.ModuleList(members)
         self.encoder = EnsembleEncoder(members)
         self.generation_config = copy.deepcopy(members[0].generation_config)
+
+    def save_pretrained(self, *args, **kwargs) -> NoReturn:
+        raise ValueError("an ensemble is not saved: save its members")
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         return self.members[0].prepare_decoder_input_ids_from_labels(labels)

@@ -68,7 +68,13 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
 
         Returns:
             logits (B, T, V) and past_key_values.
+
+        Raises:
+            ValueError: if attentions or hidden states are asked for.
         """
+        for name in ("output_attentions", "output_hidden_states"):
+            if kwargs.get(name):
+                raise ValueError(f"{name}: the graphs of an ONNX export give none")
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         encoded, rows = encoder_outputs.last_hidden_state, len(decoder_input_ids)

@@ -19,9 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty as divisor
-from .weights import POSITIONS, check_positions
+from .weights import POSITIONS, check_positions, check_quantization
 
-QUANTIZATIONS = ("float32", "int8")
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
     "gelu": common_spec.Activation.GELU,
@@ -57,8 +56,7 @@ def to_ctranslate2(
     Raises:
         ValueError: if CTranslate2 cannot express the model, the tokenizer does not fit it, or an option is none.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
+    check_quantization(quantization)
     if positions is not None and model.config.position_embedding_type == "learned":
         raise ValueError(f"positions {positions}: this model has learned {model.config.max_position_embeddings}")
     positions = POSITIONS if positions is None else positions

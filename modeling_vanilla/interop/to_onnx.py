@@ -26,9 +26,9 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..progress import progress_bar
+from .weights import check_quantization
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
-QUANTIZATIONS = ("float32", "int8")
 # The sizes of what torch.export follows through the code; it keeps the one way that they take. They are told apart, and
 # are not such as some code treats apart: 0 and 1 and, because a CPU is faster otherwise, fewer than 16 keys.
 ROWS, SOURCE, TARGET, PAST = 2, 20, 18, 19
@@ -50,8 +50,7 @@ def to_onnx(
     Raises:
         ValueError: if the quantization is none of these.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
+    check_quantization(quantization)
     paths = folder / ENCODER, folder / DECODER
     export_graphs(model, *paths, show_progress)
     if quantization == "int8":

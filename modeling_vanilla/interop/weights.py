@@ -24,6 +24,7 @@ _TOKENS = ["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_
 _DROPOUT = ["dropout", "attention_dropout", "activation_dropout"]
 SAME_FIELDS = ["d_model", *_SIZES, *_DROPOUT, "activation_function", *_TOKENS, "use_cache"]
 POSITIONS, MOST_POSITIONS = 1024, 2**20  # rows of a table of sinusoids that is exported, by default and at most
+QUANTIZATIONS = ("float32", "int8")  # how the matrices of an export are stored and multiplied
 MARIAN_NORM_EPS = 1e-5  # torch's default, which none of the three changes
 # The limits of their searches, which are numbers where ours follow the source's length; and an EOS forced at the limit,
 # which would come at the end of the longest sentence of a batch, so that a translation depended on its batch mates.
@@ -91,6 +92,12 @@ def check_positions(positions: int) -> None:
     """Raise ValueError unless a table of sinusoids, d_model floats for each position, can be of this length."""
     if not 1 <= positions <= MOST_POSITIONS:
         raise ValueError(f"positions must be from 1 to {MOST_POSITIONS}, not {positions}")
+
+
+def check_quantization(quantization: str) -> None:
+    """Raise ValueError unless this is one of QUANTIZATIONS."""
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
 
 
 def same_fields(config: PreTrainedConfig) -> dict:
