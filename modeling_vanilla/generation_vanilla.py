@@ -37,7 +37,7 @@ from transformers.generation.utils import is_deepspeed_zero3_enabled, is_fsdp_ma
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, ModelOutput, cached_file, logging
 
-from .configuration_vanilla import VanillaConfig
+from .configuration_vanilla import VanillaConfig, named_tokens
 from .constraints_vanilla import Constraints, ForcedPrefix, phrases_of
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
@@ -370,7 +370,8 @@ class GnmtGenerationMixin(GenerationMixin):
         """Called by from_pretrained: read generation_config.json; a folder without one gets the default search.
 
         Raises:
-            ValueError: if the file is bad, for which transformers takes another configuration without a word.
+            ValueError: if the file is bad, for which transformers takes another configuration without a word, or its
+                decoder would be given a token that the model does not have.
         """
         try:
             super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
@@ -381,6 +382,10 @@ class GnmtGenerationMixin(GenerationMixin):
                     default_generation_config(self.config) if file is None else _read_generation_config(file)
                 )
             check_search_settings(self.generation_config)
+            for field in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+                for token in named_tokens(getattr(self.generation_config, field)):
+                    if token >= self.config.vocab_size:
+                        raise ValueError(f"{field} {token}: the model has {self.config.vocab_size} tokens")
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"the generation configuration of {name} is bad: {' '.join(str(error).split())}"

@@ -153,10 +153,11 @@ GENERATION = "generation_config.json"
 BAD_SEARCHES = [
     (text(GENERATION, "{no json"), "it cannot be read as JSON"),
     (changed(GENERATION, num_beams="4"), "num_beams must be a whole number of at least 1, not '4'"),
+    (changed(GENERATION, forced_bos_token_id=999), "forced_bos_token_id 999: the model has [0-9]+ tokens"),
 ]
 
 
-@pytest.mark.parametrize(("fault", "message"), BAD_SEARCHES, ids=["no JSON", "a word"])
+@pytest.mark.parametrize(("fault", "message"), BAD_SEARCHES, ids=["no JSON", "a word", "no token"])
 def test_a_bad_generation_configuration_is_not_taken_for_none(folder, fault, message):
     fault(folder)
     for load in (VanillaForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
