@@ -67,6 +67,18 @@ def test_prune_keeps_the_last_of_the_schedule_and_the_newest(tmp_path, keep, nam
     assert checkpoints.newest_checkpoint(tmp_path) == newest
 
 
+def test_names_follow_the_schedule(tmp_path):
+    """There and back."""
+    for name in ("checkpoint-1", "checkpoint-2", "last-4"):
+        (tmp_path / name).mkdir()
+    for scheduled, names in (
+        ((2, 4), {"last-1", "checkpoint-2", "checkpoint-4"}),
+        ((1,), {"checkpoint-1", "last-2", "last-4"}),
+    ):
+        checkpoints.follow_schedule(tmp_path, scheduled.__contains__)
+        assert {path.name for path in tmp_path.iterdir()} == names
+
+
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -211,10 +211,12 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def follow_schedule(run: Path, is_scheduled: Callable[[int], bool]) -> None:
-    """Rename the checkpoints of a run that has another schedule from now on, so that they do not count as its own."""
-    for checkpoint in list_checkpoints(run):
-        if not is_scheduled(step := checkpoint_step(checkpoint)):
-            checkpoint.rename(run / f"{LAST}-{step}")
+    """Name the checkpoints of a run by the schedule that it has from now on, so that those of it alone are averaged."""
+    for checkpoint in list_checkpoints(run) + list_checkpoints(run, LAST):
+        step = checkpoint_step(checkpoint)
+        named = run / f"{SCHEDULED if is_scheduled(step) else LAST}-{step}"
+        if not named.exists():
+            checkpoint.rename(named)
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:

@@ -119,7 +119,9 @@ def _train_translation(
         check_same_data(run, before, digest)
 
     def begin() -> None:
+        state.wait_for_everyone()  # all have read the checkpoint, which may get another name
         if state.is_main_process:
+            follow_schedule(run, training.is_scheduled)
             write_run(run, settings, digest)
             if reason:
                 inform(reason)
@@ -168,6 +170,7 @@ def _conclude(
     """
     run, state = Path(training.output_dir), PartialState()
     if state.is_main_process:
+        (run / "results.json").unlink(missing_ok=True)  # of the model whose place this one takes
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
             write_model_card(part, model, results, source)
@@ -229,7 +232,6 @@ def _open_run(run: Path, before: dict, settings: dict, training: TrainingOptions
         remove_litter(run)
         for line in put_aside_damaged(run):
             logger.warning(line)
-        follow_schedule(run, training.is_scheduled)
     return newest_checkpoint(run)
 
 
