@@ -60,6 +60,7 @@ COLUMNS_AND_KEYS = [
     ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
     ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
     ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
+    ("a.tsv", 'target\tsource\neine Katze\ta cat\n"ja"\t"yes"\n'),
     ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
     ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
 ]

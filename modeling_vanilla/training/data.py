@@ -123,7 +123,7 @@ def _record(items: list[tuple[str, object]]) -> dict[str, object]:
 def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
     """The pairs of a .csv or .tsv file: its columns of the languages or, in a .tsv without them, its two columns.
 
-    "source" and "target" in the first line of these are their names.
+    "source" and "target" in the first line of these, in either order, are their names.
     """
     rows = _rows(path)
     place, header = next(rows, (path, []))
@@ -135,8 +135,10 @@ def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, s
     missing = [language for language in languages if language not in header]
     if missing and (is_table(path, ".csv") or len(header) != 2 or all(map(is_language, header))):
         raise ValueError(f'{place}: no column "{missing[0]}" in {_short(header)}')
-    source, target = (0, 1) if missing else map(header.index, languages)
-    pairs = [] if not missing or header == ["source", "target"] else [(place, header)]
+    names = ("source", "target") if {*header} == {"source", "target"} else languages
+    is_named = {*names} <= {*header}
+    source, target = map(header.index, names) if is_named else (0, 1)
+    pairs = [] if is_named else [(place, header)]
     for where, row in chain(pairs, rows):
         if len(row) != len(header):
             raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
