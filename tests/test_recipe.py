@@ -126,6 +126,10 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
 
 
+def test_a_limit_beyond_all_sentences_changes_nothing(choose):
+    assert choose(2000, "cpu", max_source_tokens=100_000) == choose(2000, "cpu", max_source_tokens=2002)
+
+
 def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):
     assert choose(200_000, "cuda")["mixed_precision"] == "bf16"
     monkeypatch.setattr(AcceleratorState, "_shared_state", {"_mixed_precision": "no"})

@@ -57,7 +57,8 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
     state, given = PartialState(), given or {}
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
-    longest = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
+    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
+    longest = min(most, _most_bytes(pairs["train"]) + 2)
     if "model" in given:
         usual, reason = _FINE_TUNING, f"{given['model']} is fine-tuned"
     else:
@@ -131,6 +132,11 @@ def _decided(given: dict) -> set[str]:
 def _characters(pairs: Dataset) -> int:
     """Of both sides; unlike words, every language has them."""
     return sum(pc.sum(pc.utf8_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
+
+
+def _most_bytes(pairs: Dataset) -> int:
+    """Of one side of a pair, which bounds its tokens but for two: the vocabulary has one for every byte."""
+    return max(pc.max(pc.binary_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
 
 
 def _vocabulary_size(characters: int) -> int:
