@@ -13,7 +13,7 @@ from plain_search import log_probs_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.cli.train import main
+from modeling_vanilla.cli.train import main, read_config
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": "none"}
@@ -55,6 +55,12 @@ def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
     assert again["settings"]["model"] == results["settings"]["model"]
 
 
+def test_a_value_of_a_config_is_taken_as_it_is_written(tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text("target_lang: no\ncompile: true\nseed: ~\nearly_stopping:\ninit_std: null\n", encoding="utf-8")
+    assert read_config(path) == ["--target_lang=no", "--compile=true", "--init_std=none"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -92,7 +98,8 @@ def test_a_run_writes_model_results_and_picture(finished):
 def test_a_quiet_run_says_its_results_alone(files, tmp_path):
     """Not even that the vocabulary is smaller than asked."""
     options = {"train_file": files["train_file"], **MODEL, **SHORT, "max_steps": 4, "vocab_size": 5000}
-    done = call(main, *as_options({**options, "output_dir": tmp_path / "run", "quiet": True}))
+    options |= {"output_dir": tmp_path / "run", "report_to": "none", "quiet": True}
+    done = call(main, *as_options(options))
     assert (json.loads(done.output)["steps"], done.errors) == (4, "")
 
 
@@ -208,6 +215,16 @@ def test_resume_refuses_another_run(option, files, finished, folders, tmp_path, 
     assert tree(run) == before
 
 
+def test_resume_refuses_other_training_data(files, finished, tmp_path, monkeypatch):
+    """Checkpoints keep their names, although the run asked for has another schedule."""
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    before = tree(run)
+    monkeypatch.setattr("modeling_vanilla.training.run.data_digest", lambda data: "others")
+    options = {**files, **MODEL, **SHORT, "max_steps": 4, "checkpoint_steps": 2, "output_dir": run, "resume": True}
+    assert refused(options).startswith(f"resume: {run} was started with other training data")
+    assert tree(run) == before
+
+
 def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch):
     """The model is there, and --resume goes on with another test set, or none."""
     run = tmp_path / "run"
@@ -225,3 +242,6 @@ def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch)
         assert call(main, *as_options({**options, "test_file": test_file, "resume": True})).code == 0
         results = helpers.read_json(run / "results.json")
         assert (results["test_sentences"], results["steps"]) == (sentences, 3)
+    monkeypatch.setattr("modeling_vanilla.training.results.translate_together", fail)
+    call(main, *as_options({**options, "max_steps": 4, "resume": True}))
+    assert not (run / "results.json").exists()  # or the new model would be published with the scores of the old one

@@ -34,6 +34,8 @@ from ..errors import one_line
 from ..training_options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
+_NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
+
 
 def read_config(path: str) -> list[str]:
     """The options in a YAML file as words of the command line; of a run's record those of all its parts.
@@ -43,7 +45,8 @@ def read_config(path: str) -> list[str]:
         OSError: if it cannot be read.
     """
     try:
-        record = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        # Every value as it is written: "no" is a language, and a precision.
+        record = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"config: {path} is no YAML: {one_line(error)}") from error
     if not isinstance(record, dict):
@@ -53,8 +56,8 @@ def read_config(path: str) -> list[str]:
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
     fields_of_model = {field.name for field in fields(ModelOptions)}  # of which "none" is a value, too
-    given = {name: value for name, value in options.items() if value is not None or name in fields_of_model}
-    return [f"--{name}={'none' if value is None else value}" for name, value in given.items()]
+    given = {name: value for name, value in options.items() if value not in _NULL or name in fields_of_model}
+    return [f"--{name}={'none' if value in _NULL else value}" for name, value in given.items()]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -77,7 +77,7 @@ def train(
     """
     accelerator = Accelerator(
         mixed_precision=options.mixed_precision,
-        log_with=options.trackers(),
+        log_with=options.trackers() or None,
         project_config=ProjectConfiguration(logging_dir=str(Path(options.output_dir, "tensorboard"))),
     )
     model, optimizer = _prepare(accelerator, model)
