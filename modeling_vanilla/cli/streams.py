@@ -94,7 +94,7 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
         with disk_errors(path), path.open("wb") as stream:
             yield stream
     else:
-        opened = gzip.open if path.suffix == ".gz" else open
+        opened = gzip.open if path.suffix.lower() == ".gz" else open
         with whole_file(path) as part, opened(part, "wb") as stream:
             yield stream
 
