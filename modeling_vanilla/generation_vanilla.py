@@ -311,6 +311,7 @@ def _prompt_length(settings: GenerationConfig, decoder_input_ids: torch.Tensor |
     if decoder_input_ids is None:
         return 1
     start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
+    start = torch.as_tensor(start, device=decoder_input_ids.device)  # a list has one for each row
     return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != start).all())
 
 
@@ -358,7 +359,8 @@ class GnmtGenerationMixin(GenerationMixin):
         if compile and can_compile(self.device.type):
             kwargs["compile_config"] = CompileConfig(dynamic=True, mode="default")
         ids, pad = kwargs.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
-        if ids is not None and pad is not None and kwargs.get("attention_mask") is None:
+        is_padding = pad is not None and pad not in named_tokens(self.config.eos_token_id)
+        if ids is not None and is_padding and kwargs.get("attention_mask") is None:
             # Without a mask, transformers lets an encoder-decoder read the padding.
             kwargs["attention_mask"] = (ids != pad).long()
         # Autocast caches the weights that it has converted, but not in inference mode: there it would convert them

@@ -200,6 +200,13 @@ def test_the_source_may_have_other_forms(beams):
         assert [model.generate(**form, num_beams=beams).tolist() for form in forms] == [expected] * 6
 
 
+def test_a_token_that_pads_and_ends_is_read_where_there_is_no_mask():
+    """As in transformers."""
+    for seed in range(4):
+        model, ids = random_model(seed, pad_token_id=EOS), torch.tensor([[4, 5, EOS]])
+        assert model.generate(ids).tolist() == model.generate(ids, attention_mask=torch.ones_like(ids)).tolist()
+
+
 # Cache, greedy search, sampling
 
 
@@ -315,6 +322,14 @@ def test_greedy_and_beam_search_behind_a_forced_prefix(prompts):
         assert model.generate(**batch_of(sources), **given, num_beams=1).tolist() == pad_right(expected).tolist()
         expected = [best(model, [source], 3, prompt=prompt)[0] for source, prompt in pairs]
         assert model.generate(**batch_of(sources), **given, num_beams=3).tolist() == pad_right(expected).tolist()
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_each_prompt_may_have_a_start_token_of_its_own(beams):
+    model, settings = random_model(0), {**batch_of(random_sources(0)), "num_beams": beams}
+    settings["decoder_input_ids"] = torch.tensor([[BOS, 5], [4, 4], [6, 5]])
+    output = model.generate(**settings, decoder_start_token_id=[BOS, 4, 6])
+    assert output.tolist() == model.generate(**settings).tolist()
 
 
 def greedy(model, source, prompt):
