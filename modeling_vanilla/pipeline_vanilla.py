@@ -32,7 +32,7 @@ class TranslationPipeline(Pipeline):
         terms: pairs (source term, target term): where the source term is in a text, as whole words, the longest first,
             the translation contains the target term; pairs of one source term are alternatives. A warning names a term
             that cannot be met within the limit, which is then left out.
-        prefix: what the translation of each text begins with.
+        prefix: what the translation of each text begins with, one string for all.
         tokens_per_batch: the most source tokens that are translated at once, padding included, times the beams.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. With
             tags such as ">>de<<", tgt_lang is the tag of each line that has none. No effect on a model of one pair.
@@ -48,6 +48,8 @@ class TranslationPipeline(Pipeline):
     def _sanitize_parameters(self, return_tensors=None, return_text=None, **arguments):
         if "terms" in arguments:
             arguments["terms"] = Terminology(arguments["terms"], self.tokenizer)
+        if not isinstance(arguments.get("prefix", ""), str):
+            raise ValueError(f"prefix: one string for all texts is needed, not {arguments['prefix']!r:.60}")
         shown = {"return_tensors": return_tensors, "return_text": return_text}
         return {}, arguments, {name: value for name, value in shown.items() if value is not None}
 

@@ -124,6 +124,7 @@ def split_texts(
     """
     if isinstance(texts, str):
         raise ValueError(f"a list of texts is needed, not one text: {texts!r:.60}")
+    texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")

@@ -93,6 +93,7 @@ def translate_texts(
         search_batches: is called with a function and the batches, and gives in their order what the function makes of
             each: one after the other or over several processes, and it may show a progress bar.
     """
+    texts = texts if isinstance(texts, str) else list(texts)  # once, as they may be those of a file
     settings = search_settings(model, **generate_kwargs)
     beams = settings.num_beams or 1
     if nbest not in range(1, beams + 1) and not settings.do_sample:

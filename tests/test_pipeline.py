@@ -86,6 +86,8 @@ def test_a_stream_gives_a_stream_of_lists(translator, expected, batch_size):
 def test_what_is_no_string_is_refused(translator, wrong):
     with pytest.raises(ValueError, match=r"needs strings, not (int|NoneType|list|dict|bytes)"):
         translator(wrong)
+    with pytest.raises(ValueError, match=r"^prefix: one string for all texts is needed, not \['der'\]$"):
+        translator("a house", prefix=["der"])
 
 
 def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_combinations(translator, model, tokenizer):

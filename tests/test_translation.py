@@ -142,6 +142,7 @@ def test_no_translation_is_made_of_nothing(model, tokenizer):
     beams = model.config.vocab_size + 20
     (found,) = translate_nbest(model, tokenizer, ["a dog"], beams, num_beams=beams, max_new_tokens=1)
     assert 1 < len(found) <= model.config.vocab_size and found[-1].score > -math.inf
+    assert translate(model, tokenizer, iter(SENTENCES)) == translate(model, tokenizer, SENTENCES)
     ids = tokenizer(text_target="der Mann").input_ids[:-1]
     (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
     assert [best.text for best in found] == ["der Mann"]
