@@ -37,9 +37,12 @@ def test_logits_are_the_log_of_the_mean_probability(members, dtype, atol):
     source, target = SOURCES[1], [BOS, 4, 5]
     expected = torch.stack([mean_log_probs(members, source, target[:length]) for length in (1, 2, 3)])
     ensemble = Ensemble([*members[:2], members[2].to(dtype)])
+    inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([target])}
     with torch.no_grad():
-        logits = ensemble(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target])).logits[0]
+        logits = ensemble(**inputs).logits[0]
+        (last, *_) = ensemble(**inputs, logits_to_keep=1, return_dict=False)
     torch.testing.assert_close(logits, expected, atol=atol, rtol=0)
+    torch.testing.assert_close(last[0], logits[-1:])
 
 
 @pytest.mark.parametrize("chosen", [(0,), (1, 0), (2, 1)], ids=str)

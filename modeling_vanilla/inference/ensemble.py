@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import can_return_tuple
 
 from ..generation_vanilla import GnmtGenerationMixin
 from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
@@ -46,6 +47,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         return self.members[0].prepare_decoder_input_ids_from_labels(labels)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -55,25 +57,26 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> Seq2SeqLMOutput:
-        """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels.
+        """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels or embeddings.
 
         Returns:
             logits (B, T, V): log of the members' mean probability; past_key_values.
 
         Raises:
-            ValueError: if attentions or hidden states are asked for.
+            ValueError: if attentions or hidden states are asked for, or embeddings are given.
         """
-        for name in ("output_attentions", "output_hidden_states"):
-            if kwargs.get(name):
+        for name in ("output_attentions", "output_hidden_states", "inputs_embeds", "decoder_inputs_embeds"):
+            if kwargs.get(name) is not None and kwargs[name] is not False:
                 raise ValueError(f"{name}: an ensemble has none of its own, ask its members")
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         widths = [member.config.d_model for member in self.members]
-        encodings = encoder_outputs.last_hidden_state.split(widths, dim=-1)
+        encodings = encoder_outputs[0].split(widths, dim=-1)
         log_probs, first_layer = [], 0
         for member, encoding in zip(self.members, encodings, strict=True):
             layers = slice(first_layer, first_layer + member.config.decoder_layers)
@@ -84,6 +87,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 encoder_outputs=BaseModelOutput(encoding.to(member.dtype)),
                 past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
                 use_cache=past_key_values is not None,
+                logits_to_keep=logits_to_keep,
             )
             log_probs.append(outputs.logits.float().log_softmax(dim=-1))
             first_layer = layers.stop
