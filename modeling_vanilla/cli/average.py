@@ -14,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from .parser import CommandParser, run_command, warn
+from .parser import CommandParser, add_revision, run_command, warn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("sources", nargs="+", metavar="SRC", help="a checkpoint or model; with --last, a run")
     parser.add_argument("destination", type=Path, metavar="DST", help="the folder to write, which must be new or empty")
     parser.add_argument("--last", type=int, metavar="N", help="average the last N checkpoints of the run SRC")
+    add_revision(parser)
     run_command(parser, average, arguments)
 
 
@@ -30,7 +31,7 @@ def average(options: Namespace) -> None:
     from ..training.averaging import write_average
     from ..training.checkpoints import last_checkpoints
 
-    checkpoints = [model_folder(source) for source in options.sources]
+    checkpoints = [model_folder(source, options.revision) for source in options.sources]
     if options.last is not None:
         if options.last < 1:
             raise ValueError(f"last must be at least 1, not {options.last}")

@@ -86,7 +86,7 @@ def read_examples(path: Path | None) -> list[str]:
 
 
 def add_revision(parser: argparse.ArgumentParser) -> None:
-    """Add --revision, as all commands have it that take names of models on the Hub."""
+    """Add --revision, for commands that take names of models on the Hub."""
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a model on the Hub")
 
 
