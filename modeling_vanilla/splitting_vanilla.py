@@ -137,10 +137,11 @@ def split_texts(
         for line, separator in zip(lines[::2], [*lines[1::2], ""], strict=True):
             ids, places = next(encoded)
             tag, has_own = tags.of(line)
-            if limits is None or limits.allow(line, len(ids)):
+            if limits is None or limits.allow(line, len(ids) + (0 if has_own else len(tag))):
                 pieces, tokens = [line], [(ids, places)]
             else:
-                pieces = [piece.strip() for piece in _cut_line(tokenizer, line, limits)]
+                room = limits._replace(piece_tokens=limits.piece_tokens - len(tag))
+                pieces = [piece.strip() for piece in _cut_line(tokenizer, line, room)]
                 tokens = list(encode(tokenizer, pieces, spans=spans, **settings))
             for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True), start=1):
                 if tag and not (has_own and number == 1):
