@@ -15,6 +15,7 @@ from helpers import free_port, make_tiny, make_tokenizer
 from modeling_vanilla.demo import batcher as batching
 from modeling_vanilla.demo.batcher import Batcher
 from modeling_vanilla.inference import translate_nbest
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SENTENCES = ["a small house", "the dog runs across the green meadow", "the dog runs"]
 
@@ -55,6 +56,21 @@ def test_what_waits_is_translated_together(tiny, monkeypatch):
         (expected,) = translate_nbest(*tiny, [text], beams, num_beams=beams, length_penalty=penalty)
         assert [best.text for best in hypotheses] == [best.text for best in expected]
         assert [best.score for best in hypotheses] == pytest.approx([best.score for best in expected], abs=1e-4)
+
+
+def test_a_text_that_cannot_be_translated_fails_alone(make_model):
+    tokenizer, lock = train_tokenizer(SENTENCES * 5, vocab_size=400, tags=[">>de<<"]), threading.Lock()
+    gathered = Batcher(make_model(vocab_size=len(tokenizer)), tokenizer, lock)
+
+    async def ask():
+        with lock:
+            texts = ("a dog", ">>xx<< a dog")
+            tasks = [asyncio.create_task(gathered.translate(text, 2, 0.6, 60)) for text in texts]
+            await asyncio.sleep(0.1)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    good, bad = asyncio.run(ask())
+    assert len(good) == 2 and "its tags are: >>de<<" in str(bad)
 
 
 @pytest.fixture
