@@ -97,7 +97,8 @@ def search_settings(
     """
     settings = copy.deepcopy(model.generation_config)
     for name, value in {**_set_in(generation_config), **given}.items():
-        if name in OWN_SETTINGS or hasattr(settings, name):
+        is_given = value is not None or name not in NEVER_NONE
+        if is_given and (name in OWN_SETTINGS or hasattr(settings, name)):
             setattr(settings, name, value)
     check_search_settings(settings)
     return settings

@@ -23,11 +23,16 @@ def nowhere(what: str, rows: Sequence[int]) -> str:
 def target_ids(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str, place: Place = nowhere
 ) -> list[list[int]]:
-    """The tokens of parts of translations: of `what`, "term" or "prefix"; ValueError for one that contains EOS."""
+    """The tokens of parts of translations: of `what`, "term" or "prefix"; ValueError for one that contains EOS.
+
+    Blanks at the end are left out: they are the beginning of a word, which the search finds.
+    """
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"{place(what, [row])}the {what} must be a string, not {text!r:.60}")
-    found = [ids for ids, _ in encode(tokenizer, texts, "text_target", add_special_tokens=False)]
+    found = [
+        ids for ids, _ in encode(tokenizer, [text.rstrip() for text in texts], "text_target", add_special_tokens=False)
+    ]
     eos = tokenizer.eos_token
     for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
         # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, pipeline
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.constraints_vanilla import ForcedPrefix
 from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
-from modeling_vanilla.splitting_vanilla import Limits, count_sentences, split_texts
+from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Hypothesis, _join
 
@@ -146,6 +146,10 @@ def test_no_translation_is_made_of_nothing(model, tokenizer):
     ids = tokenizer(text_target="der Mann").input_ids[:-1]
     (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
     assert [best.text for best in found] == ["der Mann"]
+    assert translate(model, tokenizer, SENTENCES, prefix="der ") == translate(model, tokenizer, SENTENCES, prefix="der")
+    assert translate_nbest(model, tokenizer, SENTENCES, 2, num_beams=None, length_penalty=None) == translate_nbest(
+        model, tokenizer, SENTENCES, 2
+    )  # None sets nothing
 
 
 NO_PAIRS = [
@@ -299,6 +303,15 @@ def tagged(make_model):
     model = make_model(vocab_size=len(tokenizer), max_source_sentences=1)
     model.generation_config.max_extra_tokens = 4
     return model, tokenizer
+
+
+def test_learned_positions_have_room_for_the_tag(make_model, tagged):
+    _, tokenizer = tagged
+    learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
+    text = "a dog sees a cat. " * 20
+    for tgt_lang, line in (("de", text), (None, f">>de<< {text}")):
+        (pieces,) = split_texts(tokenizer, [line], source_limits(learned), tgt_lang=tgt_lang)
+        assert 20 < max(len(piece.ids) for piece in pieces) <= 30
 
 
 @pytest.mark.parametrize("face", [*FACES.values(), *COMMANDS.values()], ids=[*FACES, *COMMANDS])
