@@ -17,8 +17,8 @@ sentence. With --max_source_tokens N, lines up to N tokens are translated whole,
 a sentence, if need be at clause marks or blanks. A warning names the lines.
 
 --nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", best first, LINE counted from 0. The
-score is log P / ((5 + length) / 6)^alpha, natural logarithm; the scores of pieces add up. An empty line has one
-translation, the empty one, of score 0.
+score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model that searches so, natural logarithm; the
+scores of pieces add up. An empty line has one translation, the empty one, of score 0.
 
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
