@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference import translate_nbest
+from ..inference import split_long, translate_nbest
 from ..inference.translation import Hypothesis
-from ..splitting_vanilla import split_texts
 
 MAX_BATCH = 64  # requests
 ABSENCE = 5  # seconds: a caller of Gradio first leaves a request, and then comes for its answer
@@ -60,7 +59,7 @@ class Batcher:
             ConnectionAbortedError: if the caller has been away for ABSENCE seconds.
             ValueError: as model.generate raises it for settings that mean nothing, and for a text with an unknown tag.
         """
-        split_texts(self.tokenizer, [text], None)  # what is wrong with a text is no error of those beside it
+        split_long(self.model, self.tokenizer, [text])  # what is wrong with a text is no error of those beside it
         request = Request(text, (beams, length_penalty))
         self.waiting.append(request)
         threading.Thread(target=self._translate_batch, name="translation", daemon=True).start()

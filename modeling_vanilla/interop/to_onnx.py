@@ -48,7 +48,7 @@ def to_onnx(
         show_progress: a progress bar on stderr.
 
     Raises:
-        ValueError: if the quantization is none of these.
+        ValueError: if the quantization is none of these, or a model has fewer than 37 learned positions.
     """
     check_quantization(quantization)
     paths = folder / ENCODER, folder / DECODER
@@ -61,7 +61,10 @@ def to_onnx(
 def export_graphs(
     model: VanillaForConditionalGeneration, encoder: Path, decoder: Path, show_progress: bool = False
 ) -> None:
-    """Write both graphs, in 32-bit floats."""
+    """Write both graphs, in 32-bit floats; ValueError for fewer learned positions than the export follows through."""
+    config, least = model.config, PAST + TARGET
+    if config.position_embedding_type == "learned" and config.max_position_embeddings < least:
+        raise ValueError(f"max_position_embeddings {config.max_position_embeddings}: an export to ONNX needs {least}")
     model = copy.deepcopy(model).float().cpu().eval()
     # Eq. 1 written out becomes plain products and a softmax, which every runtime knows.
     model.set_attn_implementation("eager")
