@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference import split_long, translate_nbest
+from ..inference import translate_nbest
 from ..inference.translation import Hypothesis
 
 MAX_BATCH = 64  # requests
@@ -59,7 +59,6 @@ class Batcher:
             ConnectionAbortedError: if the caller has been away for ABSENCE seconds.
             ValueError: as model.generate raises it for settings that mean nothing, and for a text with an unknown tag.
         """
-        split_long(self.model, self.tokenizer, [text])  # what is wrong with a text is no error of those beside it
         request = Request(text, (beams, length_penalty))
         self.waiting.append(request)
         threading.Thread(target=self._translate_batch, name="translation", daemon=True).start()
@@ -81,26 +80,36 @@ class Batcher:
             self.waiting.remove(request)
 
     def _translate_batch(self) -> None:
-        """Translate the next batch, and give each request that is still awaited its answer, be it an error."""
+        """Translate the next batch."""
         with self.lock:
             waiting = [request for request in list(self.waiting) if not request.answer.done()]
             batch = [request for request in waiting if request.settings == waiting[0].settings][:MAX_BATCH]
-            if not batch:
+            if batch:
+                self._answer(batch)
+
+    def _answer(self, batch: list[Request]) -> None:
+        """Give each request of a batch that is still awaited its answer, be it an error.
+
+        If something is wrong with a text, each is translated by itself, as it is no error of those beside it.
+        """
+        beams, length_penalty = batch[0].settings
+        texts = [request.text for request in batch]
+        try:
+            with _while_awaited(self.model, batch):
+                nbest = translate_nbest(
+                    self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
+                )
+        except Exception as error:
+            if isinstance(error, ValueError) and len(batch) > 1:
+                for request in batch:
+                    self._answer([request])
                 return
-            beams, length_penalty = batch[0].settings
-            texts = [request.text for request in batch]
-            try:
-                with _while_awaited(self.model, batch):
-                    nbest = translate_nbest(
-                        self.model, self.tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty
-                    )
-            except Exception as error:
-                for request in filter(_claim, batch):
-                    request.answer.set_exception(error)
-                return
-            for request, hypotheses in zip(batch, nbest, strict=True):
-                if _claim(request):
-                    request.answer.set_result(hypotheses)
+            for request in filter(_claim, batch):
+                request.answer.set_exception(error)
+            return
+        for request, hypotheses in zip(batch, nbest, strict=True):
+            if _claim(request):
+                request.answer.set_result(hypotheses)
 
 
 def _claim(request: Request) -> bool:
