@@ -24,6 +24,11 @@ _BYTE_ORDER_MARK = "\ufeff"
 # Reading
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether the name of a file says that it is compressed."""
+    return path.suffix.lower() == ".gz"
+
+
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
     r"""The lines of a UTF-8 text file, plain or `.gz`, as decode_lines gives them.
 
@@ -32,7 +37,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
     """
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+        with gzip.open(path) if is_gzip(path) else path.open("rb") as stream:
             yield from decode_lines(stream, str(path))
     except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -96,12 +96,16 @@ def search_settings(
         ValueError: as `check_search_settings` does.
     """
     settings = copy.deepcopy(model.generation_config)
-    for name, value in {**_set_in(generation_config), **given}.items():
-        is_given = value is not None or name not in NEVER_NONE
-        if is_given and (name in OWN_SETTINGS or hasattr(settings, name)):
+    for name, value in _without_none({**_set_in(generation_config), **given}).items():
+        if name in OWN_SETTINGS or hasattr(settings, name):
             setattr(settings, name, value)
     check_search_settings(settings)
     return settings
+
+
+def _without_none(settings: dict) -> dict:
+    """The settings without those of NEVER_NONE that are None."""
+    return {name: value for name, value in settings.items() if value is not None or name not in NEVER_NONE}
 
 
 def _set_in(generation_config: GenerationConfig | None) -> dict:
@@ -174,8 +178,7 @@ def generate(
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
-    given = {**_set_in(generation_config), **dict(zip(POSITIONAL, args, strict=False)), **kwargs}
-    given = {name: value for name, value in given.items() if value is not None or name not in NEVER_NONE}
+    given = _without_none({**_set_in(generation_config), **dict(zip(POSITIONAL, args, strict=False)), **kwargs})
     settings = search_settings(model, **given)
     encoded = given.get("encoder_outputs")
     if encoded is not None:  # of a tuple transformers would make no source; and in a ModelOutput it repeats each row
@@ -385,10 +388,7 @@ class GnmtGenerationMixin(GenerationMixin):
                     default_generation_config(self.config) if file is None else _read_generation_config(file)
                 )
             check_search_settings(self.generation_config)
-            for field in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
-                for token in named_tokens(getattr(self.generation_config, field)):
-                    if token >= self.config.vocab_size:
-                        raise ValueError(f"{field} {token}: the model has {self.config.vocab_size} tokens")
+            _check_tokens(self.generation_config, self.config.vocab_size)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"the generation configuration of {name} is bad: {' '.join(str(error).split())}"
@@ -404,6 +404,14 @@ class GnmtGenerationMixin(GenerationMixin):
         if config is not None and config.dynamic:
             return True
         return super()._valid_auto_compile_criteria(model_kwargs, generation_config)
+
+
+def _check_tokens(generation_config: GenerationConfig, vocab_size: int) -> None:
+    """Raise ValueError if the decoder would be given a token that the model does not have."""
+    for field in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+        for token in named_tokens(getattr(generation_config, field)):
+            if token >= vocab_size:
+                raise ValueError(f"{field} {token}: the model has {vocab_size} tokens")
 
 
 def _read_generation_config(file: str) -> GenerationConfig:

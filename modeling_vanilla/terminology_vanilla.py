@@ -30,9 +30,8 @@ def target_ids(
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"{place(what, [row])}the {what} must be a string, not {text!r:.60}")
-    found = [
-        ids for ids, _ in encode(tokenizer, [text.rstrip() for text in texts], "text_target", add_special_tokens=False)
-    ]
+    stripped = [text.rstrip() for text in texts]
+    found = [ids for ids, _ in encode(tokenizer, stripped, "text_target", add_special_tokens=False)]
     eos = tokenizer.eos_token
     for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
         # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.

@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 
-from ..files import decode_lines, disk_errors, read_lines, whole_file
+from ..files import decode_lines, disk_errors, is_gzip, read_lines, whole_file
 from .parser import CommandParser, add_int8, add_loading, standard_stream
 
 
@@ -94,7 +94,7 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
         with disk_errors(path), path.open("wb") as stream:
             yield stream
     else:
-        opened = gzip.open if path.suffix.lower() == ".gz" else open
+        opened = gzip.open if is_gzip(path) else open
         with whole_file(path) as part, opened(part, "wb") as stream:
             yield stream
 
