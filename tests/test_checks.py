@@ -145,7 +145,7 @@ def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeyp
 def test_a_training_run_says_the_counts(capsys):
     tokenizer = make_tokenizer(chain(*GOOD), 400)
     splits = DatasetDict(train=as_rows([*GOOD, GOOD[0], GOOD[0], ("", "x")]), test=as_rows(GOOD[:1]))
-    run.report_faults(splits, tokenizer)
+    run.report_data(splits, tokenizer, len(tokenizer))
     lines = capsys.readouterr()
     empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
     assert (lines.out + lines.err).splitlines() == [

@@ -142,14 +142,16 @@ def test_no_translation_is_made_of_nothing(model, tokenizer):
     beams = model.config.vocab_size + 20
     (found,) = translate_nbest(model, tokenizer, ["a dog"], beams, num_beams=beams, max_new_tokens=1)
     assert 1 < len(found) <= model.config.vocab_size and found[-1].score > -math.inf
-    assert translate(model, tokenizer, iter(SENTENCES)) == translate(model, tokenizer, SENTENCES)
     ids = tokenizer(text_target="der Mann").input_ids[:-1]
     (found,) = translate_nbest(model, tokenizer, SENTENCES[:1], 2, prefix="der Mann", max_new_tokens=len(ids))
     assert [best.text for best in found] == ["der Mann"]
+
+
+def test_an_iterator_a_blank_behind_a_prefix_and_none_make_no_difference(model, tokenizer):
+    assert translate(model, tokenizer, iter(SENTENCES)) == translate(model, tokenizer, SENTENCES)
     assert translate(model, tokenizer, SENTENCES, prefix="der ") == translate(model, tokenizer, SENTENCES, prefix="der")
-    assert translate_nbest(model, tokenizer, SENTENCES, 2, num_beams=None, length_penalty=None) == translate_nbest(
-        model, tokenizer, SENTENCES, 2
-    )  # None sets nothing
+    given = {"num_beams": None, "length_penalty": None}
+    assert translate_nbest(model, tokenizer, SENTENCES, 2, **given) == translate_nbest(model, tokenizer, SENTENCES, 2)
 
 
 NO_PAIRS = [

@@ -127,10 +127,8 @@ def _train_translation(
                 inform(reason)
             if removed["examples"]:
                 inform(f"removed from training: {removed}")
-            if checkpoint is None and len(tokenizer) < size:
-                inform(f"vocabulary: {len(tokenizer)} tokens, not {size}, as the training data yield no more")
             if checkpoint is None:
-                report_faults(pairs, tokenizer)
+                report_data(pairs, tokenizer, size)
         state.wait_for_everyone()
 
     to_improve = options.model is not None
@@ -261,8 +259,10 @@ def warn_if_worse(progress: Progress) -> None:
         logger.warning(f"model: its validation BLEU fell from {bleus}; take best/, or lower learning_rate")
 
 
-def report_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Print a line for each split in which find_faults finds something."""
+def report_data(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
+    """Print a line if the vocabulary is below `size`, and for each split in which find_faults finds something."""
+    if len(tokenizer) < size:
+        inform(f"vocabulary: {len(tokenizer)} tokens, not {size}, as the training data yield no more")
     for split, faults in find_faults(pairs, tokenizer).items():
         said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(faults)]
         if said:
