@@ -71,7 +71,9 @@ class TranslationPipeline(Pipeline):
     def preprocess(self, text) -> dict:
         if not isinstance(text, str):
             raise ValueError(f"translation needs strings, not {type(text).__name__}: {text!r}")
-        return {"text": text}
+        # A model such as T5 is told its task at the head of the source.
+        of_tasks = getattr(self.model.config, "task_specific_params", None) or {}
+        return {"text": of_tasks.get(self.task, {}).get("prefix", "") + text}
 
     def _forward(
         self,

@@ -1,8 +1,8 @@
 """What of a translation is given: its beginning, and terms, words of the source and their translation."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
+import regex as re  # \w has the signs that are written on letters, too
 from transformers import PreTrainedTokenizerBase
 
 from .splitting_vanilla import encode

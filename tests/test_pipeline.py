@@ -155,3 +155,7 @@ def test_another_sequence_to_sequence_model(tokenizer):
     assert short != longer
     assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer
+    model.config.task_specific_params = {"translation_en_to_de": {"prefix": "the dog "}}
+    translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, max_new_tokens=5)
+    told = one_by_one(model, tokenizer, ["the dog " + sentence for sentence in SENTENCES], max_new_tokens=5)
+    assert texts_of(translator(SENTENCES)) == told != longer

@@ -33,6 +33,11 @@ def test_chinese_and_japanese_put_no_blanks_between_words(tokenizer):
     assert terms.missing("a dog", "小さな犬は") == [] and terms.find("小さな猫は") == ["猫"]
 
 
+def test_a_sign_written_on_a_letter_belongs_to_the_word(tokenizer):
+    terms = Terminology([("क", "dog"), ("की", "cat")], tokenizer)
+    assert terms.find("कमल किताब") == [] and terms.find("राम की किताब") == ["की"]
+
+
 @pytest.mark.parametrize("options", ((), ("--interactive",)))
 def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(folder, model, tokenizer, tmp_path, options):
     (tmp_path / "terms.tsv").write_text(f"dog\t{'Hund ' * 40}\nman\tMann\n")
