@@ -1,9 +1,153 @@
-"""Fine-tune a saved model with transformers' Seq2SeqTrainer: modeling_vanilla/cli/finetune_seq2seq_trainer.py.
+"""Fine-tune a saved model on sentence pairs with transformers' Seq2SeqTrainer.
 
-python examples/finetune_seq2seq_trainer.py --model runs/mine/model --train_file train.jsonl --output_dir runs/tuned
+    python examples/finetune_seq2seq_trainer.py --model runs/mine/model --train_file train.jsonl \\
+        --validation_file validation.jsonl --test_file test.jsonl --output_dir runs/tuned --max_steps 500
+
+The files and the other options for data are those of `vanilla train`; every option of Seq2SeqTrainingArguments is one
+here. The loss is the model's own, smoothed by the label_smoothing of its configuration. Writes to --output_dir: model/
+(the checkpoint of the best validation BLEU), results.json (BLEU of the test data before and after) and the Trainer's
+checkpoints. --resume continues from the last of these.
 """
 
-from modeling_vanilla.cli.finetune_seq2seq_trainer import main
+import copy
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+
+import numpy as np
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from modeling_vanilla.cli.parser import CommandParser
+from modeling_vanilla.errors import one_line_errors
+from modeling_vanilla.files import check_unused, whole_folder, write_json
+from modeling_vanilla.inference import load_translator, translate
+from modeling_vanilla.progress import set_quiet
+from modeling_vanilla.training import DataOptions
+from modeling_vanilla.training.checkpoints import save_model
+from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.training.metrics import translation_scores
+from modeling_vanilla.training.preprocessing import tokenize_pairs, tokenize_training_pairs
+
+
+@dataclass
+class FinetuningArguments(Seq2SeqTrainingArguments):
+    """Seq2SeqTrainingArguments with a model, judged by the BLEU of what it generates, at the start, too.
+
+    Batches are drawn at random: those of train_sampling_strategy="group_by_length" have less padding, but depend on the
+    random numbers that dropout has used, so that a resumed run sees others.
+    """
+
+    model: str = field(kw_only=True, metadata={"help": "The saved model folder to start from."})
+    resume: bool = field(default=False, metadata={"help": "Continue from the last checkpoint of output_dir."})
+    per_device_train_batch_size: int = 32
+    warmup_steps: float = 100
+    eval_strategy: str = "steps"
+    eval_steps: float | None = 100
+    eval_on_start: bool = True
+    save_steps: float = 100
+    save_total_limit: int | None = 2
+    predict_with_generate: bool = True
+    load_best_model_at_end: bool = True
+    metric_for_best_model: str | None = "bleu"
+    report_to: str | None = "none"
+
+
+def last_checkpoint(arguments: FinetuningArguments) -> str | None:
+    """The newest checkpoint that a killed run can go on from, or None, to begin again.
+
+    A kill may leave half a checkpoint, without trainer_state.json, which the Trainer writes last. It may come after the
+    last step, where the Trainer would take one more: an earlier checkpoint leads to the same end.
+
+    Raises:
+        ValueError: if there is no checkpoint, not even half of one.
+    """
+    checkpoints = list(Path(arguments.output_dir).glob("checkpoint-*"))
+    if not checkpoints:
+        raise ValueError(f"resume: {arguments.output_dir} holds no checkpoint")
+    for checkpoint in sorted(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
+        with suppress(OSError, ValueError):
+            state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+            by_steps = arguments.max_steps > 0
+            if state["global_step"] < arguments.max_steps if by_steps else state["epoch"] < arguments.num_train_epochs:
+                return str(checkpoint)
+    return None
+
+
+def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
+    """Fine-tune, and write the model and results.json to arguments.output_dir. Returns what results.json holds.
+
+    Raises:
+        ValueError: for bad data, settings or a bad model folder, before anything is written.
+        OSError: if a file cannot be written.
+    """
+    if not arguments.predict_with_generate:
+        raise ValueError("predict_with_generate must be true, as BLEU is that of generated text")
+    run = Path(arguments.output_dir)
+    checkpoint = last_checkpoint(arguments) if arguments.resume else check_unused("output_dir", run)
+    model, tokenizer = load_translator([arguments.model], "cpu")  # the Trainer moves it
+    search = copy.deepcopy(model.generation_config)
+    with arguments.main_process_first():
+        pairs = load_pairs(data)
+        if "validation" not in pairs:
+            raise ValueError("no validation data: give validation_file, by whose BLEU the best checkpoint is chosen")
+        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
+        validation_data = tokenize_pairs(pairs["validation"], tokenizer)
+
+    def bleu(prediction) -> dict[str, float]:
+        ids = np.where(prediction.predictions < 0, tokenizer.pad_token_id, prediction.predictions)
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return {"bleu": translation_scores(texts, pairs["validation"]["target"][:])["bleu"]}
+
+    def test_scores() -> dict | None:
+        if "test" not in pairs:
+            return None
+        return translation_scores(translate(model, tokenizer, pairs["test"]["source"][:]), pairs["test"]["target"][:])
+
+    trainer = Seq2SeqTrainer(
+        model,
+        arguments,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model),
+        train_dataset=training_data,
+        eval_dataset=validation_data,
+        processing_class=tokenizer,
+        compute_metrics=bleu,
+    )
+    before = test_scores()
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except UnpicklingError as error:  # the Trainer keeps its optimizer in a pickle, of which it takes tensors alone
+        raise ValueError(f"resume: {checkpoint} cannot be read: {str(error).splitlines()[0]}") from error
+    model.generation_config = search  # the Trainer's evaluation replaces the limit on the length by its own default, 20
+    results = {
+        "before": before,
+        "after": test_scores(),
+        "best_metric": trainer.state.best_metric,
+        "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
+        "steps": trainer.state.global_step,
+        "training_pairs": len(training_data),
+        "removed": removed,
+        "model": arguments.model,
+    }
+    if trainer.is_world_process_zero():
+        with whole_folder(run / "model") as part:  # a kill leaves all of it or nothing
+            save_model(model, tokenizer, part)
+        write_json(run / "results.json", results)
+    return results
+
+
+def main() -> None:
+    parser = CommandParser(__doc__, (DataOptions, FinetuningArguments))
+    options = vars(parser.parse_args())
+    with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
+        try:
+            data, arguments = parser.parse_dict(options)
+        except ImportError as error:  # of what an option needs, such as deepspeed
+            raise ValueError(str(error)) from error
+        set_quiet(bool(arguments.disable_tqdm))
+        print(json.dumps(finetune(data, arguments), indent=1, ensure_ascii=False))
+
 
 if __name__ == "__main__":
     main()

@@ -5,14 +5,14 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import finetune_seq2seq_trainer as script
 import pytest
 import torch
+from finetune_seq2seq_trainer import FinetuningArguments, finetune
 from helpers import TINY, assert_same_weights, call, make_tokenizer, read_json, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.cli import finetune_seq2seq_trainer as script
-from modeling_vanilla.cli.finetune_seq2seq_trainer import FinetuningArguments, finetune
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import collate

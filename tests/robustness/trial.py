@@ -24,7 +24,8 @@ PRELOADED = ["datasets", "evaluate", "sacrebleu", "torch.utils.tensorboard"]
 PRELOADED += ["transformers.pipelines", "transformers.models.fsmt.modeling_fsmt", "modeling_vanilla.interop.to_onnx"]
 PRELOADED += ["modeling_vanilla.training.averaging", "modeling_vanilla.interop.folders"]
 PRELOADED += ["modeling_vanilla.visualization.attention", "modeling_vanilla.hub.publishing"]
-PRELOADED += [f"modeling_vanilla.cli.{name}" for name in (*COMMANDS, "finetune_seq2seq_trainer")]
+PRELOADED += [f"modeling_vanilla.cli.{name}" for name in COMMANDS]
+PRELOADED += ["finetune_seq2seq_trainer"]
 FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce")
 PATHS = [str(ROOT / folder) for folder in FOLDERS]
 MEMORY = 10 * 2**30  # bytes of address space: a command that asks for more must say so, not fill the machine
@@ -58,7 +59,7 @@ PROGRAMS = {
     "demo": "vanilla demo model",
     "push": "vanilla push run/model somebody/a-model",
     "push --static": "vanilla push run/model somebody/a-page --space --static",
-    "finetune": f"modeling_vanilla.cli.finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
+    "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
 
 # The model folder that each of them reads.
