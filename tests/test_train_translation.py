@@ -61,6 +61,15 @@ def test_a_value_of_a_config_is_taken_as_it_is_written(tmp_path):
     assert read_config(path) == ["--target_lang=no", "--compile=true", "--init_std=none"]
 
 
+def test_what_an_option_given_excludes_is_left_out_of_a_config(tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(
+        "train_file: a\ntest_file: b\nlearning_rate: 1\npreset: tiny\nd_model: 8\nseed: 3\n", encoding="utf-8"
+    )
+    given = ["--train_source", "x", "--train_target", "y", "--learning_rate_scale=2", "--model", "m"]
+    assert read_config(path, given) == ["--test_file=b", "--seed=3"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

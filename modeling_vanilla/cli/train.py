@@ -31,14 +31,25 @@ from pathlib import Path
 import yaml
 
 from ..errors import one_line
-from ..training_options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from ..training_options import SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
+_FIELDS_OF_MODEL = {field.name for field in fields(ModelOptions)}
+# What an option on the command line takes the place of, if the file has it.
+_REPLACED: dict[str, tuple[str, ...]] = {"learning_rate": ("learning_rate_scale",)}
+_REPLACED |= {"learning_rate_scale": ("learning_rate",)}
+_REPLACED |= {"model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
+for _split in SPLITS:
+    _sides = f"{_split}_source", f"{_split}_target"
+    _REPLACED |= {f"{_split}_file": _sides, **dict.fromkeys(_sides, (f"{_split}_file",))}
 
 
-def read_config(path: str) -> list[str]:
+def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
     """The options in a YAML file as words of the command line; of a run's record those of all its parts.
+
+    Args:
+        given: the words of the command line, which win: what excludes one of them is left out.
 
     Raises:
         ValueError: if the file holds no options.
@@ -55,9 +66,10 @@ def read_config(path: str) -> list[str]:
     options: dict = {}
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
-    fields_of_model = {field.name for field in fields(ModelOptions)}  # of which "none" is a value, too
-    given = {name: value for name, value in options.items() if value not in _NULL or name in fields_of_model}
-    return [f"--{name}={'none' if value in _NULL else value}" for name, value in given.items()]
+    replaced = {name for word in given for name in _REPLACED.get(word.removeprefix("--").partition("=")[0], ())}
+    # Of the model's fields "none" is a value, too.
+    kept = {name: value for name, value in options.items() if value not in _NULL or name in _FIELDS_OF_MODEL}
+    return [f"--{name}={'none' if kept[name] in _NULL else kept[name]}" for name in kept if name not in replaced]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")
     path = config.parse_known_args(arguments)[0].config
     try:
-        words = [] if path is None else read_config(path)
+        words = [] if path is None else read_config(path, arguments)
     except (ValueError, OSError) as error:
         parser.error(one_line(error))
     run_command(parser, train, [*words, *arguments])
