@@ -1,5 +1,5 @@
 # Each target installs what it needs into .venv, once. On a fresh machine Python 3.11 and make are enough.
-#   make test PYTHON=python3.12      another Python, 3.11 to 3.13
+#   make test PYTHON=python3.12      another Python, 3.11 to 3.14
 #   make test TORCH=2.13.0           another version of torch, or the URL of an index with the build for your device
 # The tests are dealt out to two processes of one thread: their models are too small for two threads.
 PYTHON ?= python3.11

@@ -32,18 +32,18 @@ def bleu_by_share(texts: list[str], references: list[str], keys: list[float], to
 def compare(options: Namespace) -> None:
     lines = [json.loads(line) for line in read_lines(options.translations)]
     references = list(read_lines(options.reference))
-    texts = [line["translation"] for line in lines]
-    pairs = zip(texts, references, strict=True)
+    texts, tokenize = [line["translation"] for line in lines], options.bleu_tokenize
+    as_pairs = ((text, [reference]) for text, reference in zip(texts, references, strict=True))
     keys = {
         "score": [line["score"] for line in lines],
         "mean log P of a token": [statistics.fmean(line["log_probs"] or [0.0]) for line in lines],
-        "BLEU of the sentence": [sacrebleu.sentence_bleu(text, [reference]).score for text, reference in pairs],
+        "BLEU of the sentence": [sacrebleu.sentence_bleu(*pair, tokenize=tokenize).score for pair in as_pairs],
     }
     figure = Figure()
     axes = figure.subplots()
     print("kept".ljust(24), *(f"{share:6.0%}" for share in SHARES))
     for name, of_sentences in keys.items():
-        curve = bleu_by_share(texts, references, of_sentences, options.bleu_tokenize)
+        curve = bleu_by_share(texts, references, of_sentences, tokenize)
         print(name.ljust(24), *(f"{value:6.2f}" for value in curve))
         axes.plot(SHARES, curve, marker="o", label=name)
     axes.set(xlabel="share of sentences kept", ylabel="BLEU")

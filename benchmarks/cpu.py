@@ -4,7 +4,8 @@ usage: python benchmarks/cpu.py [--parts softmax attention dropout residual loss
                                 [--rounds N]
 
 "attention" is Eq. 1 written out beside torch's fused kernel, in a decoding step and in a training step (forward and
-backward); `*` marks the sizes at which the package takes the former. The figure is the median of the rounds.
+backward), and `*` marks the sizes at which the package takes the former. "residual" is the sum behind a dropout that is
+ours in both. The figure is the median of the rounds.
 """
 
 import itertools

@@ -80,7 +80,7 @@ def measure(options: Namespace) -> None:
     first = None
     for name, measured in take_turns(turns, options.rounds).items():
         speed = len(sources) / min(seconds for seconds, _ in measured)
-        scores = translation_scores(measured[-1][1], references, tokenize="none")
+        scores = translation_scores(measured[-1][1], references, options.bleu_tokenize)
         first = first or (scores["bleu"], speed, measured[-1][1])
         changed = sum(map(str.__ne__, measured[-1][1], first[2])) / len(sources)
         quality = f"BLEU {scores['bleu']:.2f} ({scores['bleu'] - first[0]:+.2f}), {changed:.1%} changed"
@@ -94,7 +94,8 @@ if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("model", type=Path, help="folder of a model and its tokenizer, this package's or MarianMT's")
     parser.add_argument("source", type=Path, help="sentences to translate, one a line, plain or .gz")
-    parser.add_argument("reference", type=Path, help="their translations, tokenised as the model's are")
+    parser.add_argument("reference", type=Path, help="their translations")
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
     parser.add_argument("--sentences", type=int, help="take the first so many (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     run_command(parser, measure)

@@ -97,7 +97,7 @@ def measure(options: Namespace) -> None:
         texts = tokenizer.batch_decode(outputs[kind], skip_special_tokens=True)
         print(
             f"{kind}: {sum(map(len, phrases))} phrases, met {share_met(outputs[kind], phrases):.2%}, without them "
-            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu(texts, references, 'none'):.2f}; "
+            f"{share_met(outputs['none'], phrases):.2%}; BLEU {bleu(texts, references, options.bleu_tokenize):.2f}; "
             f"{median_ratio(seconds[kind], seconds['none']):.2f} times the seconds without"
         )
 
@@ -109,6 +109,7 @@ if __name__ == "__main__":
     parser.add_argument("--reference", type=Path, required=True, help="their translations")
     parser.add_argument("--train_source", type=Path, required=True, help="sentences to find terms in")
     parser.add_argument("--train_target", type=Path, required=True, help="their translations")
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
     parser.add_argument("--beams", type=int, default=4, help="beam size")
     parser.add_argument("--words", type=int, nargs="*", default=(1, 2, 3, 4), help="how many of each reference")
     run_command(parser, measure)
