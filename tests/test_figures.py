@@ -7,32 +7,10 @@ import figures
 import measure
 import pytest
 import torch
-from figures import Head, label_smoothing, positions, retrieval, scaling, softmax_gradient
+from figures import Head, retrieval, scaling, softmax_gradient
 from helpers import call, read_json, tree
 
 QUICK = {"D_K": (2, 8), "LENGTHS": (8, 64), "STEPS": 2, "SEEDS": (0,), "ROUNDS": 1}
-
-
-def test_smoothing_moves_eps_to_all_tokens_and_the_lowest_loss_to_the_target_s_entropy():
-    numbers = label_smoothing()[1]
-    tokens, vocabulary = numbers["vocab_size_of_target"], numbers["vocab_size_of_loss"]
-    for one in numbers["smoothings"]:
-        epsilon = one["epsilon"]
-        assert one["target_of_the_label"] == pytest.approx(1 - epsilon + epsilon / tokens, abs=1e-6)
-        assert one["target_of_the_others"] == pytest.approx(epsilon / tokens, abs=1e-6)
-        if epsilon:
-            right, other = 1 - epsilon + epsilon / vocabulary, epsilon / vocabulary
-            entropy = -right * math.log(right) - (vocabulary - 1) * other * math.log(other)
-            assert one["lowest_loss"] == pytest.approx(entropy, abs=1e-3)
-            assert one["at_probability"] == pytest.approx(right, abs=0.01)
-
-
-def test_dot_products_of_positions_are_a_sum_of_cosines():
-    numbers = positions()[1]
-    for k in (0, 1, 10, 100):
-        expected = sum(math.cos(k / 10000 ** (2 * i / 512)) for i in range(256))
-        assert numbers[f"dot_product_at_{k}"] == pytest.approx(expected, abs=1e-2)
-    assert numbers["largest_difference_between_positions"] < 1e-3
 
 
 def test_softmax_gradient_is_the_norm_of_torch_s_jacobian():
@@ -83,7 +61,7 @@ def test_the_script_leaves_pictures_and_their_numbers(monkeypatch, tmp_path):
     for name, value in QUICK.items():
         monkeypatch.setattr(figures, name, value)
     assert call(figures.main, "--output_dir", tmp_path).code == 0
-    names = {"additive", "label_smoothing", "positions", "scaling", "schedule"}
+    names = {"additive", "scaling"}
     assert {*tree(tmp_path)} == {"figures.json", *(f"{name}.png" for name in names)}
     results = read_json(tmp_path / "figures.json")
     assert names < {*results}

@@ -4,11 +4,8 @@
 
 Leaves in --output_dir figures.json, with the numbers of all pictures, and:
 
-schedule.png         5.3: the learning rate over the steps, for several d_model and warmup_steps
-label_smoothing.png  5.4: the target distribution, and the loss over the probability of the right token
-positions.png        3.5: the table of sinusoids, and the dot products of PE(pos) with PE(pos + k)
-scaling.png          3.2.1: the variance of q.k and the gradient of the softmax over d_k
-additive.png         3.2.1: additive and dot-product attention: time, memory, and the result of training
+scaling.png   3.2.1: the variance of q.k and the gradient of the softmax over d_k
+additive.png  3.2.1: additive and dot-product attention: time, memory, and the result of training
 
 Time and memory are measured on the CPU, in processor time; `retrieval` describes the task of the training.
 """
@@ -24,97 +21,13 @@ from measure import UNITS, costs_of, fitted_exponent
 from torch import nn
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.layers_vanilla import SinusoidalPositions
-from modeling_vanilla.loss_vanilla import smoothed_cross_entropy
 from modeling_vanilla.progress import progress_bar
-from modeling_vanilla.training.optimization import learning_rate
 
 D_K = (4, 16, 64, 256)  # widths of a head, for the scaling and the training
 LENGTHS = (64, 128, 256, 512)  # n, for time and memory of attention
 STEPS, SEEDS = 200, range(2)  # of each training, of which the mean is drawn
 ROUNDS = 3  # measurements of a time, of which the fastest counts
 KINDS = {"scaled dot-product": "C0", "dot-product": "C1", "additive": "C2"}  # the colour of each
-
-
-def schedule() -> tuple[Figure, dict]:
-    """Section 5.3, Eq. 3: d_model scales the whole curve, warmup_steps moves its peak."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    steps, curves = range(1, 20001), []
-    for d_model, warmup_steps in [(512, 4000), (1024, 4000), (256, 4000), (512, 2000), (512, 8000)]:
-        rates = [learning_rate(step, d_model, warmup_steps) for step in steps]
-        axes.plot(steps[::20], rates[::20], label=f"d_model {d_model}, warmup_steps {warmup_steps}")
-        peak = {"peak_step": steps[rates.index(max(rates))], "peak_rate": max(rates)}
-        curves.append({"d_model": d_model, "warmup_steps": warmup_steps, **peak})
-    axes.set(xlabel="step", ylabel="learning rate", title="Learning rate (5.3)")
-    axes.legend()
-    return figure, {"curves": curves}
-
-
-def target_distribution(vocab_size: int, label: int, epsilon: float) -> torch.Tensor:
-    """The distribution (V,) that minimises the loss of section 5.4.
-
-    It is computed from the package's loss, whose gradient with respect to the logits is softmax(logits) - target.
-    """
-    logits = torch.zeros(1, vocab_size, dtype=torch.double, requires_grad=True)
-    smoothed_cross_entropy(logits, torch.tensor([label]), epsilon).backward()
-    return 1 / vocab_size - logits.grad[0]
-
-
-def smoothed_loss(p: torch.Tensor, vocab_size: int, epsilon: float) -> torch.Tensor:
-    """The loss in nats, (N,), of a model that gives the right token p (N,) and the others equal shares of 1 - p."""
-    logits = torch.log((1 - p) / (vocab_size - 1))[:, None].repeat(1, vocab_size)
-    logits[:, 0] = p.log()
-    label = torch.tensor([0])
-    return torch.stack([smoothed_cross_entropy(row[None], label, epsilon) for row in logits])
-
-
-def label_smoothing() -> tuple[Figure, dict]:
-    """Section 5.4: a share of the target distribution is uniform, so that a certain model has a higher loss."""
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    vocab_size, numbers = 10, []
-    # Denser towards 0 and 1: the loss without smoothing is lowest at 1, and the others rise there.
-    p = torch.sigmoid(torch.linspace(-4, 9, 261, dtype=torch.double))
-    for number, epsilon in enumerate((0.0, 0.1, 0.2)):
-        target, losses = target_distribution(vocab_size, 3, epsilon), smoothed_loss(p, 1000, epsilon)
-        left.bar(torch.arange(vocab_size) + 0.27 * (number - 1), target, width=0.25, label=f"eps {epsilon}")
-        right.plot(p.logit(), losses, label=f"eps {epsilon}")
-        found = {"target_of_the_label": target[3].item(), "target_of_the_others": target[0].item()}
-        if epsilon:  # without smoothing, the loss falls everywhere
-            best = int(losses.argmin())
-            right.plot(p.logit()[best], losses[best], "k.", markersize=8)
-            found |= {"lowest_loss": losses[best].item(), "at_probability": p[best].item()}
-        numbers.append({"epsilon": epsilon, **found})
-    left.set(title="Target distribution, vocabulary of 10, label 3 (5.4)", xlabel="token", ylabel="probability")
-    right.set(title="Loss, vocabulary of 1000 (dot: the lowest)", ylabel="loss (nats)")
-    right.set(xlabel="probability of the right token, the others equally likely")
-    shown = [0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999]
-    right.set_xticks([math.log(x / (1 - x)) for x in shown], [str(x) for x in shown])
-    left.legend()
-    right.legend()
-    return figure, {"vocab_size_of_target": vocab_size, "vocab_size_of_loss": 1000, "smoothings": numbers}
-
-
-def positions() -> tuple[Figure, dict]:
-    """Section 3.5: dot products of two positions depend on their distance alone."""
-    d_model, length, reach = 512, 400, 100
-    table = SinusoidalPositions(d_model)(torch.arange(length)).double()
-    products = table @ table.T
-    offsets, starts = torch.arange(-reach, reach + 1), torch.tensor([100, 200, 299])
-    curves = products[starts[:, None], starts[:, None] + offsets]
-    figure = Figure(figsize=(13, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    picture = left.imshow(table[:100], aspect="auto", cmap="RdBu", vmin=-1, vmax=1)
-    figure.colorbar(picture, ax=left)
-    left.set(title=f"PE(pos, i), d_model {d_model} (3.5)", xlabel="dimension i", ylabel="position pos")
-    for start, curve, style, width in zip(starts, curves, ("-", "--", ":"), (4, 3, 2), strict=True):
-        right.plot(offsets, curve, style, linewidth=width, label=f"pos {start}")
-    right.set(title="PE(pos) . PE(pos + k): one curve for every pos", xlabel="k", ylabel="dot product")
-    right.legend()
-    at_distance = {f"dot_product_at_{k}": products[0, k].item() for k in (0, 1, 10, 100)}
-    difference = (curves - curves[0]).abs().max().item()
-    return figure, {"d_model": d_model, **at_distance, "largest_difference_between_positions": difference}
 
 
 def softmax_gradient(scores: torch.Tensor) -> torch.Tensor:
@@ -265,7 +178,7 @@ def additive() -> tuple[Figure, dict]:
 
 def reproduce(output_dir: Path) -> None:
     torch.manual_seed(0)
-    drawn = {draw.__name__: draw() for draw in (schedule, label_smoothing, positions, scaling, additive)}
+    drawn = {draw.__name__: draw() for draw in (scaling, additive)}
     numbers = {"torch": torch.__version__, **{name: found for name, (_, found) in drawn.items()}}
     write_results(output_dir, "figures", numbers, {name: figure for name, (figure, _) in drawn.items()})
 
