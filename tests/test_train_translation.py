@@ -66,8 +66,9 @@ def test_what_an_option_given_excludes_is_left_out_of_a_config(tmp_path):
     path.write_text(
         "train_file: a\ntest_file: b\nlearning_rate: 1\npreset: tiny\nd_model: 8\nseed: 3\n", encoding="utf-8"
     )
-    given = ["--train_source", "x", "--train_target", "y", "--learning_rate_scale=2", "--model", "m"]
+    given = ["--train_source", "x", "--train_target", "y", "--learning-rate-scale=2", "--model", "m"]
     assert read_config(path, given) == ["--test_file=b", "--seed=3"]
+    assert "--preset=tiny" in read_config(path, ["--output_dir", "model"])
 
 
 @pytest.mark.parametrize(

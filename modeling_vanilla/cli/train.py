@@ -66,7 +66,8 @@ def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
     options: dict = {}
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
-    replaced = {name for word in given for name in _REPLACED.get(word.removeprefix("--").partition("=")[0], ())}
+    named = (word[2:].partition("=")[0].replace("-", "_") for word in given if word.startswith("--"))
+    replaced = {name for option in named for name in _REPLACED.get(option, ())}
     # Of the model's fields "none" is a value, too.
     kept = {name: value for name, value in options.items() if value not in _NULL or name in _FIELDS_OF_MODEL}
     return [f"--{name}={'none' if kept[name] in _NULL else kept[name]}" for name in kept if name not in replaced]
