@@ -98,7 +98,9 @@ class TranslationPipeline(Pipeline):
             arguments["forced_bos_token_id"] = languages("", **pair)["forced_bos_token_id"]
         elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
             arguments["tgt_lang"] = tgt_lang
-        nbest = num_return_sequences or self.model.generation_config.num_return_sequences or 1
+        configs = (arguments.get("generation_config"), self.model.generation_config)
+        numbers = (num_return_sequences, *(getattr(config, "num_return_sequences", None) for config in configs), 1)
+        nbest = next(filter(None, numbers))
         found = translate_texts(
             self.model,
             self.tokenizer,

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from evaluate.evaluator import evaluator
 from helpers import add_noise, make_marian, make_tiny, one_by_one, save_folder
-from transformers import NllbTokenizer, pipeline
+from transformers import GenerationConfig, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -96,6 +96,8 @@ def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_comb
     expected = translate_nbest(model, tokenizer, texts, 2, **settings)
     settings |= {"num_return_sequences": 2, "return_tensors": True, "return_text": True}
     *found, blank = translator([*texts, ""], batch_size=3, **settings)
+    config = GenerationConfig(num_beams=3, num_return_sequences=2)
+    assert len(translator("a house", generation_config=config)) == 2
     assert texts_of(blank) == ["", ""]
     for results, hypotheses in zip(found, expected, strict=True):
         assert texts_of(results) == [best.text for best in hypotheses]
