@@ -146,7 +146,7 @@ def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, s
 
 
 def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Each row of a .csv or .tsv file, with the place where it starts."""
+    """Each row of a .csv or .tsv file, with the place where it starts; blank lines of a .csv are none."""
     if is_table(path, ".tsv"):
         for number, line in enumerate(read_lines(path), start=1):
             yield f"{path}, line {number}", line.split("\t")
@@ -155,11 +155,13 @@ def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
     while True:
         where = f"{path}, line {rows.line_num + 1}"
         try:
-            yield where, next(rows)
+            row = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
             raise ValueError(f"{where}: not CSV: {error}") from error
+        if row:
+            yield where, row
 
 
 # Datasets
