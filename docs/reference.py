@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from unittest.mock import patch
 
-from modeling_vanilla.__main__ import COMMANDS
 from modeling_vanilla.cli.parser import CommandParser
+from vanilla_command import COMMANDS
 
 # Of each page its title and its modules, whose names follow one another.
 PAGES = {

@@ -68,9 +68,6 @@ ROW_BY_ROW = (
     logits_process.RepetitionPenaltyLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 )
-# Of cached_file: None for a file that is neither in the folder nor downloaded.
-_ONLY_IF_HERE = {"local_files_only": True, "_raise_exceptions_for_missing_entries": False}
-_ONLY_IF_HERE["_raise_exceptions_for_connection_errors"] = False
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -383,7 +380,10 @@ class GnmtGenerationMixin(GenerationMixin):
             super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
             if generation_config is None and name is not None:
                 where = {key: kwargs[key] for key in ("cache_dir", "revision", "subfolder") if key in kwargs}
-                file = cached_file(name, GENERATION_CONFIG_NAME, **where, **_ONLY_IF_HERE)
+                try:
+                    file = cached_file(name, GENERATION_CONFIG_NAME, **where, local_files_only=True)
+                except OSError:  # neither in the folder nor downloaded
+                    file = None
                 self.generation_config = (
                     default_generation_config(self.config) if file is None else _read_generation_config(file)
                 )

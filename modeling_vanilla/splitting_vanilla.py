@@ -140,8 +140,9 @@ def split_texts(
             if limits is None or limits.allow(line, len(ids) + (0 if has_own else len(tag))):
                 pieces, tokens = [line], [(ids, places)]
             else:
-                room = limits._replace(piece_tokens=limits.piece_tokens - len(tag))
-                pieces = [piece.strip() for piece in _cut_line(tokenizer, line, room)]
+                room = limits.piece_tokens - len(tag)
+                sentences = _parts(line, _CUTS[0]) if limits.by_sentence else [line]
+                pieces = [piece.strip() for piece in _fit(tokenizer, sentences, room, room)]
                 tokens = list(encode(tokenizer, pieces, spans=spans, **settings))
             for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True), start=1):
                 if tag and not (has_own and number == 1):
@@ -204,11 +205,6 @@ def count_sentences(text: str) -> int:
 def _parts(text: str, cut: re.Pattern) -> list[str]:
     ends = [match.end() for match in cut.finditer(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
-
-
-def _cut_line(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits) -> list[str]:
-    parts = _parts(line, _CUTS[0]) if limits.by_sentence else [line]
-    return _fit(tokenizer, parts, limits.piece_tokens, limits.piece_tokens)
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int, target: int) -> list[str]:

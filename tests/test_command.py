@@ -49,7 +49,7 @@ def test_help_and_bad_options_load_no_pytorch(words, tmp_path):
 
 
 def test_what_help_says_of_the_package_is_so():
-    assert set(convert.LIBRARIES) == set(folders.LIBRARIES) and set(export.FORMATS) == set(folders.FORMATS)
+    assert set(convert.LIBRARIES) == set(folders.LIBRARIES)
     assert set(attention.KINDS) == set(KINDS)
     for name in ("translate", "score"):
         assert f"(default: {TOKENS_PER_BATCH})" in run(name, "--help").output

@@ -15,10 +15,10 @@ import pytest
 from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, make_tokenizer, save_folder
 from toy_corpus import toy_corpus, write_corpus
 
-from modeling_vanilla.__main__ import COMMANDS
 from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.training import TrainingOptions
+from vanilla_command import COMMANDS
 
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = {

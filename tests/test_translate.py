@@ -16,7 +16,7 @@ from helpers import as_lines, call, save_folder
 from modeling_vanilla import inference
 from modeling_vanilla.cli import score
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.cli.streams import one_line
+from modeling_vanilla.cli.translate import on_one_line
 
 SENTENCES = ["a dog sees a cat", "", "the old man gives the small child a red apple", "  "]
 SENTENCES += ["Grüße\u2028안녕\x85🙂!", "a"]
@@ -69,11 +69,11 @@ def test_quiet_leaves_result_and_warnings(folder, tmp_path, quiet):
 
 
 def test_line_ends_of_a_model_become_blanks():
-    assert one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
+    assert on_one_line("a\nb\r\nc\u2028d") == "a b c\u2028d"
 
 
 def best(model, tokenizer, **settings) -> list[str]:
-    return [one_line(text) for text in inference.translate(model, tokenizer, SENTENCES, **settings)]
+    return [on_one_line(text) for text in inference.translate(model, tokenizer, SENTENCES, **settings)]
 
 
 SEARCHES = [
@@ -88,7 +88,7 @@ SEARCHES = [
 def test_nbest_by_every_option_of_the_search(folder, options, loading, settings):
     output, translator = run(folder, "--nbest", 3, *options), inference.load_translator([folder], **loading)
     assert output == [
-        f"{number} ||| {one_line(hypothesis.text)} ||| {hypothesis.score:.6f}"
+        f"{number} ||| {on_one_line(hypothesis.text)} ||| {hypothesis.score:.6f}"
         for number, nbest in enumerate(inference.translate_nbest(*translator, SENTENCES, 3, **settings))
         for hypothesis in nbest
     ]

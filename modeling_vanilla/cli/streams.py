@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -110,8 +109,3 @@ def write(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
             # The rest of the buffer goes nowhere, or Python would report it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
-
-
-def one_line(text: str) -> str:
-    """The text with each line end that the model generated as a blank."""
-    return re.sub(r"[\r\n]+", " ", text)

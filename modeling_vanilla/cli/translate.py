@@ -39,6 +39,7 @@ Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after 
 """
 
 import json
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -46,17 +47,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..training_options import TOKENIZE, TOKENIZERS
 from .parser import CommandParser, run_command, standard_stream
-from .streams import (
-    add_shared_options,
-    check_paths,
-    input_lines,
-    load,
-    one_line,
-    output_streams,
-    parallel_lines,
-    write,
-)
+from .streams import add_shared_options, check_paths, input_lines, load, output_streams, parallel_lines, write
 
 if TYPE_CHECKING:
     from ..inference.alignment import Links
@@ -75,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
-    add("--bleu_tokenize", choices=("13a", "none", "zh", "char"), default="13a", help="how BLEU splits words")
+    add("--bleu_tokenize", choices=TOKENIZERS, default=TOKENIZE, help="how BLEU splits words")
     add("--num_beams", type=int, help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
@@ -96,7 +89,7 @@ def run(options: Namespace) -> None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
         raise ValueError("--alignment_layer needs --alignments or --json")
-    if options.bleu_tokenize != "13a" and not options.reference:
+    if options.bleu_tokenize != TOKENIZE and not options.reference:
         raise ValueError("--bleu_tokenize needs --reference")
     (translate_interactively if options.interactive else translate_file)(options)
 
@@ -171,8 +164,13 @@ def as_lines(found: "list[Translation]", nbest: int | None, first: int = 0) -> I
     """The best translation of each line, or its n best with number and score."""
     for number, translation in enumerate(found, start=first):
         for hypothesis in translation.hypotheses:
-            text = one_line(hypothesis.text)
+            text = on_one_line(hypothesis.text)
             yield text if nbest is None else f"{number} ||| {text} ||| {hypothesis.score:.6f}"
+
+
+def on_one_line(text: str) -> str:
+    """The text with each line end that the model generated as a blank."""
+    return re.sub(r"[\r\n]+", " ", text)
 
 
 def as_json(translation: "Translation", links: "Links") -> str:

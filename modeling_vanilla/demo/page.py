@@ -37,9 +37,9 @@ LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 def build_page(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[str] = (),
-    max_characters: int = 1000,
-    max_seconds: float = 60,
+    examples: Sequence[str],
+    max_characters: int,
+    max_seconds: float,
 ) -> Page:
     """The page of a model, which `launch` serves.
 

@@ -17,9 +17,6 @@ LIBRARIES = {
     "fsmt": (from_fsmt, fsmt_tokenizer),
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
-# Each with the packages that it needs.
-_ONNX = "onnx onnxruntime onnxscript"
-FORMATS = {"ctranslate2": "ctranslate2", "onnx": _ONNX, "marian": "", "transformers.js": _ONNX}
 
 
 def convert(library: str, source: str, destination: Path) -> None:
@@ -52,7 +49,9 @@ def export(
     licence: str | None = None,
     **settings,
 ) -> list[str]:
-    """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in one of FORMATS.
+    """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in another format.
+
+    The formats are those of `vanilla export`.
 
     Args:
         revision: of a name on the Hub.
@@ -63,14 +62,11 @@ def export(
         A line for each setting that the format cannot express, with what is written instead.
 
     Raises:
-        ValueError: if `destination` holds something, `source` cannot be loaded, a library is not installed, or for a
-            setting or a model that the format cannot express.
+        ValueError: if `destination` holds something, `source` cannot be loaded, or for a setting or a model that the
+            format cannot express.
         OSError: if `destination` cannot be written.
     """
-    try:
-        library = import_module(f".to_{to.replace('.', '_')}", __package__)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{error.name} is not installed: pip install {FORMATS[to]}") from error
+    library = import_module(f".to_{to.replace('.', '_')}", __package__)
     check_unused("destination", destination)
     model, tokenizer = load_translator([source], "cpu", revision=revision)
     notes: list[str] = []

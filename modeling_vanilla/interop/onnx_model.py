@@ -52,9 +52,6 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
     def device(self) -> torch.device:
         return torch.device("cpu")  # where the graphs take and give their tensors
 
-    def get_encoder(self, *args, **kwargs) -> nn.Module:
-        return self.encoder
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

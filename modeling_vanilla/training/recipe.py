@@ -20,13 +20,14 @@ from ..training_options import DataOptions, TrainingOptions
 from .cpu_memory import bound_kernel_caches
 
 # The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
-PAPER: dict[str, float] = {
+PAPER = {
     "max_steps": 100_000,
     "tokens_per_update": 25_000,
     "tokens_per_batch": 3125,
     "warmup_steps": 4000,
+    "learning_rate_scale": 1.0,
+    "validate_steps": 1000,
 }
-PAPER |= {"learning_rate_scale": 1.0, "validate_steps": 1000}
 _SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of short sentences
 _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}

@@ -35,16 +35,16 @@ PIECE = (
 MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter MAX_PIECE times, UTF-8
 
 
-def vocabulary_texts(pairs: Dataset, max_pairs: int = MAX_PAIRS) -> Iterator[str]:
-    """The sentences of both sides for train_tokenizer: all, or those of `max_pairs` pairs spread over a larger corpus.
+def vocabulary_texts(pairs: Dataset) -> Iterator[str]:
+    """The sentences of both sides for train_tokenizer: all, or those of MAX_PAIRS pairs spread over a larger corpus.
 
-    From each of max_pairs stretches of (nearly) equal length one pair is drawn: the same ones whenever it is called.
+    From each of MAX_PAIRS stretches of (nearly) equal length one pair is drawn: the same ones whenever it is called.
 
     Args:
         pairs: string columns "source" and "target".
     """
-    if len(pairs) > max_pairs:
-        edges = np.arange(max_pairs + 1) * len(pairs) // max_pairs
+    if len(pairs) > MAX_PAIRS:
+        edges = np.arange(MAX_PAIRS + 1) * len(pairs) // MAX_PAIRS
         pairs = pairs.select(np.random.default_rng(0).integers(edges[:-1], edges[1:]))
     for rows in pairs.with_format("arrow").iter(1000):
         for side in ("source", "target"):
