@@ -11,7 +11,7 @@ from helpers import call, environment, run_python
 
 import modeling_vanilla
 import vanilla_command as vanilla
-from modeling_vanilla.cli import attention, convert, export
+from modeling_vanilla.cli import attention, convert
 from modeling_vanilla.interop import folders
 from modeling_vanilla.translation_vanilla import TOKENS_PER_BATCH
 from modeling_vanilla.visualization.attention import KINDS

@@ -81,7 +81,8 @@ def test_a_dataset_may_have_a_column_for_each_language(write, tmp_path, name):
 
 def test_a_field_may_hold_a_line_end_and_a_fault_is_named_where_its_row_starts(write):
     good = 'en,de\n"two\nlines",zwei\n'
-    assert rows(load_pairs(DataOptions(train_file=write("a.csv", "\n" + good + "\n")))["train"]) == [("two\nlines", "zwei")]
+    pairs = load_pairs(DataOptions(train_file=write("a.csv", "\n" + good + "\n")))
+    assert rows(pairs["train"]) == [("two\nlines", "zwei")]
     with pytest.raises(ValueError, match=r"b\.csv, line 4: not CSV: unexpected end of data"):
         load_pairs(DataOptions(train_file=write("b.csv", good + '"a,b\nc,d\n')))
 
