@@ -81,6 +81,7 @@ setup(
         "tokenizers>=0.22.1",
         "safetensors>=0.6.2",
         "filelock>=3.16.1",
+        "regex>=2025.10.22",
     ],
     extras_require={
         "train": train,
