@@ -4,6 +4,7 @@ import multiprocessing
 import platform
 import statistics
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from transformers import MarianConfig, MarianMTModel
 from modeling_vanilla.files import read_json
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_marian, marian_tokenizer
+from modeling_vanilla.training_options import TOKENIZE
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
@@ -45,6 +47,10 @@ def load(folder: Path) -> tuple:
 
 def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str) -> float:
     return sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize, force=True).score
+
+
+def add_bleu_tokenize(parser: ArgumentParser) -> None:
+    parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser")
 
 
 def timed(function: Callable, clock: Callable[[], float] = time.perf_counter) -> tuple[float, object]:

@@ -13,7 +13,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import sacrebleu
-from common import bleu
+from common import add_bleu_tokenize, bleu
 from matplotlib.figure import Figure
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     parser.add_argument("translations", type=Path, help="lines of `vanilla translate --json`")
     parser.add_argument("reference", type=Path, help="their references, line by line")
     parser.add_argument("--plot", type=Path, required=True, help="the picture to write")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
+    add_bleu_tokenize(parser)
     run_command(parser, compare)

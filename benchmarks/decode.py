@@ -173,7 +173,7 @@ if __name__ == "__main__":
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the random weights")
     parser.add_argument("--source", help="a sentence a line, .gz or not (default: made up, 24 new tokens each)")
     parser.add_argument("--reference", help="for BLEU")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
+    common.add_bleu_tokenize(parser)
     parser.add_argument("--sentences", type=int, default=1000, help="the first so many")
     parser.add_argument("--batch_size", type=int, default=64, help="sentences at once")
     parser.add_argument("--beams", type=int, default=4, help="beam size")

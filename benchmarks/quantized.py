@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from common import load, take_turns, timed
+from common import add_bleu_tokenize, load, take_turns, timed
 from torch import nn
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -95,7 +95,7 @@ if __name__ == "__main__":
     parser.add_argument("model", type=Path, help="folder of a model and its tokenizer, this package's or MarianMT's")
     parser.add_argument("source", type=Path, help="sentences to translate, one a line, plain or .gz")
     parser.add_argument("reference", type=Path, help="their translations")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
+    add_bleu_tokenize(parser)
     parser.add_argument("--sentences", type=int, help="take the first so many (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     run_command(parser, measure)

@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from common import bleu, load, median_ratio, take_turns, timed
+from common import add_bleu_tokenize, bleu, load, median_ratio, take_turns, timed
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
@@ -109,7 +109,7 @@ if __name__ == "__main__":
     parser.add_argument("--reference", type=Path, required=True, help="their translations")
     parser.add_argument("--train_source", type=Path, required=True, help="sentences to find terms in")
     parser.add_argument("--train_target", type=Path, required=True, help="their translations")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
+    add_bleu_tokenize(parser)
     parser.add_argument("--beams", type=int, default=4, help="beam size")
     parser.add_argument("--words", type=int, nargs="*", default=(1, 2, 3, 4), help="how many of each reference")
     run_command(parser, measure)
