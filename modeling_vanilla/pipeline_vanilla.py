@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
+from .generation_vanilla import search_settings
 from .splitting_vanilla import TAG
 from .terminology_vanilla import Terminology
 from .translation_vanilla import translate_texts
@@ -98,9 +99,8 @@ class TranslationPipeline(Pipeline):
             arguments["forced_bos_token_id"] = languages("", **pair)["forced_bos_token_id"]
         elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
             arguments["tgt_lang"] = tgt_lang
-        configs = (arguments.get("generation_config"), self.model.generation_config)
-        numbers = (num_return_sequences, *(getattr(config, "num_return_sequences", None) for config in configs), 1)
-        nbest = next(filter(None, numbers))
+        configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
+        nbest = num_return_sequences or configured or 1
         found = translate_texts(
             self.model,
             self.tokenizer,
