@@ -4,12 +4,9 @@ Greedy search, sampling, assisted decoding, logits processors, stopping criteria
 Ours are beam search, which transformers calls as the `custom_generate` that it is handed, and the limit on the output's
 length, which depends on each sentence's own source.
 
-Private names of transformers in this file, which any release may change (test_generation.py tells which of them did):
-
-- `GenerationMixin._valid_auto_compile_criteria`: whether a step is compiled. It is overridden, as transformers compiles
-  with a static cache alone; greedy search and sampling ask nothing else.
-- `_raise_exceptions_for_missing_entries`, `_raise_exceptions_for_connection_errors` of `cached_file`: whether a model
-  comes with a generation_config.json cannot be asked otherwise without an error or a download.
+A private name of transformers in this file, which any release may change (test_generation.py tells whether one did):
+`GenerationMixin._valid_auto_compile_criteria`, whether a step is compiled. It is overridden, as transformers compiles
+with a static cache alone; greedy search and sampling ask nothing else.
 """
 
 import copy
@@ -380,13 +377,8 @@ class GnmtGenerationMixin(GenerationMixin):
             super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
             if generation_config is None and name is not None:
                 where = {key: kwargs[key] for key in ("cache_dir", "revision", "subfolder") if key in kwargs}
-                try:
-                    file = cached_file(name, GENERATION_CONFIG_NAME, **where, local_files_only=True)
-                except OSError:  # neither in the folder nor downloaded
-                    file = None
-                self.generation_config = (
-                    default_generation_config(self.config) if file is None else _read_generation_config(file)
-                )
+                saved = _saved_generation_config(name, **where)
+                self.generation_config = saved or default_generation_config(self.config)
             check_search_settings(self.generation_config)
             _check_tokens(self.generation_config, self.config.vocab_size)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
@@ -414,7 +406,12 @@ def _check_tokens(generation_config: GenerationConfig, vocab_size: int) -> None:
                 raise ValueError(f"{field} {token}: the model has {vocab_size} tokens")
 
 
-def _read_generation_config(file: str) -> GenerationConfig:
+def _saved_generation_config(name: str, **where) -> GenerationConfig | None:
+    """That of a folder, or of what is downloaded of a repository, if it has one; ValueError if that is no JSON."""
+    try:
+        file = cached_file(name, GENERATION_CONFIG_NAME, **where, local_files_only=True)
+    except OSError:
+        return None
     try:
         return GenerationConfig.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

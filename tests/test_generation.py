@@ -435,7 +435,7 @@ def test_attentions_and_hidden_states_are_those_of_a_forward_pass(beams):
 
 
 def test_what_is_used_of_transformers_is_as_it_was():
-    """The private names that generation_vanilla.py lists, and how generate() calls a search that it is handed."""
+    """The private name that generation_vanilla.py tells of, and how generate() calls a search that it is handed."""
     ours, theirs = (
         inspect.signature(kind._valid_auto_compile_criteria) for kind in (GnmtGenerationMixin, GenerationMixin)
     )
