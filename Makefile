@@ -1,4 +1,5 @@
-# Each target installs what it needs into .venv, once. On a fresh machine Python 3.11 and make are enough.
+# Each target installs what it needs into .venv, once. On a fresh machine Python 3.11 and make are enough. Where .venv is
+# there already, what follows takes effect after `make clean`, which removes it and runs/, or with VENV=another.
 #   make test PYTHON=python3.12      another Python, 3.11 to 3.14
 #   make test TORCH=2.13.0           another version of torch, or the URL of an index with the build for your device
 # The tests are dealt out to two processes of one thread: their models are too small for two threads.

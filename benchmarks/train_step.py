@@ -235,7 +235,8 @@ def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]
         real, seconds = 0, 0.0
         for _ in range(20):
             longest = rng.randint(8, 40)
-            batch = made_up_batch(options.tokens // longest - rng.randint(0, 8), longest, common.DIMS[options.dims][-1])
+            rows = max(1, options.tokens // longest - rng.randint(0, 8))
+            batch = made_up_batch(rows, longest, common.DIMS[options.dims][-1])
             seconds += common.timed(partial(step, batch), time.process_time)[0]
             real += real_tokens(batch)
         return real / seconds, maximum()

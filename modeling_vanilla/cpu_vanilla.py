@@ -116,8 +116,9 @@ def softmax_of_logits(
     z = torch.mm(h, w.T, out=out)
     z_y = z.gather(1, y[:, None]).squeeze(1).float()
     if z.device.type != "cpu":
-        z = z.float()
-        return z.softmax(dim=-1), z_y, z_y - z.logsumexp(dim=-1)
+        log_p = z.log_softmax(dim=-1, dtype=torch.float32)
+        log_p_y = log_p.gather(1, y[:, None]).squeeze(1)
+        return log_p.exp_(), z_y, log_p_y
     p = torch.softmax(z, dim=-1, out=z)
     p_y = p.gather(1, y[:, None]).squeeze(1)
     log_p_y = p_y.float().log()
@@ -136,7 +137,7 @@ def add_product(total: torch.Tensor, p: torch.Tensor, h: torch.Tensor) -> None:
     if p.dtype == total.dtype:
         total.addmm_(p.T, h)
         return
-    some = max(1, PRODUCT_SIZE // total.shape[1])
+    some = max(1, PRODUCT_SIZE // total.shape[1]) if total.device.type == "cpu" else len(total)
     for start in range(0, len(total), some):
         rows = slice(start, start + some)
         total[rows] += torch.mm(p[:, rows].T, h).float()  # adding 16 bits to 32 without .float() is slower

@@ -13,8 +13,10 @@ from .cpu_vanilla import add_product, softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
-# Rows of logits in memory at a time.
+# Rows of logits in memory at a time on a CPU. Elsewhere a chunk holds so many numbers, as the host has some thirty
+# kernels to start for each (benchmarks/train_step.py --device cuda).
 CHUNK_ROWS = 512
+CHUNK_NUMBERS = 2**26
 
 
 def smoothed_cross_entropy(
@@ -51,7 +53,7 @@ def fused_smoothed_cross_entropy(
     epsilon: float,
     num_items: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """smoothed_cross_entropy(hidden @ weight.T, labels, ...), with only CHUNK_ROWS rows of the logits in memory.
+    """smoothed_cross_entropy(hidden @ weight.T, labels, ...), with only a chunk of the logits' rows in memory.
 
     The other arguments are those of smoothed_cross_entropy.
 
@@ -91,10 +93,11 @@ class _FusedLoss(torch.autograd.Function):
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
-        # Reused by every chunk.
-        logits = w.new_empty(min(CHUNK_ROWS, hidden.shape[0]), w.shape[0])
-        for start in range(0, hidden.shape[0], CHUNK_ROWS):
-            h, y = hidden[start : start + CHUNK_ROWS].to(dtype), labels[start : start + CHUNK_ROWS]
+        some = CHUNK_ROWS if w.device.type == "cpu" else max(1, CHUNK_NUMBERS // w.shape[0])
+        logits = w.new_empty(min(some, hidden.shape[0]), w.shape[0])  # reused by every chunk
+        for start in range(0, hidden.shape[0], some):
+            rows = slice(start, start + some)
+            h, y = hidden[rows].to(dtype), labels[rows]
             p, z_y, log_p_y = softmax_of_logits(h, w, y, out=logits[: h.shape[0]])
             total += (epsilon * z_y - log_p_y).sum()
             flat, of_label = p.view(-1), y + torch.arange(len(y), device=y.device) * p.shape[1]
@@ -103,7 +106,7 @@ class _FusedLoss(torch.autograd.Function):
             # Where p_y is near 1, p_y - q_y loses digits to cancellation: 1 - sum of the others is more exact.
             p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
             p = flat.index_copy_(0, of_label, (p_y - (1 - epsilon)).to(p.dtype)).view_as(p).to(dtype)
-            hidden_grad[start : start + CHUNK_ROWS] = p @ w - spread * weight_sum
+            hidden_grad[rows] = p @ w - spread * weight_sum
             add_product(weight_grad, p, h)
         ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
         return total

@@ -25,6 +25,7 @@ def close(actual, expected, tolerance=1e-6):
 def small_chunks(monkeypatch):
     """Few rows at a time, so that small inputs take several chunks."""
     monkeypatch.setattr(loss_vanilla, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(loss_vanilla, "CHUNK_NUMBERS", 8 * V)
 
 
 def make_inputs(rows: int, ignored: float = 0.3, dtype=torch.float32):
