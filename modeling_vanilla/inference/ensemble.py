@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
+from ..cpu_vanilla import log_softmax
 from ..generation_vanilla import GnmtGenerationMixin
 from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
 
@@ -47,6 +48,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         return self.members[0].prepare_decoder_input_ids_from_labels(labels)
 
+    @torch.no_grad()
     @can_return_tuple
     def forward(
         self,
@@ -77,7 +79,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         widths = [member.config.d_model for member in self.members]
         encodings = encoder_outputs[0].split(widths, dim=-1)
-        log_probs, first_layer = [], 0
+        logits, first_layer = None, 0
         for member, encoding in zip(self.members, encodings, strict=True):
             layers = slice(first_layer, first_layer + member.config.decoder_layers)
             outputs = member(
@@ -89,10 +91,11 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 use_cache=past_key_values is not None,
                 logits_to_keep=logits_to_keep,
             )
-            log_probs.append(outputs.logits.float().log_softmax(dim=-1))
+            # Summed in place, as fresh memory of that size costs a CPU time (benchmarks/cpu.py --parts log_softmax).
+            log_probs = log_softmax(outputs.logits)
+            logits = log_probs if logits is None else torch.logaddexp(logits, log_probs, out=logits)
             first_layer = layers.stop
-        logits = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
-        return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
+        return Seq2SeqLMOutput(logits=logits.sub_(math.log(len(self.members))), past_key_values=past_key_values)
 
 
 class EnsembleEncoder(nn.Module):
