@@ -125,7 +125,8 @@ def bars(values: dict[str, float], unit: str) -> Figure:
     figure = Figure(figsize=(7, 1 + len(values) / 2), layout="constrained")
     axes = figure.subplots()
     axes.bar_label(axes.barh(list(values), list(values.values())), fmt="%.0f", padding=3)
-    axes.margins(x=0.12)
+    axes.margins(x=0.15)
+    axes.locator_params(axis="x", nbins=5)
     axes.invert_yaxis()
     axes.set(xlabel=unit)
     return figure

@@ -6,11 +6,12 @@
     python benchmarks/train_step.py --shapes --bf16 --rounds 10
 
 All have the same dimensions and shared embeddings, drop out only embeddings and sublayers' outputs, and read the same
-made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, taken in turn in
-one process, the median of the rounds; on a CPU the others do without torch's fused attention, with which they are up to
-40% slower in bf16. Memory: two steps in a process of its own for each, and what its peak is above what it held before
-the first. One thread is measured in processor time, several and a GPU by the clock. With --output_dir speeds are
-written there too, as a table and a plot, with the share of what large products reach. Shapes: this model on batches
+made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, the median of the
+rounds, each system in a process of its own, which take turns; on a CPU each once more with freed memory kept, as
+training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16.
+Memory: two steps in a process of its own for each, and what its peak is above what it held before the first. One thread
+is measured in processor time, several and a GPU by the clock. With --output_dir speeds are written there too, as a
+table and a plot, with the share of what large products reach. Shapes: this model on batches
 of new shapes, as in training, with and without what training.cpu_memory does on a CPU; each in a process of its own,
 which take turns of 20 batches, the first turn not counted; tokens a second of processor time, and the peak memory.
 """
@@ -163,32 +164,41 @@ def wait_for(device: str) -> None:
 
 
 def measure_speed(options: Namespace) -> None:
-    """Real tokens a second of each system."""
+    """Real tokens a second of each system, as it comes and, on a CPU, with freed memory kept."""
+    kept = "ours, freed memory kept" if options.device == "cpu" else "ours"
+    turns = {name: common.in_own_process(make_rate, name, False, options) for name in SYSTEMS}
+    if options.device == "cpu":
+        for name in SYSTEMS:
+            turns[f"{name}, freed memory kept"] = common.in_own_process(make_rate, name, True, options)
+    rates = common.take_turns(turns, options.rounds)
+    ratios = {system: common.median_ratio(rates[kept], found) for system, found in rates.items()}
+    rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
+    table = common.table(("", "tokens/s, median (range)", f"ratio of {kept}, to it"), rows)
+    print(table)
+    if options.output_dir:
+        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
+        what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
+        medians = {system: statistics.median(found) for system, found in rates.items()}
+        share = training_operations(common.DIMS[options.dims]) * medians[kept] / peak_rate(options.bf16, options.device)
+        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
+        title = f"{what}; {common.machine(options.device)}"
+        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
+
+
+def make_rate(system: str, kept: bool, options: Namespace) -> Callable[[], float]:
+    """A function that takes a step on either of two batches and returns real tokens a second."""
+    if kept:
+        keep_freed_memory()
     device, dims = options.device, common.DIMS[options.dims]
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     torch.manual_seed(0)
     batches = [made_up_batch(options.tokens // longest, longest, dims[-1]) for longest in (12, 20)]
     real = sum(map(real_tokens, batches))
     batches = [tuple(side.to(device) for side in batch) for batch in batches]
-    steps = {system: training_step(system, dims, options.bf16, device, options.compile) for system in SYSTEMS}
-    if device == "cpu":
-        steps |= {system: sdpa_kernel(SDPBackend.MATH)(steps[system]) for system in SYSTEMS if system != "ours"}
-
-    def rate(step: Callable[[Batch], None]) -> float:
-        return real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
-
-    rates = common.take_turns({system: partial(rate, step) for system, step in steps.items()}, options.rounds)
-    ratios = {system: common.median_ratio(rates["ours"], found) for system, found in rates.items()}
-    rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
-    table = common.table(("", "tokens/s, median (range)", "this model's ratio to it"), rows)
-    print(table)
-    if options.output_dir:
-        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
-        title = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch; {common.machine(device)}"
-        medians = {system: statistics.median(found) for system, found in rates.items()}
-        share = training_operations(dims) * medians["ours"] / peak_rate(options.bf16, device)
-        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
-        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
+    step = training_step(system, dims, options.bf16, device, options.compile)
+    if device == "cpu" and system != "ours":
+        step = sdpa_kernel(SDPBackend.MATH)(step)
+    return lambda: real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
 
 
 def peak_rate(bf16: bool, device: str) -> float:
