@@ -32,6 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.training.cost import measured_rate
 from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -179,7 +180,8 @@ def measure_speed(options: Namespace) -> None:
         kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
         what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
         medians = {system: statistics.median(found) for system, found in rates.items()}
-        share = training_operations(common.DIMS[options.dims]) * medians[kept] / peak_rate(options.bf16, options.device)
+        large = measured_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
+        share = training_operations(common.DIMS[options.dims]) * medians[kept] / large
         text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
         title = f"{what}; {common.machine(options.device)}"
         common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
@@ -199,18 +201,6 @@ def make_rate(system: str, kept: bool, options: Namespace) -> Callable[[], float
     if device == "cpu" and system != "ours":
         step = sdpa_kernel(SDPBackend.MATH)(step)
     return lambda: real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
-
-
-def peak_rate(bf16: bool, device: str) -> float:
-    """Floating point operations a second of large square products, the best of ten."""
-    size = 8192 if device == "cuda" else 2048
-    factor = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
-
-    def multiply() -> None:
-        factor @ factor
-        wait_for(device)
-
-    return 2 * size**3 / min(common.timed(multiply)[0] for _ in range(10))
 
 
 def measure_memory(options: Namespace) -> None:

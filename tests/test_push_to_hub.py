@@ -22,7 +22,6 @@ from transformers import pipeline
 
 from modeling_vanilla.cli import train
 from modeling_vanilla.cli.push import main
-from modeling_vanilla.hub.model_card import write_model_card
 from modeling_vanilla.inference import translate
 
 REPO = "somebody/a-model"
@@ -240,18 +239,12 @@ def test_a_static_space_says_what_it_lacks(commits, run, tmp_path, monkeypatch):
     assert push(run, "--space", "--static").error == message and not HfApi.create_repo.called
 
 
-def test_a_converted_model_is_published_without_results(commits, model, tmp_path):
-    folder = save_folder(tmp_path / "opus", model, make_tokenizer(SENTENCES))
-    write_model_card(folder, model, source={"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0"})
-    assert call(main, folder, REPO).code == 0
-    card = ModelCard(commits[0][1]["README.md"].decode())
-    assert (card.data.base_model, card.data.license) == ("Helsinki-NLP/opus-mt-en-de", "cc-by-4.0")
-    assert f'model="{REPO}"' in card.text
-
-
 def test_a_folder_of_other_scores_is_published_without_the_models(commits, run, tmp_path):
+    """Of its card it keeps where the model came from."""
     best = shutil.copytree(run / "model", tmp_path / "best")
+    (best / "README.md").write_text("---\nbase_model: Helsinki-NLP/opus-mt-en-de\nlicense: cc-by-4.0\n---\n")
     shutil.copy(run / "results.json", tmp_path)
     assert call(main, best, REPO).code == 0
     card = ModelCard(commits[0][1]["README.md"].decode())
+    assert (card.data.base_model, card.data.license) == ("Helsinki-NLP/opus-mt-en-de", "cc-by-4.0")
     assert card.data.eval_results is None and "Not tested." in card.text

@@ -225,16 +225,6 @@ def test_resume_refuses_another_run(option, files, finished, folders, tmp_path, 
     assert tree(run) == before
 
 
-def test_resume_refuses_other_training_data(files, finished, tmp_path, monkeypatch):
-    """Checkpoints keep their names, although the run asked for has another schedule."""
-    run = shutil.copytree(finished[0], tmp_path / "run")
-    before = tree(run)
-    monkeypatch.setattr("modeling_vanilla.training.run.data_digest", lambda data: "others")
-    options = {**files, **MODEL, **SHORT, "max_steps": 4, "checkpoint_steps": 2, "output_dir": run, "resume": True}
-    assert refused(options).startswith(f"resume: {run} was started with other training data")
-    assert tree(run) == before
-
-
 def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch):
     """The model is there, and --resume goes on with another test set, or none."""
     run = tmp_path / "run"

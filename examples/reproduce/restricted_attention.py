@@ -20,12 +20,7 @@ def restricted_attention(
 
     Returns:
         (B, H, T, V). The memory in between is 2 r T scores a head and about two copies of the keys and values.
-
-    Raises:
-        ValueError: if r is below 1.
     """
-    if r < 1:
-        raise ValueError(f"r must be at least 1, not {r}")
     length, device = q.shape[2], q.device
     blocks = -(-length // r)
     before = r - 1 if causal else r // 2
