@@ -11,9 +11,9 @@ rounds, each system in a process of its own, which take turns; on a CPU each onc
 training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16.
 Memory: two steps in a process of its own for each, and what its peak is above what it held before the first. One thread
 is measured in processor time, several and a GPU by the clock. With --output_dir speeds are written there too, as a
-table and a plot, with the share of what large products reach. Shapes: this model on batches
-of new shapes, as in training, with and without what training.cpu_memory does on a CPU; each in a process of its own,
-which take turns of 20 batches, the first turn not counted; tokens a second of processor time, and the peak memory.
+table and a plot, with the share of what large products reach. Shapes: this model on batches of new shapes, as in
+training, with and without what training.cpu_memory does on a CPU; each in a process of its own, which take turns of 20
+batches, the first turn not counted; tokens a second of processor time, and the peak memory.
 """
 
 import random
@@ -166,22 +166,24 @@ def wait_for(device: str) -> None:
 
 def measure_speed(options: Namespace) -> None:
     """Real tokens a second of each system, as it comes and, on a CPU, with freed memory kept."""
-    kept = "ours, freed memory kept" if options.device == "cpu" else "ours"
-    turns = {name: common.in_own_process(make_rate, name, False, options) for name in SYSTEMS}
-    if options.device == "cpu":
-        for name in SYSTEMS:
-            turns[f"{name}, freed memory kept"] = common.in_own_process(make_rate, name, True, options)
+    memory = {"": False} | ({", freed memory kept": True} if options.device == "cpu" else {})
+    turns = {
+        f"{system}{how}": common.in_own_process(make_rate, system, kept, options)
+        for how, kept in memory.items()
+        for system in SYSTEMS
+    }
     rates = common.take_turns(turns, options.rounds)
-    ratios = {system: common.median_ratio(rates[kept], found) for system, found in rates.items()}
+    as_trained = f"ours{list(memory)[-1]}"
+    ratios = {system: common.median_ratio(rates[as_trained], found) for system, found in rates.items()}
     rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
-    table = common.table(("", "tokens/s, median (range)", f"ratio of {kept}, to it"), rows)
+    table = common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it"), rows)
     print(table)
     if options.output_dir:
         kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
         what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
         medians = {system: statistics.median(found) for system, found in rates.items()}
         large = measured_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
-        share = training_operations(common.DIMS[options.dims]) * medians[kept] / large
+        share = training_operations(common.DIMS[options.dims]) * medians[as_trained] / large
         text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
         title = f"{what}; {common.machine(options.device)}"
         common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
