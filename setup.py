@@ -9,7 +9,7 @@ here = Path(__file__).resolve().parent
 version = re.search(r'^__version__ = "(.+)"$', (here / "modeling_vanilla/__init__.py").read_text(), re.M).group(1)
 
 train = [
-    "accelerate>=1.10",
+    "accelerate>=1.14",
     "datasets>=4.4.1",
     "sacrebleu>=2.5",
     "matplotlib>=3.9",
