@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
+import psutil
 import pytest
 import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
@@ -36,8 +37,8 @@ def train(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     data = write_toy_corpus(folder, train=200, validation=2, test=1)
 
-    def train(run, max_steps=STEPS, resume=None):
-        given = {"max_steps": max_steps, "resume": resume, "output_dir": run}
+    def train(run, max_steps=STEPS, **options):
+        given = {"max_steps": max_steps, "output_dir": run, **options}
         return call(main, *as_options({**data, **OPTIONS, **given}))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -118,12 +119,14 @@ def test_a_signal_in_an_update_ends_a_run_with_a_checkpoint(train, whole, tmp_pa
     take_step, before, run = trainer.take_step, [terminate], tmp_path / "run"
 
     def signalled(*arguments):
+        for worker in psutil.Process().children():  # it may go to the whole group
+            worker.terminate()
         if before and (run / "checkpoint-2").exists():
             before.pop()()
         return take_step(*arguments)
 
     monkeypatch.setattr(trainer, "take_step", signalled)
-    done = train(run)
+    done = train(run, data_workers=1)
     stopped = f"error: SIGTERM: stopped after update 3 of {run}; the same command with --resume goes on from there"
     assert (done.code, done.errors.splitlines()[-1]) == (143, stopped)
     assert steps_of(run) == [2] and (run / "last-3").is_dir()

@@ -1,6 +1,7 @@
 """The updates of a run: which pairs are in each, and which of its batches each process takes."""
 
 import math
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import SIGNALS
 from ..training_options import TrainingOptions
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress
@@ -72,6 +74,7 @@ def updates(
             batch_sampler=[batch for share, _ in shares for batch in share],
             collate_fn=partial(collate, pad_token_id=tokenizer.pad_token_id),
             num_workers=options.data_workers,
+            worker_init_fn=_ignore_signals,
             pin_memory=accelerator.device.type == "cuda",
         )
         loaded = iter(loader)
@@ -89,6 +92,12 @@ def updates(
         progress.epoch += 1
         progress.updates_of_epoch = 0
         plan = plan_epoch(lengths, options, progress.epoch)
+
+
+def _ignore_signals(worker: int) -> None:
+    """Signals may go to the whole group of processes, and the one that trains finishes its update."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def _share(update: list[np.ndarray], rank: int, world: int) -> tuple[list[np.ndarray], list[float]]:
