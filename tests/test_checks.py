@@ -149,6 +149,6 @@ def test_a_training_run_says_the_counts(capsys):
     lines = capsys.readouterr()
     empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
     assert (lines.out + lines.err).splitlines() == [
-        f"train: 53 pairs, 1 {empty}; 2 {duplicate}; 3 {shared} (vanilla check shows them)",
-        f"test: 1 pairs, 1 {shared} (vanilla check shows them)",
+        f"train: 53 pairs, 1 {empty}; 2 {duplicate}; 3 {shared} (vanilla check --tokenizer shows them)",
+        f"test: 1 pairs, 1 {shared} (vanilla check --tokenizer shows them)",
     ]

@@ -195,6 +195,7 @@ BROKEN = [
     ({"train_file": ""}, "train data: {train_file} is empty"),
     (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
     (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
+    (text("x\n" * 3, "x\n" * 5), "{train_source} has 3 lines, {train_target} has 5$"),
     ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
     ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),

@@ -187,6 +187,12 @@ def test_what_is_no_file_is_not_replaced(folder, tmp_path):
     run(folder, "--output", tmp_path / "pipe", stdin=b"\n")
     assert os.read(reader, 9) == b"\n" and (tmp_path / "pipe").is_fifo()
     os.close(reader)
+    with open(tmp_path / "log", "wb") as log:
+        log.write(b"before\n")
+        log.flush()
+        run(folder, "--output", f"/dev/fd/{log.fileno()}", stdin=b"\n")
+        log.write(b"after")
+    assert (tmp_path / "log").read_bytes() == b"before\n\nafter"
 
 
 # Bad input

@@ -186,7 +186,8 @@ def test_all_pictures_of_a_sentence_from_stdin_with_the_model_s_own_translation(
 
 
 def test_one_kind_layer_and_head_of_a_given_target(folder, tmp_path):
-    options = ("--sentence", SOURCE, "--target", TARGET, "--kind", "cross", "--layer", 2, "--head", 1)
+    sentence = SOURCE.replace(" ", "\u2028")  # no end of a line here
+    options = ("--sentence", sentence, "--target", TARGET, "--kind", "cross", "--layer", 2, "--head", 1)
     assert call(script.main, folder, *options, "--output_dir", tmp_path / "out").code == 0
     files = tree(tmp_path / "out")
     assert {*files} == {"attention.html", "cross-heat.png", "cross-lines.png"}

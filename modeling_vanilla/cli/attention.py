@@ -67,6 +67,6 @@ def one_sentence(name: str, text: str) -> str:
     text = text.strip()
     if not text:
         raise ValueError(f"{name}: is empty")
-    if len(lines := text.splitlines()) > 1:
+    if len(lines := text.split("\n")) > 1:
         raise ValueError(f"{name}: one line is shown at a time, not {len(lines)}")
     return text

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -59,6 +60,8 @@ def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
 
 # Output
 
+_OPEN_STREAM = re.compile("/dev/(?:stdout|stderr|fd/[0-9]+)")
+
 
 def check_paths(options: Namespace, *inputs: str) -> None:
     """Raise ValueError if --output or --alignments is a folder, both are one file, or one of them is an input.
@@ -89,6 +92,11 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
     """A stream to a file that appears under its name when all is written; stdout for None."""
     if path is None:
         yield standard_stream("stdout")
+    elif _OPEN_STREAM.fullmatch(str(path)):
+        descriptor = {"stdout": 1, "stderr": 2}.get(path.name) or int(path.name)
+        # A file, such as a log, may be behind it to which others write, too, and which has to stay.
+        with disk_errors(path), os.fdopen(os.dup(descriptor), "wb") as stream:
+            yield stream
     elif path.exists() and not path.is_file():  # such as /dev/null or a named pipe
         with disk_errors(path), path.open("wb") as stream:
             yield stream

@@ -39,7 +39,11 @@ _FIELDS_OF_MODEL = {field.name for field in fields(ModelOptions)}
 # What an option on the command line takes the place of, if the file has it.
 _REPLACED: dict[str, tuple[str, ...]] = {"learning_rate": ("learning_rate_scale",)}
 _REPLACED |= {"learning_rate_scale": ("learning_rate",)}
-_REPLACED |= {"model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
+_REPLACED |= {
+    "model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL),
+    "preset": ("model", "revision"),
+}
+_REPLACED |= {"tokenizer": ("model", "revision", "tokenizer_algorithm", "vocab_size")}
 for _split in SPLITS:
     _sides = f"{_split}_source", f"{_split}_target"
     _REPLACED |= {f"{_split}_file": _sides, **dict.fromkeys(_sides, (f"{_split}_file",))}
@@ -88,12 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(summary(results, training.output_dir))
 
     # Parsed before the others, as what it names stands before them: the last one given is taken.
-    config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    config = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for each in (config, parser):
         each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")
-    path = config.parse_known_args(arguments)[0].config
     try:
+        path = config.parse_known_args(arguments)[0].config
         words = [] if path is None else read_config(path, arguments)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, argparse.ArgumentError) as error:
         parser.error(one_line(error))
     run_command(parser, train, [*words, *arguments])

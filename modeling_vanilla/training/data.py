@@ -93,9 +93,11 @@ def _file_state(path: str) -> tuple[int, int, int]:
 
 
 def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
-    for source, target in zip_longest(read_lines(source_path), read_lines(target_path)):
+    sources, targets = read_lines(source_path), read_lines(target_path)
+    for number, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
-            lengths = [sum(1 for _ in read_lines(path)) for path in (source_path, target_path)]
+            longer = number + 1 + sum(1 for _ in chain(sources, targets))  # read on, as pipes are read once
+            lengths = (number, longer) if source is None else (longer, number)
             raise ValueError(f"unequal length: {source_path} has {lengths[0]} lines, {target_path} has {lengths[1]}")
         yield {"source": source, "target": target}
 

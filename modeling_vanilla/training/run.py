@@ -266,4 +266,4 @@ def report_data(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase, size: in
     for split, faults in find_faults(pairs, tokenizer).items():
         said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(faults)]
         if said:
-            inform(f"{split}: {len(faults)} pairs, {'; '.join(said)} (vanilla check shows them)")
+            inform(f"{split}: {len(faults)} pairs, {'; '.join(said)} (vanilla check --tokenizer shows them)")

@@ -82,7 +82,11 @@ class Outcome(NamedTuple):
     def said(self) -> list[str]:
         """The lines on stderr but for those of progress and warnings."""
         lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
-        return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: |vanilla check shows", line)]
+        return [
+            line
+            for line in lines
+            if line and not re.search(r" \[\d+:\d+<|^warning: |vanilla check --tokenizer shows", line)
+        ]
 
 
 def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: Sequence[Callable]) -> None:
