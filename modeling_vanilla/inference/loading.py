@@ -209,12 +209,16 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
-def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, int8: bool = False) -> PreTrainedModel:
-    """The model of a folder; ValueError if it is damaged, lacks weights or has some that are not finite."""
+def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, int8: bool = False, **fields) -> PreTrainedModel:
+    """The model of a folder, with these fields of its configuration changed.
+
+    Raises:
+        ValueError: if it is damaged, lacks weights or has some that are not finite, or a field has no such value.
+    """
     check_no_adapter(folder)
     complaint = f"model: {folder} cannot be loaded"
     settings = _LOCAL | ({"quantization_config": Int8Config()} if int8 else {})
-    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **settings)
+    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **settings, **fields)
 
 
 def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:

@@ -17,6 +17,8 @@ from ..training_options import TranslationOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 
+# Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
+REGULARISATION = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
@@ -31,7 +33,8 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> Path | 
 
     Raises:
         ValueError: as VanillaConfig.preset does; for a model folder that does not exist or lacks a special token, or
-            one with a preset, overrides or another tokenizer; and for a tokenizer_algorithm where none is trained.
+            one with a preset, another tokenizer or overrides beyond REGULARISATION; and for a tokenizer_algorithm where
+            none is trained.
     """
     saved = options.model or options.tokenizer
     if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
@@ -45,8 +48,8 @@ def check_model_options(options: TranslationOptions, overrides: dict) -> Path | 
     for name in ("preset", "tokenizer"):
         if getattr(options, name) is not None:
             raise ValueError(f"{name} {getattr(options, name)}: model {options.model} has its own")
-    if overrides:
-        raise ValueError(f"model {options.model}: its {next(iter(overrides))} cannot be changed")
+    if fixed := [name for name in overrides if name not in REGULARISATION]:
+        raise ValueError(f"model {options.model}: its {fixed[0]} cannot be changed")
     folder = model_folder(options.model, options.revision)
     config = load_config(folder)
     for name in _NEEDED_TOKENS:
@@ -103,7 +106,7 @@ def make_model(
             f"the model {folder or options.preset} has {size}"
         )
     if folder is not None:
-        return _in_memory(load_model(folder))
+        return _in_memory(load_model(folder, **{name: overrides[name] for name in REGULARISATION if name in overrides}))
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
