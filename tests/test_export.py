@@ -254,6 +254,7 @@ def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp
     ])  # fmt: skip
     card = (tmp_path / "marian" / "README.md").read_text()
     assert "license: mit" in card and "trust_remote_code" not in card and "log P / length^0.6;" in card
+    assert "| max_position_embeddings | 1024 |" in card and "| layer_norm_eps | 1e-05 |" in card
     config = read_json(tmp_path / "marian" / "tokenizer_config.json")
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     write_search(tmp_path / "search", "you/search")

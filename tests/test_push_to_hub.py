@@ -109,6 +109,7 @@ def test_as_a_marian(commits, run):
     assert not [name for name in files if name.endswith(".py")]
     card = ModelCard(files["README.md"].decode())
     assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
+    assert f'from_pretrained("{REPO}")' in card.text and "path/to/this/folder" not in card.text
 
 
 def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch, caplog):

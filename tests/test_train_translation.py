@@ -69,9 +69,10 @@ def test_what_an_option_given_excludes_is_left_out_of_a_config(tmp_path):
     given = ["--train_source", "x", "--train_target", "y", "--learning-rate-scale=2", "--model", "m"]
     assert read_config(path, given) == ["--test_file=b", "--seed=3"]
     assert "--preset=tiny" in read_config(path, ["--output_dir", "model"])
-    path.write_text("model: a\nrevision: b\nvocab_size: 600\n", encoding="utf-8")
-    assert read_config(path, ["--preset", "tiny"]) == ["--vocab_size=600"]
-    assert read_config(path, ["--tokenizer", "one"]) == []
+    path.write_text("model: a\nrevision: b\nvocab_size: 600\ndropout: 0.2\n", encoding="utf-8")
+    assert read_config(path, ["--model", "c"]) == ["--model=a", "--revision=b", "--dropout=0.2"]
+    assert read_config(path, ["--preset", "tiny"]) == ["--vocab_size=600", "--dropout=0.2"]
+    assert read_config(path, ["--tokenizer", "one"]) == ["--dropout=0.2"]
     assert call(main, "--config").error == "argument --config: expected one argument; see --help"
 
 

@@ -102,7 +102,7 @@ def _publish_as(options: Namespace) -> str:
 
     with TemporaryDirectory() as folder:
         exported = Path(folder, "model")
-        for line in export(options.format, options.model, exported, licence=options.licence):
+        for line in export(options.format, options.model, exported, licence=options.licence, model_id=options.repo):
             warn(line)
         return publish_folder(exported, options.repo, options.private)
 

@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from ..errors import one_line
-from ..training_options import SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from ..training_options import REGULARISATION, SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
@@ -72,6 +72,8 @@ def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
         options |= value if isinstance(value, dict) else {name: value}
     named = (word[2:].partition("=")[0].replace("-", "_") for word in given if word.startswith("--"))
     replaced = {name for option in named for name in _REPLACED.get(option, ())}
+    if options.get("model", "") not in _NULL:  # they were for fine-tuning already
+        replaced -= {*REGULARISATION}
     # Of the model's fields "none" is a value, too.
     kept = {name: value for name, value in options.items() if value not in _NULL or name in _FIELDS_OF_MODEL}
     return [f"--{name}={'none' if kept[name] in _NULL else kept[name]}" for name in kept if name not in replaced]

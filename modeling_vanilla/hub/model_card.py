@@ -24,7 +24,7 @@ def write_model_card(
     model: PreTrainedModel,
     results: dict | None = None,
     source: dict | None = None,
-    model_id: str = "path/to/this/folder",
+    model_id: str | None = None,
     licence: str | None = None,
     use: str | None = None,
 ) -> None:
@@ -36,11 +36,12 @@ def write_model_card(
     Args:
         results: what train_translation returns; None for a model that was converted and not trained.
         source: `source_metadata` of the model that this one was made from; None if it was trained from scratch.
-        model_id: what people will load it by, if it goes to the Hub.
+        model_id: what people will load it by, by default a path to fill in.
         licence: of the weights, by default that of the source. The data decide it, so nothing else is claimed unless
             you say so.
         use: how to load it, where {model_id} stands for its name, in place of the pipeline that needs its code.
     """
+    model_id = model_id or "path/to/this/folder"
     data = {} if results is None else results["settings"]["data"]
     inherited = dict(source or {})
     inherited_languages = _as_list(inherited.pop("language", []))

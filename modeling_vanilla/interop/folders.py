@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from transformers import GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from ..files import check_unused, whole_folder
 from ..hub.model_card import results_of, source_metadata, write_card_of_run, write_model_card
@@ -11,6 +11,7 @@ from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
 from .from_marian import from_marian, marian_tokenizer
+from .weights import MARIAN_NORM_EPS
 
 LIBRARIES = {
     "marian": (from_marian, marian_tokenizer),
@@ -47,6 +48,7 @@ def export(
     destination: Path,
     revision: str | None = None,
     licence: str | None = None,
+    model_id: str | None = None,
     **settings,
 ) -> list[str]:
     """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in another format.
@@ -56,6 +58,7 @@ def export(
     Args:
         revision: of a name on the Hub.
         licence: of the weights, for the model card, by default that of what the model was made from.
+        model_id: what people will load it by, for the card.
         settings: of to_ctranslate2, to_onnx or to_marian; to_transformers_js has none.
 
     Returns:
@@ -83,5 +86,8 @@ def export(
         else:
             notes = library.to_marian(model, tokenizer, part, **settings)
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
-            write_card_of_run(part, model, source, results_of(source), licence=licence, use=library.USE)
+            model.config.layer_norm_eps = MARIAN_NORM_EPS
+            model.config.max_position_embeddings = AutoConfig.from_pretrained(part).max_position_embeddings
+            card = {"licence": licence, "model_id": model_id, "use": library.USE}
+            write_card_of_run(part, model, source, results_of(source), **card)
     return notes

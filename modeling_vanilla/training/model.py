@@ -13,12 +13,10 @@ from ..configuration_vanilla import PRESETS, VanillaConfig, named_tokens
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
-from ..training_options import TranslationOptions
+from ..training_options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 
-# Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
-REGULARISATION = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
