@@ -16,7 +16,7 @@ train = [
     "tensorboard>=2.18",
 ]
 export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
-demo = ["gradio>=6", "matplotlib>=3.9"]
+demo = ["gradio>=6.0.1", "matplotlib>=3.9"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
 reproduce = [*train, "nltk>=3.9.1"]
 docs = [
