@@ -76,7 +76,7 @@ setup(
     entry_points={"console_scripts": ["vanilla = vanilla_command:main"]},
     python_requires=">=3.11",
     install_requires=[
-        "torch>=2.6",
+        "torch>=2.7",
         "transformers>=5.10.1,<6",
         "tokenizers>=0.22.1",
         "safetensors>=0.6.2",
