@@ -90,7 +90,7 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
 
 
 # keep_mask in the shape of x as one operation to the compiler, which merges two calls with the same arguments unless a
-# tag says that they are random; torch 2.6 has no tags in torch.library.custom_op. Copies of this file, which come with
+# tag says that they are random; torch 2.7 has no tags in torch.library.custom_op. Copies of this file, which come with
 # models from the Hub, share the operation.
 if not hasattr(torch.ops.modeling_vanilla, "keep_mask"):
     name = "modeling_vanilla::keep_mask"

@@ -3,6 +3,7 @@
 robustness/test_kills.py has those that are killed.
 """
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -11,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
-import psutil
 import pytest
 import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
@@ -119,7 +119,7 @@ def test_a_signal_in_an_update_ends_a_run_with_a_checkpoint(train, whole, tmp_pa
     take_step, before, run = trainer.take_step, [terminate], tmp_path / "run"
 
     def signalled(*arguments):
-        for worker in psutil.Process().children():  # it may go to the whole group
+        for worker in multiprocessing.active_children():  # it may go to the whole group
             worker.terminate()
         if before and (run / "checkpoint-2").exists():
             before.pop()()

@@ -39,10 +39,8 @@ _FIELDS_OF_MODEL = {field.name for field in fields(ModelOptions)}
 # What an option on the command line takes the place of, if the file has it.
 _REPLACED: dict[str, tuple[str, ...]] = {"learning_rate": ("learning_rate_scale",)}
 _REPLACED |= {"learning_rate_scale": ("learning_rate",)}
-_REPLACED |= {
-    "model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL),
-    "preset": ("model", "revision"),
-}
+_REPLACED |= {"model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
+_REPLACED |= {"preset": ("model", "revision")}
 _REPLACED |= {"tokenizer": ("model", "revision", "tokenizer_algorithm", "vocab_size")}
 for _split in SPLITS:
     _sides = f"{_split}_source", f"{_split}_target"
