@@ -41,7 +41,7 @@ def attention() -> Iterator[Case]:
             output.sum().backward()
 
     fused, written_out = partial(attend, sdpa_attention_forward), partial(attend, eager_attention)
-    sizes = ((1, 24), (1, 64), (1, 256), (24, 24), (64, 64), (128, 128))
+    sizes = ((1, 24), (1, 64), (1, 256), (24, 24), (64, 64), (128, 128), (256, 256), (512, 512))
     for (dtype, kind), training, (queries, keys) in itertools.product(DTYPES.items(), (False, True), sizes):
         if training and queries == 1:
             continue

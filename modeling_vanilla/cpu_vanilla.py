@@ -8,10 +8,10 @@ from torch import nn
 
 # torch's softmax of fewer columns takes several times as long as of so many (benchmarks/cpu.py --parts softmax).
 SOFTMAX_COLUMNS = 16
-# Eq. 1 written out is a few batched products; torch's fused kernel is one loop over sentences and heads. The products
-# win where there are many of them and each is small: up to so many keys in 16 bits, and for the few queries of a
-# decoding step (benchmarks/cpu.py --parts attention).
-EAGER_KEYS = 64
+# Eq. 1 written out is a few batched products; torch's fused kernel is one loop over sentences and heads, whose backward
+# pass is slow in 16 bits. The products win in training in 16 bits up to so many keys, and where they are many for the
+# few queries of a decoding step (benchmarks/cpu.py --parts attention).
+EAGER_KEYS = 192
 EAGER_QUERIES = 8
 EAGER_BATCH = 64
 # Numbers of a product that `add_product` computes at a time.
@@ -32,12 +32,12 @@ def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether Eq. 1 written out beats the fused kernel. query (B, H, T, K), key (B, H, S, K)"""
     if query.device.type != "cpu":
         return False
-    batch_size, heads, queries, _ = query.shape
-    short = query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS
+    if torch.is_grad_enabled():
+        return query.dtype != torch.float32 and key.shape[2] <= EAGER_KEYS
     if torch.compiler.is_compiling():  # where the number of sentences would be one more case to compile
-        return short or not torch.is_grad_enabled()
-    few = queries <= EAGER_QUERIES and not torch.is_grad_enabled()
-    return batch_size * heads >= EAGER_BATCH and (few or short)
+        return True
+    batch_size, heads, queries, _ = query.shape
+    return batch_size * heads >= EAGER_BATCH and queries <= EAGER_QUERIES
 
 
 def dropout(x: torch.Tensor, p: float, residual: torch.Tensor | None = None) -> torch.Tensor:
