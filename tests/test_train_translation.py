@@ -70,9 +70,11 @@ def test_what_an_option_given_excludes_is_left_out_of_a_config(tmp_path):
     assert read_config(path, given) == ["--test_file=b", "--seed=3"]
     assert "--preset=tiny" in read_config(path, ["--output_dir", "model"])
     path.write_text("model: a\nrevision: b\nvocab_size: 600\ndropout: 0.2\n", encoding="utf-8")
-    assert read_config(path, ["--model", "c"]) == ["--model=a", "--revision=b", "--dropout=0.2"]
+    assert read_config(path, ["--model", "c"]) == ["--model=a", "--dropout=0.2"]
     assert read_config(path, ["--preset", "tiny"]) == ["--vocab_size=600", "--dropout=0.2"]
     assert read_config(path, ["--tokenizer", "one"]) == ["--dropout=0.2"]
+    path.write_text("dataset_name: a\nmax_train_pairs: 9\nseed: 3\n", encoding="utf-8")
+    assert read_config(path, ["--train_file", "b"]) == ["--seed=3"]
     assert call(main, "--config").error == "argument --config: expected one argument; see --help"
 
 
@@ -81,6 +83,7 @@ def test_what_an_option_given_excludes_is_left_out_of_a_config(tmp_path):
     [
         ("a: [", "config: file.yaml is no YAML: while parsing a flow node"),
         ("- max_steps", "config: file.yaml holds no options"),
+        ("config: other.yaml", "config: file.yaml names another, other.yaml"),
         ("nbest: 2", "unrecognized arguments: --nbest=2"),
     ],
 )

@@ -55,7 +55,9 @@ class CommandParser(HfArgumentParser):
     def __init__(self, description: str, dataclass_types: Sequence[type] = ()):
         # The fields of the dataclasses are too many for a line of usage that could be read.
         usage = "%(prog)s [OPTION ...]" if dataclass_types else None
-        super().__init__(dataclass_types, usage=usage, description=description, formatter_class=_Help)
+        super().__init__(
+            dataclass_types, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False
+        )
         self.register("type", Path, _path)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace=None) -> tuple[argparse.Namespace, list]:

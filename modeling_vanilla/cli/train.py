@@ -39,12 +39,15 @@ _FIELDS_OF_MODEL = {field.name for field in fields(ModelOptions)}
 # What an option on the command line takes the place of, if the file has it.
 _REPLACED: dict[str, tuple[str, ...]] = {"learning_rate": ("learning_rate_scale",)}
 _REPLACED |= {"learning_rate_scale": ("learning_rate",)}
-_REPLACED |= {"model": ("preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
+_REPLACED |= {"model": ("revision", "preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
 _REPLACED |= {"preset": ("model", "revision")}
 _REPLACED |= {"tokenizer": ("model", "revision", "tokenizer_algorithm", "vocab_size")}
+_DATASET = "dataset_name", "dataset_config", "max_train_pairs"
+_REPLACED |= {"dataset_name": tuple(f"{split}_{part}" for split in SPLITS for part in ("file", "source", "target"))}
 for _split in SPLITS:
     _sides = f"{_split}_source", f"{_split}_target"
-    _REPLACED |= {f"{_split}_file": _sides, **dict.fromkeys(_sides, (f"{_split}_file",))}
+    _of_hub = _DATASET if _split == "train" else ()
+    _REPLACED |= {f"{_split}_file": (*_sides, *_of_hub), **dict.fromkeys(_sides, (f"{_split}_file", *_of_hub))}
 
 
 def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
@@ -54,7 +57,7 @@ def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
         given: the words of the command line, which win: what excludes one of them is left out.
 
     Raises:
-        ValueError: if the file holds no options.
+        ValueError: if the file holds no options, or a config of its own.
         OSError: if it cannot be read.
     """
     try:
@@ -68,6 +71,8 @@ def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
     options: dict = {}
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
+    if "config" in options:
+        raise ValueError(f"config: {path} names another, {options['config']}")
     named = (word[2:].partition("=")[0].replace("-", "_") for word in given if word.startswith("--"))
     replaced = {name for option in named for name in _REPLACED.get(option, ())}
     if options.get("model", "") not in _NULL:  # they were for fine-tuning already
