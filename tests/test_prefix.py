@@ -4,7 +4,7 @@ import re
 
 import pytest
 from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, save_folder
-from plain_search import EOS, assert_finds, by_score, every_output, random_model, random_sources, search
+from plain_search import EOS, assert_finds, by_score, every_output, random_model, random_sources
 from test_constraints import WORDS, draw, larger_model
 
 from modeling_vanilla.cli import translate as command
@@ -34,21 +34,6 @@ def test_sampling_begins_with_it():
     prefixes = ForcedPrefix([[7, 8], [9]])
     output = larger_model(0).generate(**batch_of([[4, EOS], [5, EOS]]), **settings, logits_processor=[prefixes])
     assert output[:3, 1:3].tolist() == [[7, 8]] * 3 and output[3:, 1].tolist() == [9] * 3
-
-
-def test_it_is_the_plain_search_whose_first_tokens_are_given():
-    """Narrow beams, against the list-based reference, which forbids all other tokens."""
-    prefixes = [[5, 3], [], [4, 6, 3]]
-
-    def only(prefix):
-        return lambda y: {*range(7)} - {prefix[len(y) - 1]} if len(y) <= len(prefix) else ()
-
-    for seed in range(6):
-        model, sources = random_model(seed), random_sources(seed)
-        expected = []
-        for source, prefix in zip(sources, prefixes, strict=True):
-            expected += search(model, source, 3, 0.6, len(source) + 4, forbidden=only(prefix))[0][:1]
-        assert_finds(model, sources, expected, num_beams=3, logits_processor=[ForcedPrefix(prefixes)])
 
 
 # Text
