@@ -218,7 +218,7 @@ def test_bad_input(values, message, files, folders, tmp_path, monkeypatch):
 
 # The run has the width of the layers and the start; not given is neither the preset's nor none.
 OTHER_RUNS = {"train_file": "copy.jsonl", "d_model": 32, "encoder_ffn_dim": None}
-OTHER_RUNS |= {"init_std": None, "seed": 1, "tokenizer": "tokenizer"}
+OTHER_RUNS |= {"init_std": None, "seed": 1, "tokenizer": "tokenizer", "max_steps": 2}
 
 
 @pytest.mark.parametrize("option", OTHER_RUNS)
@@ -229,7 +229,8 @@ def test_resume_refuses_another_run(option, files, finished, folders, tmp_path, 
     shutil.copy(files["train_file"], "copy.jsonl")
     options = {**files, **MODEL, **SHORT, **THREE_STEPS, option: OTHER_RUNS[option]}
     complaint = refused({**options, "output_dir": run, "resume": True})
-    assert complaint.startswith(f"resume: {run} was started with {option} ")
+    begin = f"max_steps 2: {run} has taken 3 " if option == "max_steps" else f"resume: {run} was started with {option} "
+    assert complaint.startswith(begin)
     assert tree(run) == before
 
 

@@ -19,7 +19,7 @@ from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
 from ..progress import inform
 from ..training_options import DataOptions, TrainingOptions, TranslationOptions
-from .checkpoints import Progress, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
+from .checkpoints import Progress, checkpoint_step, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
 from .model import (
@@ -230,7 +230,10 @@ def _open_run(run: Path, before: dict, settings: dict, training: TrainingOptions
         remove_litter(run)
         for line in put_aside_damaged(run):
             logger.warning(line)
-    return newest_checkpoint(run)
+    checkpoint = newest_checkpoint(run)
+    if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
+        raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
+    return checkpoint
 
 
 def check_trackers(names: list[str]) -> None:
