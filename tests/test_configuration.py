@@ -83,11 +83,6 @@ def test_impossible_configurations_are_refused_in_one_line_with_field_and_value(
     assert "\n" not in message and all(word in message for word in words)
 
 
-def test_heads_need_not_divide_d_model_once_d_k_and_d_v_are_given():
-    config = VanillaConfig(d_model=10, encoder_attention_heads=3, decoder_attention_heads=4, d_k=2, d_v=5)
-    assert config.head_dims(3) == config.head_dims(4) == (2, 5)
-
-
 def test_save_and_load_keeps_every_field(tmp_path):
     fields = {"vocab_size": 100, "d_model": 30, "encoder_layers": 1, "decoder_layers": 2, "d_k": 5, "d_v": 6}
     fields |= {"encoder_attention_heads": 3, "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 24}
