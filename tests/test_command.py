@@ -85,13 +85,3 @@ def test_help_keeps_the_lines_of_its_examples(name):
     assert "(default: None)" not in done.output
     options = re.findall(r"^  --(\S+)", done.output, re.M)
     assert len(options) == len(set(options)) and not any("-" in option for option in options)
-
-
-def test_bad_input_is_one_line_and_debug_shows_where(tmp_path, monkeypatch):
-    """What is bad for each command, its own tests and robustness/test_bad_options.py say."""
-    monkeypatch.chdir(tmp_path)
-    done = run("translate", "none", "--input", "none")
-    assert (done.code, done.output, done.errors) == (2, "", f"error: {done.error}\n")
-    debugged = run("translate", "none", "--input", "none", "--debug")
-    assert debugged.code == 2
-    assert debugged.errors.startswith("Traceback") and debugged.errors.endswith(done.errors)
