@@ -128,19 +128,6 @@ def test_a_pair_beyond_the_limit_is_named():
     assert [b.tolist() for b in epoch_batches(np.array([80]), np.array([80]), 80, seed=0, epoch=0)] == [[0]]
 
 
-@pytest.mark.parametrize(("tokens_per_batch", "tokens_per_update"), [(512, 4000), (1024, 25_000), (4096, 25_000)])
-def test_updates_are_near_their_size(tokens_per_batch, tokens_per_update):
-    sides = corpus_lengths(60_000)
-    batches = epoch_batches(*sides, tokens_per_batch, seed=3, epoch=2)
-    updates = update_batches(batches, *sides, tokens_per_update)
-    assert [batch for update in updates for batch in update] == batches
-    sizes = np.array([np.mean([side[np.concatenate(update)].sum() for side in sides]) for update in updates])
-    assert abs(sizes.mean() / tokens_per_update - 1) < 0.04
-    # Nearest to the target: never further off than half of a batch, but for the last, which takes what remains.
-    assert np.abs(sizes[:-1] - tokens_per_update).max() <= tokens_per_batch / 2
-    assert 0.5 <= sizes[-1] / tokens_per_update <= 1.5 + tokens_per_batch / tokens_per_update
-
-
 @pytest.mark.parametrize(
     ("tokens_per_update", "expected"),
     # 10 tokens each, the mean of 12 and 8: 20 is nearer to 22 than 30. The last 10 are less than half of 22.
