@@ -289,12 +289,6 @@ def test_sentences_are_counted_by_their_ends():
     assert {text: count_sentences(text) for text in SENTENCES_OF} == SENTENCES_OF
 
 
-def test_learned_positions_bound_the_pieces(make_model, tokenizer):
-    learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
-    (pieces,) = split_long(learned, tokenizer, ["a dog sees a cat. " * 20])
-    assert max(map(len, tokenizer(pieces).input_ids)) <= 30
-
-
 # One model, several languages
 
 
