@@ -1,6 +1,5 @@
 """Every file that a command reads, broken in many ways: one line names it, and nothing is written."""
 
-import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -141,21 +140,3 @@ def test_a_broken_file_is_named(trial, folder, case):
     if name == "a .gz that is none":
         words = [word + ".gz" if word == file else word for word in words]
     check(trial.run(words, folder), Path(file).name.split(".")[0])
-
-
-# A full disk
-
-FULL = {"translate": "out.txt", "attention": "attention.html"}
-
-
-def fill_disk(event, arguments):
-    """Let every file that is to become a whole one be a full disk."""
-    if event == "open" and os.path.basename(str(arguments[0])) == "part" and not os.path.lexists(arguments[0]):
-        os.symlink("/dev/full", arguments[0])
-
-
-@pytest.mark.parametrize("program", FULL)
-def test_a_full_disk_is_named(trial, folder, program):
-    (folder / "new").mkdir()
-    done = trial.run(PROGRAMS[program].split(), folder, hooks=[fill_disk])
-    check(done, f"{FULL[program]}: cannot be written: No space left on device")
