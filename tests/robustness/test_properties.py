@@ -1,4 +1,4 @@
-"""What holds for every text, length and batch: hypothesis looks for one for which it does not."""
+"""What holds for every text and length: hypothesis looks for one for which it does not."""
 
 import io
 
@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modeling_vanilla.files import decode_lines
-from modeling_vanilla.inference import split_long, translate
+from modeling_vanilla.inference import split_long
 
 settings.register_profile(
     "robust", deadline=None, database=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck)
@@ -17,7 +17,6 @@ settings.load_profile("robust")
 TOKENIZER = make_tokenizer(["a small house and a dog", "ein kleines Haus und ein Hund"], 280)
 MODEL = make_tiny(len(TOKENIZER))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-SENTENCE = st.text("ab hdogsmal,. üß", min_size=1, max_size=40).filter(str.strip)
 
 
 @given(st.lists(TEXT.filter(lambda text: "\n" not in text), max_size=5), st.sampled_from(["\n", "\r\n"]))
@@ -25,14 +24,6 @@ def test_lines_are_read_as_they_were_written(lines, end):
     lines = [line.rstrip("\r").lstrip("\ufeff") for line in lines]
     content = "".join(f"{line}{end}" for line in lines).encode()
     assert list(decode_lines(io.BytesIO(content), "file")) == lines
-
-
-@settings(max_examples=20)
-@given(st.lists(SENTENCE, max_size=6), st.integers(1, 4096))
-def test_a_text_is_translated_alike_in_any_batch(texts, tokens):
-    assert translate(MODEL, TOKENIZER, texts, tokens_per_batch=tokens) == [
-        translate(MODEL, TOKENIZER, [text])[0] for text in texts
-    ]
 
 
 @given(st.text("ab cd.,;! \t\u2028\u3000。안🙂ü", max_size=300), st.integers(8, 40))
