@@ -18,7 +18,6 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from helpers import TINY, as_lines, assert_same_weights, make_tokenizer, tree, write_toy_corpus
 from huggingface_hub import ModelCard
-from plain_search import log_probs_of
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn.utils.rnn import pad_sequence
@@ -204,16 +203,11 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
-def test_validation_loss_is_not_smoothed_and_changes_nothing(tmp_path, run_loop, corpus, datasets, tokenizer):
+def test_validation_changes_nothing(tmp_path, run_loop, datasets):
     trained, progress = run_loop(tmp_path / "with", validation=datasets["validation"], validate_steps=1)
     without, other = run_loop(tmp_path / "without")
     assert progress.losses == other.losses
     torch.testing.assert_close(trained.state_dict(), without.state_dict(), rtol=0, atol=0)
-    total, count = 0.0, 0
-    for source, target in corpus["validation"]:
-        log_probs = log_probs_of(trained, tokenizer(source).input_ids, tokenizer(target).input_ids)
-        total, count = total - sum(log_probs), count + len(log_probs)
-    assert progress.validations[-1]["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
 def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypatch):
