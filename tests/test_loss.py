@@ -190,19 +190,15 @@ def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon,
         assert output.past_key_values is None
 
 
-class AcceleratesHook(ModelHook):
+def add_accelerates_hook(layer, call):
     """As of a device_map over several devices, where it moves the layer's input to its weights."""
-
-    def __init__(self, call):
-        self.call = call
-
-    def pre_forward(self, module, *args, **kwargs):
-        self.call(module)
-        return args, kwargs
+    hook = ModelHook()
+    hook.pre_forward = lambda module, *args, **kwargs: call(module) or (args, kwargs)
+    add_hook_to_module(layer, hook)
 
 
 HOOKS = {
-    "accelerate's": lambda layer, call: add_hook_to_module(layer, AcceleratesHook(call)),
+    "accelerate's": add_accelerates_hook,
     "forward": lambda layer, call: layer.register_forward_hook(call),
     "before forward": lambda layer, call: layer.register_forward_pre_hook(call),
     "backward": lambda layer, call: layer.register_full_backward_hook(call),
