@@ -86,7 +86,6 @@ def vocabulary(change):
 
 CANNOT, BAD = "the weights of {}: ", "the configuration of {} is bad: "
 IDS = "vocabulary: the tokenizer of {} "
-NESTED = '{"a":' * 10_000 + "1" + "}" * 10_000
 OTHER_IDS = changed(pad_token_id=2, eos_token_id=0)
 EMPTY = {"content": "", "id": 5}
 # What from_pretrained says, None where it loads the folder or is not asked; and load_translator.
@@ -118,8 +117,6 @@ FAULTS = {
         None,
         "model: {} holds an adapter, as it has adapter_config.json; ",
     ),
-    "deep": (text("config.json", NESTED), None, "model: {}/config.json is bad: maximum recursion depth exceeded"),
-    "deep tokens": (text("tokenizer.json", NESTED), None, "tokenizer: {} .*: maximum recursion depth exceeded"),
     "one id twice": (vocabulary(lambda ids, _: ids.update(a=ids["b"])), None, IDS + "has one id, 69, for both '.' and"),
     "a large id": (vocabulary(lambda ids, _: ids.update(a=99999)), None, IDS + "gives 'a' the id 99999, the model "),
     "added": (vocabulary(lambda _, added: added[0].update(id=99999)), None, IDS + "adds '<pad>' as 99999, not 0"),
