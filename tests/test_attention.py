@@ -59,14 +59,11 @@ def test_multi_head_attention_by_hand(make_config, attn, kind):
     sizes = [12, 12, 15]
     weights = torch.cat([linear.weight for linear in projections]).split(sizes)
     biases = torch.cat([linear.bias for linear in projections]).split(sizes)
-    inputs, heads = (x[0], encoded[0], encoded[0]), []
-    for i in range(3):
-        parts = []
-        for given, weight, offset, size in zip(inputs, weights, biases, (4, 4, 5), strict=True):
-            rows = slice(size * i, size * (i + 1))
-            parts.append((given @ weight[rows].T + offset[rows]).tolist())
-        heads.append(torch.tensor(attention_by_hand(*parts), dtype=torch.double))
-    expected = nn.functional.linear(torch.cat(heads, dim=-1), attention.out_proj.weight, attention.out_proj.bias)
+    inputs = zip((x[0], encoded[0], encoded[0]), weights, biases, strict=True)
+    parts = [(given @ weight.T + bias).unflatten(-1, (3, -1)) for given, weight, bias in inputs]
+    heads = [torch.tensor(attention_by_hand(*(part[:, i].tolist() for part in parts))) for i in range(3)]
+    concatenated = torch.cat(heads, dim=-1).double()
+    expected = nn.functional.linear(concatenated, attention.out_proj.weight, attention.out_proj.bias)
     torch.testing.assert_close(actual[0], expected, atol=1e-5, rtol=1e-5)
 
 
