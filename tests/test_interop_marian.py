@@ -48,7 +48,7 @@ def test_the_type_of_the_weights_is_kept(dtype, tolerance):
 
 @pytest.mark.parametrize("overrides", [{}, TINY], ids=["opus-mt", "relu"])
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("alpha", [-1, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [-1, 0.0, 0.6])
 def test_beam_search_finds_what_marian_finds(alpha, early_stopping, overrides):
     """By the formula and the rules of transformers, which an imported model keeps.
 

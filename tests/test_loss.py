@@ -54,7 +54,7 @@ def exact(hidden, weight, labels, epsilon):
     return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 50])  # below, at and beyond whole chunks of 8
+@pytest.mark.parametrize("rows", [1, 8, 9, 50])  # below, at and beyond whole chunks of 8
 @pytest.mark.parametrize("ignored", [0.0, 0.4])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_value_and_gradients(rows, ignored, epsilon):
