@@ -2,7 +2,6 @@
 
 import copy
 import json
-import sys
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from plain_search import log_probs_of
 from test_interop_importers import assert_same_logits, reference_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
-from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.cli import export
 from modeling_vanilla.hub.publishing import write_search
 from modeling_vanilla.inference import translate, translate_nbest
@@ -291,11 +289,3 @@ def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_pat
     with pytest.raises(ValueError, match=message):
         write(library, model, tokenizer, tmp_path, positions=1024)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("library", ["ctranslate2", "onnx"])
-def test_the_command_asks_for_the_library(tmp_path, monkeypatch, library):
-    monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"modeling_vanilla.interop.to_{library}", raising=False)
-    error = call(vanilla, "export", "--to", library, tmp_path / "model", tmp_path / "out").error
-    assert error == f"vanilla export needs {library}, which is not installed; see README"
