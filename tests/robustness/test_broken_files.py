@@ -113,7 +113,10 @@ DATA = {
     ("translate", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},
     ("score", "source.txt"): {name: way for name, way in TEXT.items() if name != "too short"},  # of the target, it says
     ("score", "target.txt"): TEXT,
-    ("push", "run/results.json"): DAMAGE | JSON | {"other": fields(parameters=1), "less": fields(settings=...)},
+    # A model without results beside it is published without scores.
+    ("push", "run/results.json"): {name: way for name, way in DAMAGE.items() if name not in TEXT}
+    | JSON
+    | {"other": fields(parameters=1), "less": fields(settings=...)},
     ("train --resume", "run/run.json"): DAMAGE | JSON | {"less": fields(data=...), "other": fields(training_data="x")},
     **{("convert marian", f"marian/{file}"): DAMAGE | JSON for file in ("config.json", "tokenizer.json")},
     # The weight that is missing would be final_logits_bias, which MarianMT takes for zeros.
