@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.nn.utils.rnn import pad_sequence
 from toy_corpus import toy_corpus
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, cpu_vanilla
 from modeling_vanilla.training import (
     DataOptions,
     TrainingOptions,
@@ -459,11 +459,12 @@ class Fp16OnCpu(Accelerator):
 
 
 def test_fp16_logs_the_gradient_without_its_scale_and_resumes_with_it(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(cpu_vanilla, "EAGER_KEYS", 0)  # one attention in either, as Adam makes much of its rounding
     run_to(tmp_path / "fp32", data, 4)
     monkeypatch.setattr(trainer, "Accelerator", Fp16OnCpu)
     run_to(tmp_path / "whole", data, 4)
     norms = [list(scalars(tmp_path / name)["gradient_norm"].values()) for name in ("fp32", "whole")]
-    assert norms[1] == pytest.approx(norms[0], rel=0.2)  # the scale is 256 and more
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
     run_to(tmp_path / "parts", data, 3)
     run_to(tmp_path / "parts", data, 4, resume=True)
     ends = [checkpoints.load_progress(tmp_path / run / "checkpoint-4") for run in ("whole", "parts")]
