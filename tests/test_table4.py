@@ -105,6 +105,17 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size"
 
 
+def test_parses_of_text_are_silver_trees(main, tmp_path):
+    text, first, second = (tmp_path / name for name in ("text", "run", "second"))
+    text.write_text("the Unseen\nthe dog\n")
+    assert main(text=text).code == 0
+    silver = first / "parses" / "text"
+    assert [" ".join(Tree.fromstring(line).leaves()) for line in silver.open()] == ["the Unseen", "the dog"]
+    assert main(output_dir=second, silver_trees=silver, copies=3).code == 0
+    assert read_json(second / "results.json")["training"]["training_pairs"] == 3 * 12 + 2
+    assert "12 sentences and 2 silver trees" in (second / "table.md").read_text()
+
+
 def test_splits_that_are_given(tmp_path):
     parts = {"train": FILES[:2], "validation": FILES[2:4], "test": FILES[4:]}
     for split, files in parts.items():
@@ -143,6 +154,7 @@ BAD_OPTIONS = [
     ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
     ({"resume": True}, "holds no parsing run"),
     ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
+    ({"silver_trees": "a.mrg", "ensemble": "runs/a"}, "silver_trees: an ensemble is not trained"),
 ]
 
 

@@ -22,6 +22,8 @@ Several such runs of different --seed as one parser, by the mean of their probab
     python examples/reproduce/table4.py --scale sample --trees wsj.mrg.gz \\
         --ensemble runs/table4-0 runs/table4-1 runs/table4-2 --output_dir runs/table4-ensemble
 
+With --text also sentences without trees are parsed, into parses/text, from which --silver_trees teaches another parser.
+
 --scale sets defaults (parsing/scales/*.json), which options override. (6.3 says of training only that all but a few
 settings, chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/
 (parses and gold trees in the format that EVALB reads), training/ (the run, with the model) and data/, the last two not
@@ -34,6 +36,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from common import PAPER, check_settings, digest, markdown_table
@@ -45,7 +48,7 @@ from parsing.pairs import parsing_vocabulary, split_files, training_pairs
 from parsing.pcfg import Grammar
 from parsing.search import write_trees
 from parsing.toy_trees import toy_treebank
-from parsing.trees import bracketed, read_treebank, with_words_of
+from parsing.trees import bracketed, read_sentences, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -75,6 +78,8 @@ def check(options: Namespace) -> None:
             f"{given[0]} is given {'beside trees' if options.trees else 'without the others'}: give trees, which are "
             "then split, or all three of train_trees, validation_trees and test_trees"
         )
+    if options.ensemble and options.silver_trees:
+        raise ValueError("silver_trees: an ensemble is not trained, so it learns from no more trees")
     if options.ensemble and options.resume:
         raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
     if min(options.copies, options.num_beams) < 1:
@@ -106,14 +111,16 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
         check_unused("output_dir", run)
     vocab_size = VanillaConfig.preset("parsing", **(overrides or {})).vocab_size
     splits = read_splits(options)
-    longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
+    silver = [tree for path in options.silver_trees for trees in read_treebank(path) for tree in trees]
+    text = [words for path in options.text for words in read_sentences(path)]
+    longest = max(map(len, text + [tree.leaves() for split in ("validation", "test") for tree in splits[split]]))
     if longest + 2 > options.max_extra_tokens:
         raise ValueError(f"max_extra_tokens {options.max_extra_tokens}: {longest} words need {longest + 2}")
-    lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
+    lexicon, tokenizer = parsing_vocabulary(splits["train"] + silver, vocab_size)
     if options.ensemble:
         model, trained = load_ensemble(options.ensemble, tokenizer), None
     else:
-        prepare(run, splits, lexicon, tokenizer, options)
+        prepare(run, splits, silver, lexicon, tokenizer, options)
         trained = train(run, training, overrides or {})
         model, _ = load_translator([run / "training" / "model"])
     search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
@@ -123,10 +130,14 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
     results = {
         **evaluate(run, model, tokenizer, lexicon, splits),
         "train_sentences": len(splits["train"]),
+        "silver_sentences": len(silver),
         "parameters": model.num_parameters(),
         "training": trained,
         "options": vars(options),
     }
+    if text:
+        trees = parse(text, model, tokenizer, lexicon)
+        write_text(run / "parses" / "text", "".join(f"{bracketed(tree)}\n" for tree in trees))
     write_json(run / "results.json", results)
     write_text(run / "table.md", table(results))
     return results
@@ -176,6 +187,7 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
 def prepare(
     run: Path,
     splits: dict[str, list[Tree]],
+    silver: list[Tree],
     lexicon: Lexicon,
     tokenizer: PreTrainedTokenizerBase,
     options: Namespace,
@@ -185,7 +197,7 @@ def prepare(
     Raises:
         ValueError: when resuming, if there is no run or it was started with other trees or settings.
     """
-    lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
+    lines = [f"{split} {bracketed(tree)}" for split, trees in {**splits, "silver": silver}.items() for tree in trees]
     changes = {name: getattr(options, name) for name in ("copies", "constituents", "substitution")}
     settings = {"trees": digest(["\n".join(lines)]), "vocabulary": len(tokenizer), **changes}
     known = run / "data" / "settings.json"
@@ -198,7 +210,8 @@ def prepare(
     with whole_folder(run / "data") as part:
         tokenizer.save_pretrained(part / "tokenizer")
         with (part / "train.jsonl").open("w", encoding="utf-8") as file:
-            for pair in training_pairs(splits["train"], lexicon, **changes):
+            unchanged = training_pairs(silver, lexicon, copies=1, constituents=0.0, substitution=0.0)
+            for pair in chain(training_pairs(splits["train"], lexicon, **changes), unchanged):
                 file.write(json.dumps({"translation": pair}, ensure_ascii=False) + "\n")
         write_json(part / "settings.json", settings)
 
@@ -247,11 +260,25 @@ def evaluate(
     return results
 
 
+def parse(
+    text: Sequence[list[str]], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon
+) -> list[Tree]:
+    """A tree over the words of each sentence."""
+    sentences = list(map(lexicon.read, text))
+    outputs = write_trees(model, tokenizer, sentences, constrained=True)
+    trees = [delinearise(*pair) for pair in zip(outputs, sentences, strict=True)]
+    for tree, words in zip(trees, text, strict=True):
+        for position, word in zip(tree.treepositions("leaves"), words, strict=True):
+            tree[position] = word
+    return trees
+
+
 def table(results: dict) -> str:
     """Table 4 with this run below it, in Markdown."""
     printed = PAPER["table4"].items()
     rows = [[parser, kind, "WSJ 23", f1, "", "", ""] for kind, scores in printed for parser, f1 in scores.items()]
-    trained_on = f"{results['train_sentences']} sentences"
+    silver = results["silver_sentences"]
+    trained_on = f"{results['train_sentences']} sentences" + f" and {silver} silver trees" * bool(silver)
     for split, name in (("validation", "development"), ("test", "test")):
         for parser, title in PARSERS.items():
             scores = results[split][parser]
@@ -276,6 +303,8 @@ def main() -> None:
     add("--trees", nargs="+", default=[], help="files of bracketed trees, plain or .gz, to split by file")
     for split, name in SPLITS.items():
         add(f"--{name}", nargs="+", default=[], help=f"files of {split} trees instead")
+    add("--text", nargs="+", default=[], help="files of sentences without trees to parse, one a line, words apart")
+    add("--silver_trees", nargs="+", default=[], help="files of more training trees, parses of text; as they are, once")
     add("--ensemble", nargs="+", default=[], help="finished runs on these trees to parse with together, not to train")
     add("--copies", type=int, default=1, help="how often each tree is in an epoch, changed anew each time")
     add("--constituents", type=float, default=0.0, help="probability that a constituent is a sentence of its own, too")

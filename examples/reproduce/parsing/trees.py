@@ -38,6 +38,21 @@ def read_treebank(path: str | PathLike) -> list[list[Tree]]:
     return files
 
 
+def read_sentences(path: str | PathLike) -> list[list[str]]:
+    """The words of the sentences of a text file, plain or .gz: one a line, words as in the treebank, apart by spaces.
+
+    Raises:
+        ValueError: if the file cannot be read, or a line has no words, too many or one with a bracket.
+    """
+    sentences = list(map(str.split, read_lines(path)))
+    for number, words in enumerate(sentences, start=1):
+        if not 0 < len(words) <= MAX_WORDS:
+            raise ValueError(f"{path}, line {number}: a sentence has 1 to {MAX_WORDS} words, not {len(words)}")
+        if any(re.search("[()]", word) for word in words):
+            raise ValueError(f"{path}, line {number}: brackets are written -LRB- and -RRB- in a treebank")
+    return sentences
+
+
 def _cleaned_trees(path: str | PathLike) -> Iterator[tuple[int, Tree]]:
     """Each cleaned tree, after the number of blank lines that stand before it."""
     for blanks, line, text in _outermost_brackets(path):

@@ -9,7 +9,7 @@ from nltk import Tree
 
 from ..linear import delinearise, is_well_formed, linearise
 from ..toy_trees import toy_treebank
-from ..trees import bracketed, clean, read_treebank
+from ..trees import bracketed, clean, read_sentences, read_treebank
 
 JOHN = Tree.fromstring("(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))")
 PENN = """
@@ -53,6 +53,16 @@ def test_a_treebank_is_read_clean_and_by_file_whatever_its_layout(read):
     assert files[0][0] == JOHN
     assert read(PENN, "x.mrg.gz") == read(PENN.replace("\n", "\r\n")) == files
     assert read("\n\n".join("\n".join(trees) for trees in CLEANED)) == files
+
+
+def test_sentences_are_words_apart_by_spaces(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("John  sleeps .\n-LRB- 1\\/2 -RRB-")
+    assert read_sentences(path) == [["John", "sleeps", "."], ["-LRB-", "1\\/2", "-RRB-"]]
+    for text, says in (("a\n\nb", "2: a sentence has 1 to 300 words, not 0"), ("(a)", "1: brackets are written -LRB-")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=f"{path}, line {says}"):
+            read_sentences(path)
 
 
 @pytest.mark.parametrize(
