@@ -111,16 +111,16 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
         check_unused("output_dir", run)
     vocab_size = VanillaConfig.preset("parsing", **(overrides or {})).vocab_size
     splits = read_splits(options)
-    silver = [tree for path in options.silver_trees for trees in read_treebank(path) for tree in trees]
+    splits["silver"] = [tree for path in options.silver_trees for trees in read_treebank(path) for tree in trees]
     text = [words for path in options.text for words in read_sentences(path)]
     longest = max(map(len, text + [tree.leaves() for split in ("validation", "test") for tree in splits[split]]))
     if longest + 2 > options.max_extra_tokens:
         raise ValueError(f"max_extra_tokens {options.max_extra_tokens}: {longest} words need {longest + 2}")
-    lexicon, tokenizer = parsing_vocabulary(splits["train"] + silver, vocab_size)
+    lexicon, tokenizer = parsing_vocabulary(splits["train"] + splits["silver"], vocab_size)
     if options.ensemble:
         model, trained = load_ensemble(options.ensemble, tokenizer), None
     else:
-        prepare(run, splits, silver, lexicon, tokenizer, options)
+        prepare(run, splits, lexicon, tokenizer, options)
         trained = train(run, training, overrides or {})
         model, _ = load_translator([run / "training" / "model"])
     search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
@@ -130,7 +130,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
     results = {
         **evaluate(run, model, tokenizer, lexicon, splits),
         "train_sentences": len(splits["train"]),
-        "silver_sentences": len(silver),
+        "silver_sentences": len(splits["silver"]),
         "parameters": model.num_parameters(),
         "training": trained,
         "options": vars(options),
@@ -187,7 +187,6 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
 def prepare(
     run: Path,
     splits: dict[str, list[Tree]],
-    silver: list[Tree],
     lexicon: Lexicon,
     tokenizer: PreTrainedTokenizerBase,
     options: Namespace,
@@ -197,7 +196,7 @@ def prepare(
     Raises:
         ValueError: when resuming, if there is no run or it was started with other trees or settings.
     """
-    lines = [f"{split} {bracketed(tree)}" for split, trees in {**splits, "silver": silver}.items() for tree in trees]
+    lines = [f"{split} {bracketed(tree)}" for split, trees in splits.items() for tree in trees]
     changes = {name: getattr(options, name) for name in ("copies", "constituents", "substitution")}
     settings = {"trees": digest(["\n".join(lines)]), "vocabulary": len(tokenizer), **changes}
     known = run / "data" / "settings.json"
@@ -210,7 +209,7 @@ def prepare(
     with whole_folder(run / "data") as part:
         tokenizer.save_pretrained(part / "tokenizer")
         with (part / "train.jsonl").open("w", encoding="utf-8") as file:
-            unchanged = training_pairs(silver, lexicon, copies=1, constituents=0.0, substitution=0.0)
+            unchanged = training_pairs(splits["silver"], lexicon, copies=1, constituents=0.0, substitution=0.0)
             for pair in chain(training_pairs(splits["train"], lexicon, **changes), unchanged):
                 file.write(json.dumps({"translation": pair}, ensure_ascii=False) + "\n")
         write_json(part / "settings.json", settings)
@@ -231,7 +230,8 @@ def evaluate(
         For "validation" and "test" the scores of PARSERS; of those that search, also the share of well-formed outputs
         in percent, and seconds.
     """
-    labels, grammar = right_branching_labels(splits["train"]), Grammar(splits["train"], lexicon)
+    training = splits["train"] + splits["silver"]
+    labels, grammar = right_branching_labels(training), Grammar(training, lexicon)
     results: dict[str, dict] = {}
     written: dict[str, list[str]] = {}
     for split in ("validation", "test"):
