@@ -28,13 +28,7 @@ def right_branching_labels(training: Sequence[Tree]) -> tuple[str, str]:
 
 
 def right_branching(sentence: Sequence[str], root: str, inner: str) -> Tree:
-    """(S w1 (VP w2 (VP w3 w4))) for the labels S and VP; all tags are XX.
-
-    Raises:
-        ValueError: if there are no words.
-    """
-    if not sentence:
-        raise ValueError("a sentence without words has no tree")
+    """(S w1 (VP w2 (VP w3 w4))) for the labels S and VP; all tags are XX."""
     counted = [index for index, word in enumerate(sentence) if word not in PUNCTUATION]
     opening = set(counted[1:-1])  # the first word is the root's, and the last alone would be no constituent
     children: list[Tree] = []

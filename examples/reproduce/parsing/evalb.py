@@ -25,12 +25,7 @@ def score(gold: Sequence[Tree], tested: Sequence[Tree]) -> dict[str, float]:
         The percentages of `percentages`, and the counts "matched", "gold" and "tested", of constituents in both trees,
         in the gold tree and in the tested one; "sentences" that are scored, those "complete", of which all constituents
         agree, and "errors" that could not be scored.
-
-    Raises:
-        ValueError: if there are not as many of one as of the other.
     """
-    if len(gold) != len(tested):
-        raise ValueError(f"there are {len(gold)} gold trees but {len(tested)} to score")
     counts = Counter(matched=0, gold=0, tested=0, sentences=0, complete=0, errors=0)
     for gold_tree, tested_tree in zip(gold, tested, strict=True):
         (gold_words, gold_spans), (tested_words, tested_spans) = constituents(gold_tree), constituents(tested_tree)

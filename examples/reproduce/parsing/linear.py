@@ -60,12 +60,7 @@ def delinearise(tokens: Sequence[str], sentence: Sequence[str]) -> Tree:
     Args:
         tokens: what `linearise` or a model has written.
         sentence: its words, at least one.
-
-    Raises:
-        ValueError: if there are no words.
     """
-    if not sentence:
-        raise ValueError("a sentence without words has no tree")
     ends = iter(_ends(tokens, sentence))
     done = 0  # words of the sentence that are in the tree already
     opened = [Tree(TOP, [])]

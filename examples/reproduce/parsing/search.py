@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla.progress import progress_bar
@@ -32,8 +31,7 @@ def write_trees(
         texts = [" ".join(sentences[row]) for row in rows]
         inputs = tokenizer(texts, padding=True, return_tensors="pt").to(model.device)
         constraint = [TreeConstraint(inputs.input_ids, tokenizer, search.max_extra_tokens)] if constrained else None
-        with torch.inference_mode():
-            written = model.generate(**inputs, logits_processor=constraint)
+        written = model.generate(**inputs, logits_processor=constraint)
         for row, text in zip(rows, tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
             outputs[row] = text.split()
     return outputs
