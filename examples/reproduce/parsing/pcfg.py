@@ -17,7 +17,9 @@ from .trees import is_preterminal
 from .words import Lexicon
 
 ORDER = 2
-NEW = " "  # begins what is added to a label where a rule is cut: no label of a treebank holds it
+# What is added to a label where a rule is cut, where a chain is one label, and (not here) for a parent: white space,
+# which no label of a treebank holds.
+NEW, UNARY, PARENT = " ", "\t", "\n"
 
 
 class Grammar:
@@ -73,7 +75,7 @@ class Grammar:
         if total.max() == -np.inf:
             return None
         tree = Tree("", [self._tree(chart, sentence, 0, n, total.argmax())])
-        tree.un_chomsky_normal_form(childChar=NEW, unaryChar="+")
+        tree.un_chomsky_normal_form(childChar=NEW, unaryChar=UNARY, parentChar=PARENT)
         return tree[0]
 
     def _possible(self, chart: np.ndarray, start: int, end: int) -> np.ndarray:
@@ -101,6 +103,6 @@ class Grammar:
 def _binarised(tree: Tree) -> Tree:
     """A copy with rules of two symbols or a word alone."""
     tree = tree.copy(deep=True)
-    tree.collapse_unary(collapsePOS=True, collapseRoot=True, joinChar="+")
+    tree.collapse_unary(collapsePOS=True, collapseRoot=True, joinChar=UNARY)
     tree.chomsky_normal_form(horzMarkov=ORDER, childChar=NEW)
     return tree

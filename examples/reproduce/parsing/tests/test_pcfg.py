@@ -47,8 +47,8 @@ def test_the_parse_is_the_most_probable_one():
 
 
 def test_labels_of_two_names_come_back():
-    """As in the Penn Treebank's (ADVP|PRT (RB back)): nltk marks what it has added to a tree by that sign."""
-    tree = Tree.fromstring("(S (NP (JJ|NN a) (NN b) (NN c)) (PRT|ADVP (RB d) (RB e) (RB f)))")
+    """As in the Penn Treebank's (ADVP|PRT (RB back)): nltk marks what it has added to a tree by such signs."""
+    tree = Tree.fromstring("(S (NP+X (JJ|NN a) (NN b) (NN c)) (PRT|ADVP (NP^S (A+B d)) (RB e) (RB f)))")
     lexicon, _ = parsing_vocabulary([tree], 1000)
     assert Grammar([tree], lexicon).parse(tree.leaves()) == tree
 
