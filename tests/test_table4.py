@@ -63,6 +63,7 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
         assert results[split]["constrained"]["well_formed"] == 100 > results[split]["unconstrained"]["well_formed"]
     saved = read_json(run / "training" / "model" / "generation_config.json")
     assert (saved["num_beams"], saved["length_penalty"], saved["max_extra_tokens"]) == (2, 0.3, 40)
+    assert "at most 40 tokens more" in (run / "training" / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("writes, f1, well_formed", [("gold", 100, 100), ("nothing", 0, 0), ("half", 100, 0)])
@@ -109,11 +110,12 @@ def test_parses_of_text_are_silver_trees(main, tmp_path):
     text, first, second = (tmp_path / name for name in ("text", "run", "second"))
     text.write_text("the Unseen\nthe dog\n")
     assert main(text=text).code == 0
-    silver = first / "parses" / "text"
+    silver = first / "silver.mrg"
     assert [" ".join(Tree.fromstring(line).leaves()) for line in silver.open()] == ["the Unseen", "the dog"]
     assert main(output_dir=second, silver_trees=silver, copies=3).code == 0
     assert read_json(second / "results.json")["training"]["training_pairs"] == 3 * 12 + 2
     assert "12 sentences and 2 silver trees" in (second / "table.md").read_text()
+    assert main(output_dir=tmp_path / "third", silver_trees=silver, ensemble=second).code == 0
 
 
 def test_splits_that_are_given(tmp_path):
@@ -121,7 +123,8 @@ def test_splits_that_are_given(tmp_path):
     for split, files in parts.items():
         (tmp_path / split).write_text(penn(files))
     options = {f"{split}_trees": [str(tmp_path / split)] for split in parts}
-    splits = table4.read_splits(Namespace(trees=[], **options))
+    splits = table4.read_splits(Namespace(trees=[], silver_trees=[], **options))
+    parts["silver"] = []
     assert splits == {split: [tree for trees in files for tree in trees] for split, files in parts.items()}
 
 
@@ -154,7 +157,8 @@ BAD_OPTIONS = [
     ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
     ({"resume": True}, "holds no parsing run"),
     ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
-    ({"silver_trees": "a.mrg", "ensemble": "runs/a"}, "silver_trees: an ensemble is not trained"),
+    ({"early_stopping": 2}, "early_stopping 2: parsers are not validated"),
+    ({"push_to_hub": "me/parser"}, "push_to_hub: publish training/model by vanilla push"),
 ]
 
 

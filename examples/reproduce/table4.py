@@ -3,7 +3,8 @@
 Reads bracketed trees, cleans them, trains the "parsing" preset on their linear form, parses the development and the
 test sentences from their words alone (beam 21, alpha 0.3, input + 300), and scores labelled brackets as EVALB does:
 searching among trees alone, which is always a tree, and without that constraint, where outputs that are no tree are
-repaired; beside a right-branching baseline and a plain PCFG. On trees of a toy grammar, in about a minute:
+repaired; beside a right-branching baseline and a plain PCFG, which is right-branching where it has no tree. On trees of
+a toy grammar, in about a minute:
 
     python examples/reproduce/table4.py --output_dir runs/table4-smoke
 
@@ -22,7 +23,8 @@ Several such runs of different --seed as one parser, by the mean of their probab
     python examples/reproduce/table4.py --scale sample --trees wsj.mrg.gz \\
         --ensemble runs/table4-0 runs/table4-1 runs/table4-2 --output_dir runs/table4-ensemble
 
-With --text also sentences without trees are parsed, into parses/text, from which --silver_trees teaches another parser.
+With --text also sentences without trees are parsed, into silver.mrg, from which --silver_trees teaches another parser.
+An ensemble of such parsers is given the same --silver_trees, as their words are in the vocabulary.
 
 --scale sets defaults (parsing/scales/*.json), which options override. (6.3 says of training only that all but a few
 settings, chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/
@@ -51,10 +53,12 @@ from parsing.toy_trees import toy_treebank
 from parsing.trees import bracketed, read_sentences, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json, write_text
+from modeling_vanilla.hub.model_card import write_model_card
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.recipe import complete
@@ -78,10 +82,12 @@ def check(options: Namespace) -> None:
             f"{given[0]} is given {'beside trees' if options.trees else 'without the others'}: give trees, which are "
             "then split, or all three of train_trees, validation_trees and test_trees"
         )
-    if options.ensemble and options.silver_trees:
-        raise ValueError("silver_trees: an ensemble is not trained, so it learns from no more trees")
     if options.ensemble and options.resume:
         raise ValueError("resume: an ensemble is not trained, so there is nothing to go on with")
+    if options.early_stopping is not None:
+        raise ValueError(f"early_stopping {options.early_stopping}: parsers are not validated while they train")
+    if options.push_to_hub:
+        raise ValueError("push_to_hub: publish training/model by vanilla push, when it has the search of a parser")
     if min(options.copies, options.num_beams) < 1:
         raise ValueError(f"copies and num_beams must be at least 1, not {options.copies} and {options.num_beams}")
     for name in ("constituents", "substitution"):
@@ -111,7 +117,6 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
         check_unused("output_dir", run)
     vocab_size = VanillaConfig.preset("parsing", **(overrides or {})).vocab_size
     splits = read_splits(options)
-    splits["silver"] = [tree for path in options.silver_trees for trees in read_treebank(path) for tree in trees]
     text = [words for path in options.text for words in read_sentences(path)]
     longest = max(map(len, text + [tree.leaves() for split in ("validation", "test") for tree in splits[split]]))
     if longest + 2 > options.max_extra_tokens:
@@ -121,12 +126,16 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
         model, trained = load_ensemble(options.ensemble, tokenizer), None
     else:
         prepare(run, splits, lexicon, tokenizer, options)
+        for name in ("results.json", "table.md"):  # of the shorter run that this one goes on with
+            (run / name).unlink(missing_ok=True)
         trained = train(run, training, overrides or {})
         model, _ = load_translator([run / "training" / "model"])
     search = {name: getattr(options, name) for name in ("num_beams", "length_penalty", "max_extra_tokens")}
     model.generation_config.update(**search)
     if trained:  # so that it searches as here wherever it is loaded
-        model.generation_config.save_pretrained(run / "training" / "model")
+        folder = run / "training" / "model"
+        write_text(folder / GENERATION_CONFIG_NAME, model.generation_config.to_json_string())
+        write_model_card(folder, model, trained)
     results = {
         **evaluate(run, model, tokenizer, lexicon, splits),
         "train_sentences": len(splits["train"]),
@@ -137,7 +146,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict | N
     }
     if text:
         trees = parse(text, model, tokenizer, lexicon)
-        write_text(run / "parses" / "text", "".join(f"{bracketed(tree)}\n" for tree in trees))
+        write_text(run / "silver.mrg", "".join(f"{bracketed(tree)}\n" for tree in trees))
     write_json(run / "results.json", results)
     write_text(run / "table.md", table(results))
     return results
@@ -170,7 +179,7 @@ def load_ensemble(runs: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Pr
 
 
 def read_splits(options: Namespace) -> dict[str, list[Tree]]:
-    """The cleaned trees, by "train", "validation" and "test".
+    """The cleaned trees, by "train", "validation" and "test", and those of "silver".
 
     Raises:
         ValueError: if a file is no file of trees, or there are too few files to split.
@@ -179,9 +188,11 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
     def read(name: str) -> list[list[Tree]]:
         return [trees for path in getattr(options, name) for trees in read_treebank(path)]
 
-    if not options.train_trees:
-        return split_files(read("trees") if options.trees else toy_treebank())
-    return {split: [tree for trees in read(name) for tree in trees] for split, name in SPLITS.items()}
+    if options.train_trees:
+        splits = {split: [*chain(*read(name))] for split, name in SPLITS.items()}
+    else:
+        splits = split_files(read("trees") if options.trees else toy_treebank())
+    return {**splits, "silver": [*chain(*read("silver_trees"))]}
 
 
 def prepare(
@@ -314,7 +325,7 @@ def main() -> None:
     add("--max_extra_tokens", type=int, default=300, help="the longest output, in tokens more than its input")
     add("--resume", action="store_true", help="go on with the run in output_dir")
     first = ArgumentParser(add_help=False, allow_abbrev=False)  # so that --help shows the scale's defaults
-    first.add_argument("--scale")
+    first.add_argument("--scale", nargs="?")
     defaults = SCALES / f"{first.parse_known_args()[0].scale or 'smoke'}.json"
     if defaults.is_file():  # or the parser below says which scales there are
         parser.set_defaults(**read_json(defaults))
