@@ -63,7 +63,7 @@ def last_checkpoint(arguments: FinetuningArguments) -> str | None:
     Raises:
         ValueError: if there is no checkpoint, not even half of one.
     """
-    checkpoints = list(Path(arguments.output_dir).glob("checkpoint-*"))
+    checkpoints = list(Path(arguments.output_dir).glob("checkpoint-[0-9]*"))
     if not checkpoints:
         raise ValueError(f"resume: {arguments.output_dir} holds no checkpoint")
     for checkpoint in sorted(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):

@@ -529,6 +529,9 @@ def write_corpus(corpus: dict[str, list[Pair]], output_dir: Path) -> list[Path]:
 
 
 def write(options: Namespace) -> None:
+    for split in ("train", "validation", "test"):
+        if (path := options.output_dir / f"{split}.jsonl").exists():
+            raise ValueError(f"output_dir: {path} is there already; choose another folder")
     corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
     for path in write_corpus(corpus, options.output_dir):
         print(f"{path}: {len(corpus[path.stem])} pairs")

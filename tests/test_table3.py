@@ -6,7 +6,7 @@ import re
 import pytest
 import table2
 import table3
-from helpers import as_options, call, read_json, write_toy_corpus
+from helpers import as_options, call, change_json, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
@@ -50,6 +50,8 @@ def test_orderings_are_judged_by_both_measures():
 
 BAD_SCALES = [
     ({"depth": "2"}, "depth cannot be '2'"),
+    ({"width": float("nan")}, "width cannot be nan"),
+    ({"training": {"warmup_steps": "x"}}, "'<' not supported"),
     ({"training": {"seed": 3}}, "training cannot set seed"),
     ({"height": 1}, ".*unexpected keyword argument 'height'"),
 ]
@@ -71,6 +73,13 @@ def arguments(tmp_path):
     scale |= {"steps": 2e-5, "training": {**scale["training"], "sustained_tflops": 1.0}}
     (tmp_path / "scale.json").write_text(json.dumps(scale))
     return as_options({**data, "scale": tmp_path / "scale.json", "output_dir": tmp_path / "out"})
+
+
+@pytest.mark.parametrize("changes, says", [({"width": 0.3}, "d_model"), ({"vocab_size": 10}, "vocab_size=10")])
+def test_bad_sizes_leave_no_folder(arguments, changes, says, tmp_path):
+    change_json(tmp_path / "scale.json", **changes)
+    assert says in call(table3.main, *arguments, "--rows", "base").error
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_are_trained_once(arguments, own_cache, tmp_path):

@@ -140,3 +140,6 @@ def test_command_line_writes_the_corpus_whatever_the_hash_seed(tmp_path):
     for name, pairs in toy.toy_corpus(30, 4, 5, seed=2, domain="travel").items():
         expected = [{"translation": {"en": english, "de": german}} for english, german in pairs]
         assert [json.loads(line) for line in files[f"{name}.jsonl"].splitlines()] == expected
+    again = run_python(toy.__file__, "--output_dir", "new/toy", cwd=tmp_path)
+    assert again.error == "output_dir: new/toy/train.jsonl is there already; choose another folder"
+    assert tree(tmp_path / "new" / "toy") == files

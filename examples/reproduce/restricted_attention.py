@@ -8,22 +8,19 @@ import torch
 from torch.nn.functional import pad
 
 
-def restricted_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, r: int, causal: bool = False
-) -> torch.Tensor:
+def restricted_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, r: int) -> torch.Tensor:
     """Eq. 1 over the r positions around each position, the same ones as under the package's `attention_window`.
 
     Args:
         q, k: (B, H, T, K). v: (B, H, T, V).
         r: positions that each position attends to, itself included: r // 2 before it and the others after it.
-        causal: the position itself and the r - 1 before it instead, as in the decoder.
 
     Returns:
         (B, H, T, V). The memory in between is 2 r T scores a head and about two copies of the keys and values.
     """
     length, device = q.shape[2], q.device
     blocks = -(-length // r)
-    before = r - 1 if causal else r // 2
+    before = r // 2
     after = r - 1 - before
     rest = blocks * r - length
     q = pad(q, (0, 0, 0, rest)).unflatten(2, (blocks, r))

@@ -9,9 +9,10 @@ Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all
 """
 
 import itertools
+import math
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -21,12 +22,13 @@ from matplotlib.figure import Figure
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.errors import Interrupted
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.run import process_group
-from modeling_vanilla.training.tokenizer import train_tokenizer, vocabulary_texts
+from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 from modeling_vanilla.training_options import TOKENIZE
 
 # As the paper prints them, None for what it leaves out.
@@ -57,11 +59,11 @@ class Scale:
         kinds = {**dict.fromkeys(("width", "depth", "steps"), (int, float)), "vocab_size": int, "training": dict}
         for name, kind in kinds.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) or (kind is not dict and value <= 0):
+            if not isinstance(value, kind) or (kind is not dict and not 0 < value < math.inf):
                 raise ValueError(f"{name} cannot be {value!r}")
-        free = {option.name for option in fields(TrainingOptions)} - SET_BY_THE_TABLE
-        if unknown := set(self.training) - free:
-            raise ValueError(f"training cannot set {min(unknown)}")
+        if fixed := SET_BY_THE_TABLE & set(self.training):
+            raise ValueError(f"training cannot set {min(fixed)}")
+        TrainingOptions(output_dir="", **self.training)
 
 
 def read_scale(path: Path) -> Scale:
@@ -91,18 +93,25 @@ def steps_of(row: str, scale: Scale) -> int:
     return max(1, round(ROWS[row]["steps"] * scale.steps))
 
 
-def train_row(run: Path, scale: Scale, data: DataOptions, tokenizer: Path, options: Namespace) -> None:
-    """Train the row that the folder is named after, or continue its training."""
+def training_of(run: Path, scale: Scale, options: Namespace) -> TrainingOptions:
+    """The training of the row that the folder is named after."""
     steps = steps_of(run.name, scale)
     # BLEU on the validation set with the search of 6.1, without averaging of checkpoints, as in the paper.
-    training = TrainingOptions(
+    return TrainingOptions(
         **{"validate_steps": steps, "checkpoint_steps": max(1, steps // 4), **scale.training},
         output_dir=str(run), max_steps=steps, bleu_tokenize=options.bleu_tokenize, seed=options.seed,
         average_checkpoints=1, keep_checkpoints=1,
     )  # fmt: skip
+
+
+def train_row(run: Path, scale: Scale, data: DataOptions, tokenizer: Path, options: Namespace) -> None:
+    """Train the row that the folder is named after, or continue its training."""
     model = TranslationOptions(preset=run.name, tokenizer=str(tokenizer), resume=(run / "run.json").is_file())
     overrides = {name: value for name, value in scaled(run.name, scale).items() if name != "vocab_size"}
-    train_translation(data, training, model, overrides)
+    try:
+        train_translation(data, training_of(run, scale, options), model, overrides)
+    except Interrupted as signal:
+        raise Interrupted(signal.signum, f"stopped in {run}; the same command goes on from there") from None
 
 
 def texts_of(pairs: DatasetDict) -> Iterator[str]:
@@ -208,6 +217,10 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
         OSError: if a file cannot be written.
     """
     output, state = options.output_dir, process_group()
+    check_vocabulary(scale.vocab_size, "bpe")
+    for row in options.rows:
+        training_of(output / row, scale, options)
+        VanillaConfig.preset(row, **scaled(row, scale))
     tokenizer = output / "tokenizer"  # of all rows
     with state.main_process_first():
         pairs = load_pairs(data)
