@@ -1,5 +1,7 @@
 """The report of all tables and figures, with pieces that take no time."""
 
+import re
+
 import pytest
 import report
 
@@ -41,3 +43,10 @@ def test_a_report_holds_tables_pictures_and_pages_and_continues_where_it_stopped
         parts = f"# {name}\n\n## A table\n\n| a |", f"![curve]({name}/curve.png)", f"[page.html]({name}/page.html)"
         assert all(part in text for part in parts)
     assert "silent" not in text
+
+
+@pytest.mark.slow
+def test_every_table_and_figure_is_made(tmp_path):
+    text = report.report(tmp_path / "out").read_text(encoding="utf-8")
+    names = ("table1", "translation", "table2", "table3", "table4", "figures", "attention")
+    assert re.findall(r"^# (\w+)$", text, re.MULTILINE) == [*names]
