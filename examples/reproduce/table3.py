@@ -218,7 +218,7 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     """
     output, state = options.output_dir, process_group()
     check_vocabulary(scale.vocab_size, "bpe")
-    for row in options.rows:
+    for row in options.rows:  # or the folder would be bound to settings that cannot be trained
         training_of(output / row, scale, options)
         VanillaConfig.preset(row, **scaled(row, scale))
     tokenizer = output / "tokenizer"  # of all rows
