@@ -152,11 +152,11 @@ def test_the_korean_readme_has_the_blocks_of_the_english_one():
     assert blocks("README.ko.md") and set(blocks("README.ko.md")) <= set(blocks("README.md"))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md"])
 def test_every_file_that_a_page_links_is_there(page):
     """A page of the site links no file beside it: mkdocs would not find it."""
     made = {f"docs/reference/{name}.md" for name in {"commands", *REFERENCE}}
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", PAGES[page])
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
     paths = [os.path.normpath(Path(page).parent / link) for link in links]
     assert [path for path in paths if path not in made and not (ROOT / path).exists()] == []
     assert not page.startswith("docs/") or all(path.startswith("docs/") for path in paths)
