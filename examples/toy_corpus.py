@@ -45,6 +45,7 @@ Pair = tuple[str, str]  # (English, German)
 Forms = tuple[str, ...]
 
 DOMAINS = ("everyday", "travel")
+SPLITS = ("train", "validation", "test")
 HELD_OUT_SHARE = 12  # of each verb's objects and each adjective's nouns, one in so many is held out
 MIN_WORDS, MAX_WORDS = 4, 20  # of an English sentence
 MAX_SENTENCES = 200_000  # in all splits together
@@ -491,7 +492,7 @@ def toy_corpus(
     Raises:
         ValueError: if a split has no sentence, or all together more than MAX_SENTENCES.
     """
-    sizes = {"train": train, "validation": validation, "test": test}
+    sizes = dict(zip(SPLITS, (train, validation, test), strict=True))
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
@@ -529,7 +530,7 @@ def write_corpus(corpus: dict[str, list[Pair]], output_dir: Path) -> list[Path]:
 
 
 def write(options: Namespace) -> None:
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         if (path := options.output_dir / f"{split}.jsonl").exists():
             raise ValueError(f"output_dir: {path} is there already; choose another folder")
     corpus = toy_corpus(options.train, options.validation, options.test, options.seed, options.domain)
@@ -541,7 +542,7 @@ if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for train, validation and test.jsonl")
     parser.add_argument("--domain", choices=DOMAINS, default="everyday", help="words and rules")
-    for name, size in zip(("train", "validation", "test"), toy_corpus.__defaults__, strict=False):
+    for name, size in zip(SPLITS, toy_corpus.__defaults__, strict=False):
         parser.add_argument(f"--{name}", type=int, default=size, help=f"{name} pairs")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another corpus")
     run_command(parser, write)
