@@ -17,7 +17,7 @@ from transformers import MarianConfig, MarianMTModel
 from modeling_vanilla.files import read_json
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_marian, marian_tokenizer
-from modeling_vanilla.training_options import TOKENIZE
+from modeling_vanilla.training.options import TOKENIZE
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),

@@ -34,15 +34,12 @@ def test_an_unknown_command(word, hint):
     assert run(word) == (2, "", f"error: {word!a} is no command; {hint}see vanilla --help\n")
 
 
-SAID = {"--help": "translate text", "--version": modeling_vanilla.__version__, "trian": None, "train --nbest": None}
-SAID |= {f"{name} --help": f"usage: vanilla {name}" for name in COMMANDS}
+SAID = {"--help": "translate text", "--version": modeling_vanilla.__version__, "trian": None}
 
 
 @pytest.mark.parametrize("words", SAID)
-def test_help_and_bad_options_load_no_pytorch(words, tmp_path):
-    """Those of a command load transformers, which reads its options; the others do not."""
-    library = "torch" if " " in words else "transformers"
-    program = f"import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print('{library}' in sys.modules)"
+def test_help_loads_no_transformers(words, tmp_path):
+    program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print('transformers' in sys.modules)"
     done = run_python("-c", program, *words.split(), cwd=tmp_path)
     assert done.output.endswith("False\n")
     assert done.code == (0 if SAID[words] else 2) and (SAID[words] or "") in done.output

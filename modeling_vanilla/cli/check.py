@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import check_unused
-from ..training_options import CorpusOptions
+from ..training.options import CorpusOptions
 from .parser import CommandParser, run_command
 
 _WIDTH = 80  # characters of a sentence that are shown

@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from ..errors import one_line
-from ..training_options import REGULARISATION, SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from ..training.options import REGULARISATION, SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .parser import CommandParser, run_command
 
 _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value

@@ -47,7 +47,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training_options import TOKENIZE, TOKENIZERS
+from ..training.options import TOKENIZE, TOKENIZERS
 from .parser import CommandParser, run_command, standard_stream
 from .streams import add_shared_options, check_paths, input_lines, load, output_streams, parallel_lines, write
 

@@ -14,7 +14,7 @@ from datasets.fingerprint import Hasher
 
 from ..errors import one_line
 from ..files import read_lines
-from ..training_options import SPLITS, CorpusOptions, is_language, is_table
+from .options import SPLITS, CorpusOptions, is_language, is_table
 
 # By which the cache knows what has read the pairs in it.
 _READER = [Path(module).read_bytes() for module in (__file__, inspect.getfile(read_lines))]

@@ -7,7 +7,7 @@ from itertools import zip_longest
 import sacrebleu
 from transformers.utils import logging
 
-from ..training_options import TOKENIZE, check_tokenize
+from .options import TOKENIZE, check_tokenize
 
 logger = logging.get_logger(__name__)
 

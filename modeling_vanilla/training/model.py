@@ -13,7 +13,7 @@ from ..configuration_vanilla import PRESETS, VanillaConfig, named_tokens
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
-from ..training_options import REGULARISATION, TranslationOptions
+from .options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 

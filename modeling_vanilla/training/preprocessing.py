@@ -11,7 +11,7 @@ from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..training_options import DataOptions
+from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _EXAMPLES = 5

@@ -16,8 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
-from ..training_options import DataOptions, TrainingOptions
 from .cpu_memory import bound_kernel_caches
+from .options import DataOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
 PAPER = {

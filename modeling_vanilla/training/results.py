@@ -14,12 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
 from ..files import write_json
-from ..training_options import TrainingOptions
 from ..visualization.curves import plot_run
 from .checkpoints import Progress
 from .cost import measured_rate, training_cost
 from .metrics import translation_scores
 from .optimization import learning_rate
+from .options import TrainingOptions
 from .preprocessing import pair_lengths
 from .validation import autocast, translate_together
 

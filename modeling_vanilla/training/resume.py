@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..files import read_json, write_json
-from ..training_options import MAY_CHANGE_ON_RESUME
+from .options import MAY_CHANGE_ON_RESUME
 
 _FILE = "run.json"
 _NOT_GIVEN = "the default"

@@ -18,7 +18,6 @@ from ..files import check_unused, locked, remove_litter, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
 from ..progress import inform
-from ..training_options import DataOptions, TrainingOptions, TranslationOptions
 from .checkpoints import Progress, checkpoint_step, follow_schedule, newest_checkpoint, put_aside_damaged, save_model
 from .checks import FAULTS, find_faults, findings
 from .data import load_pairs
@@ -30,6 +29,7 @@ from .model import (
     record_sources,
     vocabulary_size,
 )
+from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
 from .recipe import choose_recipe, complete
 from .results import score_test, training_results, write_results

@@ -8,8 +8,8 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from ..training_options import TrainingOptions
 from .optimization import learning_rate
+from .options import TrainingOptions
 from .updates import Update
 
 _NAMED_ROWS = 5

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import Interrupted, on_signal
 from ..files import whole_folder
 from ..progress import inform, progress_bar
-from ..training_options import TrainingOptions
 from .batch_size import fit_batch
 from .checkpoints import (
     LAST,
@@ -37,6 +36,7 @@ from .checkpoints import (
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .optimization import adam
+from .options import TrainingOptions
 from .preprocessing import pair_lengths
 from .recipe import complete
 from .step import take_step

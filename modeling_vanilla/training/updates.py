@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import SIGNALS
-from ..training_options import TrainingOptions
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress
+from .options import TrainingOptions
 
 Lengths = tuple[np.ndarray, np.ndarray]  # of each pair's source and target, as pair_lengths gives them
 

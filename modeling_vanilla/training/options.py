@@ -1,7 +1,6 @@
 """What a run is told: one dataclass each for its data, its model and its training.
 
-transformers' HfArgumentParser makes command line options of them, a group for each dataclass. They are defined without
-PyTorch, which takes seconds to import and which no help needs.
+transformers' HfArgumentParser makes command line options of them, a group for each dataclass.
 """
 
 import ast
@@ -153,7 +152,7 @@ def _argument_type(annotation: str) -> Callable[[str], int | float | str]:
 def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
     # Read in the source: -OO strips docstrings, and importing the class imports PyTorch.
-    source = Path(__file__).with_name("configuration_vanilla.py").read_text(encoding="utf-8")
+    source = Path(__file__).parents[1].joinpath("configuration_vanilla.py").read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     texts, result = _field_texts(classes["VanillaConfig"]), []
     for node in classes["VanillaConfig"].body:
