@@ -1,6 +1,5 @@
-"""Files: read line by line, written whole or not at all, and folders that one process holds."""
+"""Files: text read line by line; files and folders written whole or not at all; a folder held by one process."""
 
-import glob
 import gzip
 import json
 import os
@@ -14,10 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-_LOCK = "run.lock"  # in the folder of a run, and in each temporary folder
-# In a temporary folder: what is not whole yet, or no more, and the folder that it is about to replace.
-_PART, _OLD = "part", "old"
-_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)  # the name that tempfile makes for a target
+_TEMPORARY = ".vanilla.tmp"  # the names of temporary folders end in it: no other program makes such a folder
+_LOCK = ".vanilla.lock"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -30,7 +27,7 @@ def is_gzip(path: Path) -> bool:
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
-    r"""The lines of a UTF-8 text file, plain or `.gz`, as decode_lines gives them.
+    r"""Read the lines of a UTF-8 text file, plain or `.gz`, as `decode_lines` does.
 
     Raises:
         ValueError: the file cannot be read, or a line is not UTF-8.
@@ -44,7 +41,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""The lines of a stream of UTF-8 text, without their ends and without a byte order mark.
+    r"""Decode the lines of a stream of UTF-8 text, without their ends and without a byte order mark.
 
     A line ends at "\n", with or without a "\r" before it, and nowhere else: text mode and str.splitlines end lines at
     other characters too.
@@ -65,7 +62,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def read_json(path: Path) -> dict:
-    """The JSON object of a file; ValueError if it cannot be read or holds something else."""
+    """Read a JSON object from a file; ValueError if the file cannot be read or holds something else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -78,218 +75,71 @@ def read_json(path: Path) -> dict:
 # Writing
 
 
-class _NotWritten(OSError):
-    """An error of the disk that names the file or folder which could not be written."""
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes the file `path` when the block ends without an error.
+    """Give a temporary path to write to, which becomes the file `path` when the block ends without an error.
 
-    A symbolic link stays: the file that it points to is replaced.
+    If `path` is a symbolic link, the file that it points to is replaced.
 
     Raises:
-        OSError: what the disk refuses, with the file's name. After any error nothing half-written stays.
+        OSError: the file cannot be written. The file that was there stays.
     """
     target = path.resolve()
     with disk_errors(path), _temporary_folder(target) as temporary:
-        part = temporary / _PART
+        part = temporary / "new"
         yield part
         _sync(part)
-        os.replace(part, target)
+        part.replace(target)
         _sync(target.parent)
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder to write to, which becomes `folder`, in place of what was there, when the block ends well.
+    """Give a temporary folder to write to, which replaces `folder` when the block ends without an error.
 
-    A symbolic link stays: the folder that it points to is replaced.
+    If `folder` is a symbolic link, the folder that it points to is replaced.
 
     Raises:
-        OSError: what the disk refuses, with the folder's name. After any error nothing half-written stays.
+        OSError: the folder cannot be written. The folder that was there stays.
     """
     target = folder.resolve()
-    with new_parents(target), disk_errors(folder):
+    with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_folder(target) as temporary:
-            part, old = temporary / _PART, temporary / _OLD
+            part, old = temporary / "new", temporary / "old"
             part.mkdir()
             yield part
             for path in [*part.rglob("*"), part]:
-                if path.is_file():  # the umask, as it made the folder: safetensors makes files for their owner alone
+                if path.is_file():  # safetensors makes files for their owner alone; the umask decides, as of `part`
                     path.chmod(part.stat().st_mode & 0o666)
                 _sync(path)
-            # Moved away before it is deleted: a process that is killed while it deletes a folder leaves half of it.
             if target.is_dir():
                 target.rename(old)
-            part.rename(target)
+            try:
+                part.rename(target)
+            except BaseException:
+                if old.exists():
+                    old.rename(target)
+                raise
             _sync(target.parent)
-            if old.is_dir():
-                old.rename(part)
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder. A process that is killed meanwhile leaves all of it or nothing under its name."""
     with _temporary_folder(folder) as temporary:
-        folder.rename(temporary / _PART)
+        folder.rename(temporary / "old")
 
 
 @contextmanager
 def _temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` of a name that nobody else has, deleted with what it holds when the block ends.
-
-    The process holds a lock in it: who can take that knows that the process is dead, and that it may delete the folder.
-    """
-    remove_litter(target.parent, glob.escape(target.name))
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    try:
-        with FileLock(temporary / _LOCK, blocking=False):
-            yield temporary
-    finally:
-        _delete_temporary(temporary)
-
-
-def remove_litter(folder: Path, target: str = "*") -> None:
-    """Remove what processes that were killed while they wrote `target`, a pattern, into a folder have left there."""
-    for path in folder.glob(f".{target}.????????.tmp"):
-        if _is_temporary(path):
-            with suppress(OSError):  # a process that lives holds it, or another user owns it
-                with FileLock(path / _LOCK, blocking=False):
-                    pass
-                _delete_temporary(path)
-
-
-def _is_temporary(path: Path) -> bool:
-    return (
-        _TEMPORARY.fullmatch(path.name) is not None
-        and path.is_dir()
-        and not path.is_symlink()
-        and {file.name for file in path.iterdir()} <= {_LOCK, _PART, _OLD}
-    )
-
-
-def _delete_temporary(temporary: Path) -> None:
-    """Delete a temporary folder. What was to be replaced goes back to its place, unless something is there."""
-    old, target = temporary / _OLD, _target_of(temporary)
-    if old.is_dir() and not target.exists():
-        old.rename(target)
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _target_of(path: Path) -> Path:
-    """The file or folder to be written that a path in or below a temporary folder is for; any other path itself."""
-    for folder in (path, *path.parents):
-        if match := _TEMPORARY.fullmatch(folder.name):
-            return folder.with_name(match[1])
-    return path
-
-
-@contextmanager
-def new_parents(path: Path) -> Iterator[None]:
-    """When the block ends, delete the folders above a path that were not there before and have stayed empty."""
-    new = [parent for parent in path.parents if not parent.exists()]
-    try:
-        yield
-    finally:
-        for parent in new:
-            with suppress(OSError):
-                parent.rmdir()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as whole_file does."""
-    with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Write a value as JSON, as whole_file does."""
-    write_text(path, json_text(value))
-
-
-def json_text(value: dict) -> str:
-    """A value as the text of a JSON file."""
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def write_files(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write files of these names to a folder, which is made if need be. None gets its name before all are written."""
-    with new_parents(folder / "file"), ExitStack() as stack:
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            stack.enter_context(whole_file(folder / name)).write_bytes(content)
-
-
-def check_unused(name: str, folder: Path) -> None:
-    """Raise ValueError if there is anything at the place of a folder that is to be written; `name` is its option.
-
-    What a killed process has left half-written does not count.
-    """
-    if folder.exists() and not (
-        folder.is_dir() and all(_is_temporary(path) or _is_lock(path) for path in folder.iterdir())
-    ):
-        raise ValueError(f"{name}: {folder} holds something already; choose another folder")
-
-
-def _is_lock(path: Path) -> bool:
-    return path.name == _LOCK and path.is_file() and not path.stat().st_size
-
-
-@contextmanager
-def locked(name: str, folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if there is none, and is removed again if nothing was written into it.
-
-    The lock of a process that has died is no obstacle: the system has released it. `name` is the folder's option.
-
-    Raises:
-        ValueError: another process holds it, it is a file, or something else has the name of the lock.
-        OSError: the folder cannot be written to.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{name}: {folder} is no folder")
-    lock = folder / _LOCK
-    with new_parents(lock):
-        folder.mkdir(parents=True, exist_ok=True)
-        if lock.exists() and not _is_lock(lock):
-            raise ValueError(f"{name}: {lock} is not the lock of a run")
-        try:
-            with FileLock(lock, blocking=False):
-                try:
-                    yield
-                finally:
-                    lock.unlink(missing_ok=True)
-        except Timeout as error:
-            raise ValueError(f"{name}: {folder} is in use by another process") from error
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Name the file or folder in an error of the disk; let every other error pass as it is."""
-    try:
-        yield
-    except (_NotWritten, BrokenPipeError):
-        raise  # of another file, written in the same block, or of no file at all
-    except Exception as error:
-        # safetensors and tokenizers, written in Rust, raise classes of their own and end the message in the errno.
-        if _is_of(error, path) or "(os error " in str(error):
-            raise _NotWritten(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-        raise
-
-
-def _is_of(error: Exception, path: Path) -> bool:
-    """Whether an error is one of the disk, at this path, below it, on the way to it, or at no path that it names."""
-    if not isinstance(error, OSError) or isinstance(error, ConnectionError) or error.errno is None:
-        return False
-    target = path.resolve()
-    names = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-    places = [_target_of(Path(os.fsdecode(name)).resolve()) for name in names]
-    return not places or any(place.is_relative_to(target) or target.is_relative_to(place) for place in places)
+    """Make a folder beside `target` under a name that nobody else has; delete it when the block ends."""
+    place = {"prefix": f".{target.name}.", "suffix": _TEMPORARY, "dir": target.parent}
+    with tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that no rename comes before what it names."""
+    """Wait until a file or folder is on the disk."""
     if os.name == "nt":
         return  # Windows opens no folders, and syncs no file that is opened to be read
     descriptor = os.open(path, os.O_RDONLY)
@@ -297,3 +147,80 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Make an error of the disk name `path`. An error that names another file passes as it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename is not None and _TEMPORARY not in str(error.filename)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except Exception as error:
+        # safetensors and tokenizers, written in Rust, raise exceptions of their own.
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as `whole_file` does."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: dict) -> None:
+    """Write a value as JSON, as `whole_file` does."""
+    write_text(path, json_text(value))
+
+
+def json_text(value: dict) -> str:
+    """Give a value as the text of a JSON file."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def write_files(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write files of these names to a folder, which is made if need be. None gets its name before all are written."""
+    with disk_errors(folder), ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            stack.enter_context(whole_file(folder / name)).write_bytes(content)
+
+
+# A folder to write to
+
+
+def check_unused(name: str, folder: Path) -> None:
+    """Raise ValueError unless `folder` is new or empty; `name` is its option."""
+    if folder.exists() and not (folder.is_dir() and all(path.name == _LOCK for path in folder.iterdir())):
+        raise ValueError(f"{name}: {folder} holds something already; choose another folder")
+
+
+@contextmanager
+def locked(name: str, folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if need be, and delete what killed processes have left half-written in it.
+
+    The system releases the lock of a process that dies. A folder that is new stays only if something is written to it.
+
+    Raises:
+        ValueError: another process holds the folder; `name` is its option.
+        OSError: the folder cannot be written to.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / _LOCK, blocking=False):
+            for path in folder.glob(f".*{_TEMPORARY}"):
+                shutil.rmtree(path)
+            try:
+                yield
+            finally:
+                (folder / _LOCK).unlink(missing_ok=True)
+    except Timeout as error:
+        raise ValueError(f"{name}: {folder} is in use by another process") from error
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()

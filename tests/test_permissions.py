@@ -1,4 +1,4 @@
-"""What may not be read: the error says so, and not that it is missing or bad."""
+"""What may not be read or written: the error says so, and not that it is missing or bad."""
 
 import errno
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import fork, make_marian, make_tiny, make_tokenizer, save_folder
 
+from modeling_vanilla.files import write_text
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_fairseq, from_marian
 from modeling_vanilla.training import DataOptions
@@ -38,6 +39,7 @@ CLOSED = [
     (from_marian, "marian", "marian/model.safetensors"),
     (from_fairseq, "model.pt", "model.pt"),
     (lambda path: load_pairs(DataOptions(train_file=str(path))), "data/train.jsonl", "data"),
+    (lambda path: write_text(path, "new"), "data/new", "data"),
 ]
 
 

@@ -14,7 +14,7 @@ from accelerate.utils import parse_flag_from_env, set_seed
 from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..files import check_unused, locked, remove_litter, whole_folder
+from ..files import check_unused, locked, whole_folder
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
 from ..progress import inform
@@ -227,7 +227,6 @@ def _open_run(run: Path, before: dict, settings: dict, training: TrainingOptions
     """The checkpoint to resume a run from, if there is one, once the run is found to be the same and tidied up."""
     check_same_settings(run, before, settings)
     if state.is_main_process:
-        remove_litter(run)
         for line in put_aside_damaged(run):
             logger.warning(line)
     checkpoint = newest_checkpoint(run)
