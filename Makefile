@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart reproduce test slow robust gpu floor check docs clean
+.PHONY: quickstart reproduce test slow robust gpu newest floor check docs clean
 
 quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
@@ -41,6 +41,10 @@ gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of training and d
 		$(BIN)/python benchmarks/decode.py --device cuda --dims base --rounds 5 --output_dir runs/gpu/base \
 		--engines "ours bf16" "ours bf16 compiled" "MarianMT bf16" "CTranslate2 float16"
 
+newest:  ## the fast tests under the newest versions that setup.py allows
+	rm -rf .venv-newest
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
+
 floor:  ## the fast tests under the oldest versions that setup.py allows
 	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt
 
@@ -53,12 +57,13 @@ docs: $(VENV)/test  ## the site in site/, without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv .venv-floor runs build site *.egg-info
+	rm -rf .venv .venv-floor .venv-newest runs build site *.egg-info
 
 # torch comes first and alone: the version or build is taken as it stands, and what needs torch then finds it there.
 $(VENV)/torch: $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	sed '$(if $(TORCH_VERSION),s/^torch==.*/torch==$(TORCH_VERSION)/)' $(CONSTRAINTS) > $(VENV)/constraints.txt
+	cp $(CONSTRAINTS) $(VENV)/constraints.txt
+	$(if $(TORCH_VERSION),sed -i /^torch==/d $(VENV)/constraints.txt && echo torch==$(TORCH_VERSION) >> $(VENV)/constraints.txt)
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	touch $@
 

@@ -128,14 +128,14 @@ class SelfAttention(MultiHeadAttention):
         self,
         x: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end keeps none."""
         rows = x.shape[0]
         q, k, v = (self.split_heads(part, rows) for part in self.qkv_proj(x).split(self.parts, dim=-1))
-        if past_key_values is not None:
-            k, v = past_key_values.self_attention_cache.update(k, v, self.layer_idx)
+        if cache is not None:
+            k, v = cache.self_attention_cache.update(k, v, self.layer_idx)
         return self.attend(rows, q, k, v, attention_mask, **kwargs)
 
 
@@ -157,23 +157,23 @@ class CrossAttention(MultiHeadAttention):
         x: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x (B * beams, T, D), encoder output (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
-        k, v = self.keys_and_values(encoder_hidden_states, past_key_values)
+        k, v = self.keys_and_values(encoder_hidden_states, cache)
         q = self.split_heads(self.q_proj(x), k.shape[0])
         return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
-    def keys_and_values(self, encoder_hidden_states: torch.Tensor, past_key_values: EncoderDecoderCache | None):
+    def keys_and_values(self, encoder_hidden_states: torch.Tensor, cache: EncoderDecoderCache | None):
         """(B, H, S, K) and (B, H, S, d_v) of the encoder's output (B, S, D), from the cache once they are there."""
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            cached = cache.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
         x = encoder_hidden_states
         k, v = (self.split_heads(part, x.shape[0]) for part in self.kv_proj(x).split(self.parts, dim=-1))
-        if past_key_values is not None:
+        if cache is not None:
             # Contiguous, as after each reordering of the cache: a compiled step is made for one layout.
-            k, v = past_key_values.cross_attention_cache.update(k.contiguous(), v.contiguous(), self.layer_idx)
-            past_key_values.is_updated[self.layer_idx] = True
+            k, v = cache.cross_attention_cache.update(k.contiguous(), v.contiguous(), self.layer_idx)
+            cache.is_updated[self.layer_idx] = True
         return k, v

@@ -8,6 +8,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .cache_vanilla import CACHE
+
 # How config.json names the pipeline, for people who load a model without this package (trust_remote_code=True).
 CUSTOM_PIPELINES = {
     "translation": {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
@@ -114,7 +116,7 @@ class VanillaConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = [CACHE]
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

@@ -34,6 +34,7 @@ from transformers.generation.utils import is_deepspeed_zero3_enabled, is_fsdp_ma
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, ModelOutput, cached_file, logging
 
+from .cache_vanilla import CACHE, named_cache
 from .configuration_vanilla import VanillaConfig, named_tokens
 from .constraints_vanilla import Constraints, ForcedPrefix, phrases_of
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
@@ -172,7 +173,9 @@ def generate(
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
-    given = _without_none({**_set_in(generation_config), **dict(zip(POSITIONAL, args, strict=False)), **kwargs})
+    given = {**_set_in(generation_config), **dict(zip(POSITIONAL, args, strict=False)), **kwargs}
+    given = named_cache(_without_none(given), CACHE)
+    given.pop("labels", None)  # Seq2SeqTrainer passes them on
     settings = search_settings(model, **given)
     encoded = given.get("encoder_outputs")
     if encoded is not None:  # of a tuple transformers would make no source; and in a ModelOutput it repeats each row

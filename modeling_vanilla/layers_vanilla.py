@@ -52,12 +52,12 @@ class DecoderLayer(GradientCheckpointingLayer):
         memory: torch.Tensor,
         self_mask: torch.Tensor | None = None,
         cross_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> torch.Tensor:
         """x (B, T, D), memory (B, S, D), masks as in eager_attention -> (B, T, D)"""
-        x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, past_key_values, **kwargs)[0])
-        x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, past_key_values, **kwargs)[0])
+        x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, cache, **kwargs)[0])
+        x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, cache, **kwargs)[0])
         return self.ffn_add_norm(x, self.ffn(x))
 
 

@@ -22,6 +22,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla import CrossAttention, SelfAttention
+from .cache_vanilla import CACHE, named_arguments
 from .configuration_vanilla import VanillaConfig, named_tokens
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPositions, SinusoidalPositions
@@ -155,6 +156,7 @@ class VanillaEncoder(VanillaStack):
     def __init__(self, config: VanillaConfig):
         super().__init__(config, [EncoderLayer(config, index) for index in range(config.encoder_layers)])
 
+    @named_arguments
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -197,6 +199,7 @@ class VanillaDecoder(VanillaStack):
     def __init__(self, config: VanillaConfig):
         super().__init__(config, [DecoderLayer(config, index) for index in range(config.decoder_layers)])
 
+    @named_arguments
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -205,7 +208,7 @@ class VanillaDecoder(VanillaStack):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs,
@@ -219,26 +222,26 @@ class VanillaDecoder(VanillaStack):
                 tokens that each token attends to.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: the encoder's own; see
                 `cross_mask`.
-            past_key_values: cache of the keys and values of earlier positions. use_cache: whether to return one.
+            cache: cache of the keys and values of earlier positions. use_cache: whether to return one.
 
         Returns:
-            last_hidden_state (B * beams, T, D), past_key_values; hidden_states and attentions if requested.
+            last_hidden_state (B * beams, T, D), cache; hidden_states and attentions if requested.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        if past_key_values is None or not past_key_values.is_updated.get(0):  # else, it was checked in an earlier step
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        if cache is None or not cache.is_updated.get(0):  # else, it was checked in an earlier step
             check_mask("attention_mask", encoder_attention_mask, encoder_hidden_states)
-        self_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        self_cache = None if cache is None else cache.self_attention_cache
         x = self.embed(input_ids, inputs_embeds, attention_mask, self_cache)
         config = config_for(self.config, kwargs.get("output_attentions"))
         self_mask = decoder_mask(config, x, attention_mask, self_cache)
         padding_mask = cross_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             # By position: gradient checkpointing tracks no keyword arguments.
-            x = layer(x, encoder_hidden_states, self_mask, padding_mask, past_key_values, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=past_key_values)
+            x = layer(x, encoder_hidden_states, self_mask, padding_mask, cache, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, **{CACHE: cache})
 
 
 class VanillaModel(VanillaPreTrainedModel):
@@ -260,6 +263,7 @@ class VanillaModel(VanillaPreTrainedModel):
         if self.config.tie_word_embeddings:
             self.decoder.embed_tokens = value
 
+    @named_arguments
     @can_return_tuple
     def forward(
         self,
@@ -268,7 +272,7 @@ class VanillaModel(VanillaPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -281,10 +285,10 @@ class VanillaModel(VanillaPreTrainedModel):
             encoder_outputs: output of the encoder, in place of the source.
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as in
                 VanillaDecoder.forward.
-            past_key_values, use_cache: as in VanillaDecoder.forward.
+            cache, use_cache: as in VanillaDecoder.forward.
 
         Returns:
-            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), past_key_values; hidden
+            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), cache; hidden
             states and attentions of both if requested.
         """
         if encoder_outputs is None:
@@ -298,20 +302,20 @@ class VanillaModel(VanillaPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE: decoder_outputs.get(CACHE)},
         )
 
 
@@ -343,6 +347,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
+    @named_arguments
     @can_return_tuple
     def forward(
         self,
@@ -351,7 +356,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -385,7 +390,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,

@@ -18,6 +18,7 @@ from transformers.generation import (
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
+from .cache_vanilla import CACHE
 from .constraints_vanilla import Constraints, NoConstraints
 from .cpu_vanilla import log_softmax
 
@@ -315,9 +316,8 @@ class NextTokens:
     def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict, share_encoding: bool):
         self.model, self.config, self.logits_processor = model, config, logits_processor
         self.share_encoding = share_encoding
-        model_kwargs.pop("labels", None)  # Seq2SeqTrainer passes them on
         self.inputs = {
-            "past_key_values": None,
+            CACHE: None,
             **model_kwargs,
             "output_attentions": config.output_attentions,
             "output_hidden_states": config.output_hidden_states,
@@ -344,7 +344,7 @@ class NextTokens:
     def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the token after `tokens` (rows, length), as logits processors leave them and as the model has them. Each
         is (rows, V); where nobody asks for the latter they are those of the processors, too."""
-        past = self.inputs["past_key_values"]
+        past = self.inputs[CACHE]
         mask = self.inputs.get("decoder_attention_mask")
         if mask is not None:
             self.inputs["decoder_attention_mask"] = nn.functional.pad(
@@ -354,7 +354,7 @@ class NextTokens:
         # With one token in the cache, and only then, the step would be compiled apart.
         forward = self.model if self.compiled is None or cached < 2 else self.compiled
         outputs = forward(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
-        self.inputs["past_key_values"] = outputs.past_key_values
+        self.inputs[CACHE] = outputs.get(CACHE)
         logits = outputs.logits[:, -1]
         unprocessed = log_softmax(logits)
         # A processor may write into what it is given.
@@ -366,7 +366,7 @@ class NextTokens:
 
     def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
         """Let the next rows continue these of the last step's, and keep only some sentences of it (None: all)."""
-        past, mask = self.inputs["past_key_values"], self.inputs.get("decoder_attention_mask")
+        past, mask = self.inputs[CACHE], self.inputs.get("decoder_attention_mask")
         if past is not None:
             past.self_attention_cache.reorder_cache(rows)
         if mask is not None:
@@ -389,7 +389,7 @@ class NextTokens:
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
         """What return_dict_in_generate asks for: the best hypotheses of a search."""
-        encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs["past_key_values"]
+        encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
         for layer in past.cross_attention_cache.layers if past is not None and self.share_encoding else ():
             # transformers returns a row for each beam.
             layer.keys, layer.values = (kept.repeat_interleave(search.beams, 0) for kept in (layer.keys, layer.values))
@@ -400,7 +400,7 @@ class NextTokens:
             beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
-            past_key_values=past,
+            **{CACHE: past},
             **{name: tuple(values[: search.length]) for name, values in self.steps.items()},
         )
 

@@ -11,6 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
+from ..cache_vanilla import CACHE, named_arguments
 from ..cpu_vanilla import log_softmax
 from ..generation_vanilla import GnmtGenerationMixin
 from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
@@ -49,6 +50,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         return self.members[0].prepare_decoder_input_ids_from_labels(labels)
 
     @torch.no_grad()
+    @named_arguments
     @can_return_tuple
     def forward(
         self,
@@ -57,7 +59,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
@@ -65,7 +67,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels or embeddings.
 
         Returns:
-            logits (B, T, V): log of the members' mean probability; past_key_values.
+            logits (B, T, V): log of the members' mean probability; cache.
 
         Raises:
             ValueError: if attentions or hidden states are asked for, or embeddings are given.
@@ -73,8 +75,8 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         for name in ("output_attentions", "output_hidden_states", "inputs_embeds", "decoder_inputs_embeds"):
             if kwargs.get(name) is not None and kwargs[name] is not False:
                 raise ValueError(f"{name}: an ensemble has none of its own, ask its members")
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         widths = [member.config.d_model for member in self.members]
@@ -87,15 +89,15 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_outputs=BaseModelOutput(encoding.to(member.dtype)),
-                past_key_values=None if past_key_values is None else _part_of(past_key_values, layers),
-                use_cache=past_key_values is not None,
+                cache=None if cache is None else _part_of(cache, layers),
+                use_cache=cache is not None,
                 logits_to_keep=logits_to_keep,
             )
             # Summed in place, as fresh memory of that size costs a CPU time (benchmarks/cpu.py --parts log_softmax).
             log_probs = log_softmax(outputs.logits)
             logits = log_probs if logits is None else torch.logaddexp(logits, log_probs, out=logits)
             first_layer = layers.stop
-        return Seq2SeqLMOutput(logits=logits.sub_(math.log(len(self.members))), past_key_values=past_key_values)
+        return Seq2SeqLMOutput(logits=logits.sub_(math.log(len(self.members))), **{CACHE: cache})
 
 
 class EnsembleEncoder(nn.Module):

@@ -20,6 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..cache_vanilla import CACHE, named_arguments
 from ..errors import one_line
 from ..generation_vanilla import GnmtGenerationMixin
 from ..inference.loading import load_config, load_tokenizer
@@ -52,19 +53,21 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
     def device(self) -> torch.device:
         return torch.device("cpu")  # where the graphs take and give their tensors
 
+    @named_arguments
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Score the next token; the rows of decoder_input_ids (B, T) are those of a sentence's beams, side by side.
 
         Returns:
-            logits (B, T, V) and past_key_values.
+            logits (B, T, V) and cache.
 
         Raises:
             ValueError: if attentions or hidden states are asked for.
@@ -86,8 +89,8 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
             "encoder_attention_mask": repeat(mask.long()),
             "encoder_hidden_states": repeat(encoded),
         }
-        has_past = past_key_values is not None and past_key_values.get_seq_length()
-        past = past_key_values.self_attention_cache.layers if has_past else []
+        has_past = cache is not None and cache.get_seq_length()
+        past = cache.self_attention_cache.layers if has_past else []
         keys_and_values = [tensor for layer in past for tensor in (layer.keys, layer.values)]
         for index, put in enumerate(self.step.get_inputs()[len(inputs) :]):
             _, heads, _, width = put.shape
@@ -95,7 +98,7 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
             inputs[put.name] = (keys_and_values[index] if has_past else empty).numpy()
         logits, *present = map(torch.from_numpy, self.step.run(None, inputs))
         cache = DynamicCache(list(zip(present[::2], present[1::2], strict=True)))
-        return Seq2SeqLMOutput(logits=logits, past_key_values=EncoderDecoderCache(cache, DynamicCache()))
+        return Seq2SeqLMOutput(logits=logits, **{CACHE: EncoderDecoderCache(cache, DynamicCache())})
 
 
 class OnnxEncoder(nn.Module):

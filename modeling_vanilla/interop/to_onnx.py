@@ -126,7 +126,7 @@ class Decoder(nn.Module):
             # The layers read the cached keys and values; of the encoder's output only the size is looked at.
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         ).last_hidden_state
         present = [tensor for layer in cache.self_attention_cache.layers for tensor in (layer.keys, layer.values)]

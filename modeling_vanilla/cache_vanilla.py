@@ -1,0 +1,70 @@
+"""What forward() of every model here takes by keyword: the cache by either of its names, and nothing unknown.
+
+transformers 5.24 renamed the argument and the field `past_key_values` to `cache`. Inside this package the name is
+`cache`; this file alone knows the other one.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+OLD_NAME = "past_key_values"
+# The name in the installed transformers: of the field of outputs, and of the argument in generation.
+CACHE = "cache" if "cache" in {field.name for field in fields(Seq2SeqLMOutput)} else OLD_NAME
+# What transformers itself hands on to forward(): to choose its outputs.
+PASSED_ON = {"output_attentions", "output_hidden_states", "return_dict"}
+
+
+def named_cache(arguments: dict, name: str) -> dict:
+    """Arguments in which the cache, given by either name, has this one; None counts as not given.
+
+    A cache of the decoder's self-attention alone is completed by an empty one for cross-attention.
+
+    Raises:
+        ValueError: if it is given by both names.
+    """
+    given = [arguments[key] for key in ("cache", OLD_NAME) if arguments.get(key) is not None]
+    if len(given) == 2:
+        raise ValueError(f"cache and {OLD_NAME} are two names of one argument: give one")
+    others = {key: value for key, value in arguments.items() if key not in ("cache", OLD_NAME)}
+    if not given:
+        return others
+    (cache,) = given
+    return {
+        **others,
+        name: cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache()),
+    }
+
+
+def named_arguments(forward: Callable) -> Callable:
+    """Decorate forward(): it takes the cache by either name, and names an argument that it does not know.
+
+    Raises:
+        ValueError: for an unknown argument that is a tensor or a cache, as it would change the result if it were known.
+            Any other gives one warning.
+    """
+    known = {*inspect.signature(forward).parameters, *PASSED_ON}
+
+    @functools.wraps(forward)
+    def wrapper(self, *args, **kwargs):
+        kwargs = named_cache(kwargs, "cache")
+        for name in kwargs.keys() - known:
+            value = kwargs.pop(name)
+            if isinstance(value, torch.Tensor | Cache):
+                raise ValueError(f"{type(self).__name__}.forward does not know the argument {name}")
+            if value is not None:
+                logger.warning_once(f"{type(self).__name__}.forward ignores the unknown argument {name}={value!r:.60}")
+        return forward(self, *args, **kwargs)
+
+    return wrapper
+
+
+__all__ = ["CACHE", "named_arguments", "named_cache"]

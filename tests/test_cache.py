@@ -1,0 +1,70 @@
+"""forward() and generate() take the cache by either of transformers' names, and nothing that they do not know."""
+
+import pytest
+import torch
+from transformers.cache_utils import DynamicCache, StaticCache
+from transformers.utils import logging
+
+NAMES = ("cache", "past_key_values")
+SEARCHES = {"greedy": {"num_beams": 1, "length_penalty": 1.0}, "beams": {"num_beams": 3}}
+
+
+@pytest.fixture
+def source():
+    return {"input_ids": torch.randint(4, 41, (3, 8)), "attention_mask": torch.ones(3, 8, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_decoding_step_takes_the_cache_by_either_name(make_model, source, name):
+    model, target = make_model(), torch.randint(4, 41, (3, 5))
+    expected = model(**source, decoder_input_ids=target).logits[:, -1:]
+    cache = model(**source, decoder_input_ids=target[:, :4], use_cache=True)[1]
+    for given in (cache, DynamicCache()):
+        tokens = target[:, 4:] if given is cache else target
+        logits = model(**source, decoder_input_ids=tokens, **{name: given}).logits[:, -1:]
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="cache and past_key_values are two names"):
+        model(**source, decoder_input_ids=target, cache=cache, past_key_values=cache)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", NAMES)
+def test_generate_with_a_plain_cache_by_either_name_or_without_one_gives_the_same(make_model, source, search, name):
+    model, settings = make_model(), {**SEARCHES[search], "max_new_tokens": 9}
+    expected = model.generate(**source, **settings, use_cache=False)
+    assert model.generate(**source, **settings).tolist() == expected.tolist()
+    assert model.generate(**source, **settings, **{name: DynamicCache()}).tolist() == expected.tolist()
+
+
+def test_greedy_search_with_a_plain_static_cache(make_model, source):
+    model, settings = make_model(), {**SEARCHES["greedy"], "max_new_tokens": 9}
+    cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=16)
+    assert model.generate(**source, **settings, cache=cache).tolist() == model.generate(**source, **settings).tolist()
+
+
+def test_an_unknown_argument_is_named(make_model, source, caplog):
+    """A tensor or a cache is refused, as it would change the result; anything else gives one warning."""
+    model = make_model()
+    inputs = {**source, "decoder_input_ids": torch.randint(4, 41, (3, 5))}
+    for value in (torch.ones(3, 5), DynamicCache()):
+        for part in (model, model.model):
+            with pytest.raises(ValueError, match=f"{type(part).__name__}.forward does not know the argument memory"):
+                part(**inputs, memory=value)
+    logging.enable_propagation()
+    expected = model(**inputs).logits
+    torch.testing.assert_close(model(**inputs, memory="long").logits, expected)
+    model(**inputs, memory="long")
+    assert [record.message.split("forward ")[1] for record in caplog.records] == [
+        "ignores the unknown argument memory='long'"
+    ]
+    logging.disable_propagation()
+
+
+def test_our_own_code_causes_no_warning_of_deprecation(make_model, source, caplog):
+    model = make_model()
+    logging.enable_propagation()
+    for settings in SEARCHES.values():
+        model.generate(**source, **settings, max_new_tokens=4, return_dict_in_generate=True)
+    model(**source, labels=source["input_ids"])
+    logging.disable_propagation()
+    assert not [record.message for record in caplog.records if "deprecated" in record.message]
