@@ -2,22 +2,16 @@
 
 import multiprocessing
 import platform
+import resource
 import statistics
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import sacrebleu
 import torch
 from matplotlib.figure import Figure
 from transformers import MarianConfig, MarianMTModel
-
-from modeling_vanilla.files import read_json
-from modeling_vanilla.inference import load_translator
-from modeling_vanilla.interop import from_marian, marian_tokenizer
-from modeling_vanilla.training.options import TOKENIZE
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
@@ -36,21 +30,6 @@ def config_fields(d_model: int, layers: int, heads: int, d_ff: int, vocab_size: 
 
 def random_marian(*dims: int) -> MarianMTModel:
     return MarianMTModel(MarianConfig(activation_function="relu", scale_embedding=True, **config_fields(*dims)))
-
-
-def load(folder: Path) -> tuple:
-    """The model and the tokenizer of a folder of this package, or of MarianMT with its tokenizer.json."""
-    if read_json(folder / "config.json")["model_type"] == "marian":
-        return from_marian(folder), marian_tokenizer(folder)
-    return load_translator([folder])
-
-
-def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str) -> float:
-    return sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize, force=True).score
-
-
-def add_bleu_tokenize(parser: ArgumentParser) -> None:
-    parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser")
 
 
 def timed(function: Callable, clock: Callable[[], float] = time.perf_counter) -> tuple[float, object]:
@@ -81,6 +60,11 @@ def _set_up(make: Callable[..., Callable], arguments: tuple) -> None:
 
 def _run():
     return _run.function()
+
+
+def peak_gib() -> float:
+    """The most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:

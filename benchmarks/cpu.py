@@ -1,14 +1,17 @@
-"""What each function of cpu_vanilla.py saves: CPU milliseconds of torch's own way and of ours, on one thread.
+"""What is done only because a CPU is faster that way: CPU milliseconds of torch's own way and of ours, on one thread.
 
-usage: python benchmarks/cpu.py [--parts softmax attention dropout residual loss add_product log_softmax top_sums]
-                                [--rounds N]
+    python benchmarks/cpu.py
+    python benchmarks/cpu.py --parts attention --rounds 5
+    python benchmarks/cpu.py --parts kernels
 
 "attention" is Eq. 1 written out beside torch's fused kernel, in a decoding step and in a training step (forward and
 backward), and `*` marks the sizes at which the package takes the former. "residual" is the sum behind a dropout that is
-ours in both. The figure is the median of the rounds.
+ours in both. The figure is the median of the rounds. "kernels" trains in bf16 on 100 batches of new shapes, as in
+training, with oneDNN's cache of kernels as it is and bounded, which saves memory above all.
 """
 
 import itertools
+import random
 import statistics
 import time
 from argparse import Namespace
@@ -16,13 +19,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from common import take_turns, timed
+from common import DIMS, in_own_process, peak_gib, take_turns, timed
 from torch import nn
+from train_step import made_up_batch, real_tokens, training_step
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from modeling_vanilla import cpu_vanilla
 from modeling_vanilla.attention_vanilla import eager_attention
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.training.cpu_memory import bound_kernel_caches
 
 Case = tuple[str, tuple, Callable, Callable]  # what is measured, arguments, and what they are given to: torch's, ours
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -111,6 +116,21 @@ def top_sums() -> Iterator[Case]:
         yield f"{sentences} sentences, V {vocabulary}", (score, log_probs, 8), plain, cpu_vanilla.top_sums
 
 
+def train_on_new_shapes(bounded: bool) -> None:
+    if bounded:
+        bound_kernel_caches()
+    dims, rng = DIMS["tiny"], random.Random(0)
+    step, held = training_step("ours", dims, bf16=True), peak_gib()
+    tokens, seconds = 0, 0.0
+    for _ in range(100):
+        longest = rng.randint(8, 40)
+        batch = made_up_batch(4096 // longest - rng.randint(0, 8), longest, dims[-1])
+        seconds += timed(partial(step, batch), time.process_time)[0]
+        tokens += real_tokens(batch)
+    name = "bounded" if bounded else "as it is"
+    print(f"{'kernels':10} cache {name}: {tokens / seconds:.0f} tokens/s, {peak_gib() - held:.2f} GiB", flush=True)
+
+
 FUNCTIONS = (softmax, attention, dropout, residual, loss, add_product, log_softmax, top_sums)
 PARTS = {part.__name__: part for part in FUNCTIONS}
 
@@ -119,6 +139,10 @@ def measure(options: Namespace) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     for part in options.parts:
+        if part == "kernels":
+            for bounded in (False, True):
+                in_own_process(partial, train_on_new_shapes, bounded)()
+            continue
         for name, arguments, plain, ours in PARTS[part]():
             both = {"torch": partial(plain, *arguments), "ours": partial(ours, *arguments)}
             turns = {system: partial(timed, function, time.process_time) for system, function in both.items()}
@@ -130,6 +154,8 @@ def measure(options: Namespace) -> None:
 
 if __name__ == "__main__":
     parser = CommandParser(__doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="functions to measure")
+    parser.add_argument(
+        "--parts", nargs="+", choices=[*PARTS, "kernels"], default=list(PARTS), help="functions to measure"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     run_command(parser, measure)

@@ -7,13 +7,10 @@
 Beam 4 (or --beams), a length penalty of 0.6 by the formula of transformers for all, sentences sorted by length, two
 threads. Each engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same
 process; they take turns, the first round is not counted, and the figure is the median of the others. Memory is the
-process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own. With "processes"
-in its name ours translates over two processes of one thread each, of which memory is the larger one's, and with "inter"
-CTranslate2 has inter_threads=2, intra_threads=1.
-A compiled engine's first call is printed apart: it compiles there. With --output_dir table and plot are written there.
+process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own. With "inter" in
+its name CTranslate2 translates on each thread by itself. With --output_dir table and plot are written there.
 """
 
-import resource
 import statistics
 import tempfile
 from argparse import Namespace
@@ -22,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import common
+import sacrebleu
 import torch
 from tokenizers import Tokenizer, models
 from torch.nn.utils.rnn import pad_sequence
@@ -29,13 +27,10 @@ from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedToken
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
-from modeling_vanilla.inference.processes import batch_searcher
-from modeling_vanilla.inference.quantization import quantize
 from modeling_vanilla.interop import from_marian, marian_tokenizer
 
-OURS = [f"ours {kind}{how}" for how in ("", " compiled", " processes") for kind in ("fp32", "bf16", "int8")]
-CTRANSLATE2 = [f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8")]
-ENGINES = [*OURS, "MarianMT fp32", "MarianMT bf16", *CTRANSLATE2]
+IN_TORCH = [f"{model} {kind}" for model in ("ours", "MarianMT") for kind in ("fp32", "bf16")]
+ENGINES = [*IN_TORCH, *(f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8"))]
 ON_A_GPU = ["CTranslate2 float16"]  # which a CPU refuses
 EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a sentence by random weights
 
@@ -56,12 +51,11 @@ def load(options: Namespace) -> tuple[MarianMTModel, PreTrainedTokenizerBase, li
     return marian, tokenizer, torch.randint(4, size, (options.sentences, 23)).tolist()
 
 
-def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Namespace) -> Callable:
+def torch_engine(model, kind: str, ids: list[list[int]], options: Namespace) -> Callable:
     pad, eos = model.config.pad_token_id, model.config.eos_token_id
-    model = model.eval().to(options.device, torch.bfloat16 if bf16 else torch.float32)
+    model = model.eval().to(options.device, torch.bfloat16 if kind == "bf16" else torch.float32)
     order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
     batches = [order[start : start + options.batch_size] for start in range(0, len(order), options.batch_size)]
-    search_batches = batch_searcher(model, options.threads) if how == "processes" else map
 
     def search(rows: list[int]) -> list[list[int]]:
         source = pad_sequence([torch.tensor(ids[row]) for row in rows], batch_first=True, padding_value=pad)
@@ -69,12 +63,12 @@ def torch_engine(model, bf16: bool, how: str, ids: list[list[int]], options: Nam
         output = model.generate(
             input_ids=source, attention_mask=(source != pad).long(), num_beams=options.beams, length_penalty=0.6,
             max_new_tokens=source.shape[1] + EXTRA_TOKENS if options.model else NEW_TOKENS, do_sample=False,
-            forced_eos_token_id=None, **({"compile": True} if how == "compiled" else {}),
+            forced_eos_token_id=None,
         )  # fmt: skip
         return [tokens[: tokens.index(eos)] if eos in tokens else tokens for tokens in output[:, 1:].tolist()]
 
     def run() -> list[list[int]]:
-        found = dict(zip(order, chain.from_iterable(search_batches(search, batches)), strict=True))
+        found = dict(zip(order, chain.from_iterable(map(search, batches)), strict=True))
         return [found[row] for row in range(len(ids))]
 
     return run
@@ -112,34 +106,28 @@ def make_engine(engine: str, options: Namespace) -> Callable:
     if name == "CTranslate2":
         run = ctranslate2_engine(marian, kind, how, tokenizer, ids, options)
     else:
-        model = from_marian(marian) if name == "ours" else marian
-        if kind == "int8":
-            quantize(model)
-        run = torch_engine(model, kind == "bf16", how, ids, options)
-    return lambda: (*common.timed(run), peak_gib(name, options.device))
+        run = torch_engine(from_marian(marian) if name == "ours" else marian, kind, ids, options)
+    return lambda: (*common.timed(run), peak_on(name, options.device))
 
 
-def peak_gib(name: str, device: str) -> float | None:
-    """The most memory that this process has held on the device, or one of its own has; None where nothing tells."""
+def peak_on(name: str, device: str) -> float | None:
+    """The most memory that this process has held on the device; None where nothing tells."""
     if device == "cpu":
-        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return max(usage.ru_maxrss for usage in usages) / 2**20
+        return common.peak_gib()
     return None if name == "CTranslate2" else torch.cuda.max_memory_allocated() / 2**30
 
 
 def score(outputs: list[list[int]], options: Namespace) -> float:
     """BLEU."""
     texts = marian_tokenizer(options.model).batch_decode(outputs, skip_special_tokens=True)
-    return common.bleu(texts, list(islice(read_lines(options.reference), len(texts))), options.bleu_tokenize)
+    references = list(islice(read_lines(options.reference), len(texts)))
+    return sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
 
 
 def decode(options: Namespace) -> None:
     if (options.source is None) != (options.model is None):
         raise ValueError("--model and --source go together")
     engines = {engine: common.in_own_process(make_engine, engine, options) for engine in options.engines}
-    for engine, run in engines.items():
-        if "compiled" in engine:
-            print(f"{engine}: first call, with compiling, {run()[0]:.0f} s", flush=True)
     rows, medians, first = [], {}, None
     for engine, measured in common.take_turns(engines, options.rounds).items():
         times, outputs, memory = zip(*measured, strict=True)
@@ -173,7 +161,7 @@ if __name__ == "__main__":
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the random weights")
     parser.add_argument("--source", help="a sentence a line, .gz or not (default: made up, 24 new tokens each)")
     parser.add_argument("--reference", help="for BLEU")
-    common.add_bleu_tokenize(parser)
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
     parser.add_argument("--sentences", type=int, default=1000, help="the first so many")
     parser.add_argument("--batch_size", type=int, default=64, help="sentences at once")
     parser.add_argument("--beams", type=int, default=4, help="beam size")

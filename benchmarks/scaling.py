@@ -1,12 +1,13 @@
-"""How a training step's cost grows: tokens a second over sentence length, tokens a batch and d_model.
+"""How a training step's cost grows: tokens a second and memory over sentence length, tokens a batch and d_model.
 
     python benchmarks/scaling.py --output_dir runs/scaling
 
 One of the three varies, the others stay at 32 tokens a sentence, 2048 tokens a batch and d_model 256, with 2 + 2
 layers, heads of 64 numbers, d_ff four times d_model and a vocabulary of 8000. Made-up batches, forward, backward and
-fused Adam, the median of three rounds; processor time, so that one thread's figure counts: OMP_NUM_THREADS=1. Beside
-each figure stands the floating point operations a second, by 3 a parameter and token of either side (the embeddings
-once, as the projection; without attention's own products). Table and plot are scaling.md and scaling.png.
+fused Adam, each size in a process of its own, the median of three rounds; processor time, so that one thread's figure
+counts: OMP_NUM_THREADS=1. Beside each figure stand the floating point operations a second, by 3 a parameter and token
+of either side (the embeddings once, as the projection; without attention's own products), and the memory at the peak
+above the model and the libraries. Table and plot are scaling.md and scaling.png.
 """
 
 import statistics
@@ -15,7 +16,7 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from common import machine, save, table, take_turns, timed
+from common import in_own_process, machine, peak_gib, save, table, take_turns, timed
 from matplotlib.figure import Figure
 from train_step import made_up_batch, real_tokens, training_operations, training_step
 
@@ -30,25 +31,26 @@ MIDDLE = {"sentence length": 32, "tokens a batch": 2048, "d_model": 256}
 LAYERS, VOCABULARY = 2, 8000
 
 
-def measure(length: int, tokens: int, d_model: int, bf16: bool) -> tuple[float, float]:
-    """Real tokens a second, both sides, and GFLOP a second."""
+def measure(length: int, tokens: int, d_model: int, bf16: bool) -> tuple[float, float, float]:
+    """Real tokens a second, both sides, GFLOP a second, and GiB."""
     dims = (d_model, LAYERS, max(1, d_model // 64), 4 * d_model, VOCABULARY)
-    step = training_step("ours", dims, bf16)
+    step, held = training_step("ours", dims, bf16), peak_gib()
     batch = made_up_batch(tokens // length, length, VOCABULARY)
     turns = take_turns({"ours": partial(timed, partial(step, batch), time.process_time)}, rounds=3)
     rate = real_tokens(batch) / statistics.median(seconds for seconds, _ in turns["ours"])
-    return rate, rate * training_operations(dims) / 1e9
+    return rate, rate * training_operations(dims) / 1e9, peak_gib() - held
 
 
-def plot(measured: dict[str, list[tuple[int, float]]]) -> Figure:
-    figure = Figure(figsize=(11, 3.5), layout="constrained")
-    for axes, (axis, points) in zip(figure.subplots(1, len(measured)), measured.items(), strict=True):
-        values, rates = zip(*points, strict=True)
-        axes.semilogx(values, rates, "o-")
-        axes.set(xlabel=axis, ylabel="tokens a second", ylim=(0, 1.1 * max(rates)))
-        axes.set_xticks(values, list(map(str, values)))
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
+def plot(measured: dict[str, list[tuple[int, float, float]]]) -> Figure:
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    for column, (axis, points) in zip(figure.subplots(2, len(measured)).T, measured.items(), strict=True):
+        values, *measures = zip(*points, strict=True)
+        for axes, found, name in zip(column, measures, ("tokens a second", "GiB"), strict=True):
+            axes.semilogx(values, found, "o-")
+            axes.set(xlabel=axis, ylabel=name, ylim=(0, 1.1 * max(found)))
+            axes.set_xticks(values, list(map(str, values)))
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
     return figure
 
 
@@ -57,12 +59,13 @@ def scale(options: Namespace) -> None:
     for axis, values in AXES.items():
         for value in values:
             sizes = {**MIDDLE, axis: value}
-            rate, work = measure(*sizes.values(), options.bf16)
-            measured[axis].append((value, rate))
-            rows.append((axis, value, f"{rate:.0f}", f"{work:.0f}"))
+            rate, work, memory = in_own_process(partial, measure, *sizes.values(), options.bf16)()
+            measured[axis].append((value, rate, memory))
+            rows.append((axis, value, f"{rate:.0f}", f"{work:.0f}", f"{memory:.2f}"))
             print(*rows[-1], sep="\t", flush=True)
     title = f"{'bf16' if options.bf16 else 'fp32'}, {machine()}"
-    save(options.output_dir / "scaling", title, table(("", "", "tokens/s", "GFLOP/s"), rows), plot(measured))
+    text = table(("", "", "tokens/s", "GFLOP/s", "GiB"), rows)
+    save(options.output_dir / "scaling", title, text, plot(measured))
 
 
 if __name__ == "__main__":

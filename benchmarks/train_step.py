@@ -1,39 +1,32 @@
-"""A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, or peak memory.
+"""A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, and peak memory.
 
     python benchmarks/train_step.py --dims base --bf16
     python benchmarks/train_step.py --bf16 --compile
-    python benchmarks/train_step.py --dims base --tokens 4096 --memory
-    python benchmarks/train_step.py --shapes --bf16 --rounds 10
 
 All have the same dimensions and shared embeddings, drop out only embeddings and sublayers' outputs, and read the same
 made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, the median of the
 rounds, each system in a process of its own, which take turns; on a CPU each once more with freed memory kept, as
-training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16.
-Memory: two steps in a process of its own for each, and what its peak is above what it held before the first. One thread
-is measured in processor time, several and a GPU by the clock. With --output_dir speeds are written there too, as a
-table and a plot, with the share of what large products reach. Shapes: this model on batches of new shapes, as in
-training, with and without what training.cpu_memory does on a CPU; each in a process of its own, which take turns of 20
-batches, the first turn not counted; tokens a second of processor time, and the peak memory.
+training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16. One
+thread is measured in processor time, several and a GPU by the clock. Memory: what the process held at its peak, above
+the model and the libraries. With --output_dir a table and a plot are written there, with the share of what large
+products reach.
 """
 
-import random
-import resource
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import common
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.benchmark import Timer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.training.cost import measured_rate
-from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
+from modeling_vanilla.training.cpu_memory import keep_freed_memory
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -121,12 +114,6 @@ def torch_nn(*dims: int) -> tuple[nn.Module, Callable]:
 
 
 SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
-MEASURES = {
-    "neither": [],
-    "freed memory kept": [keep_freed_memory],
-    "kernel caches bounded": [bound_kernel_caches],
-    "both, as in training": [keep_freed_memory, bound_kernel_caches],
-}
 
 
 def training_step(
@@ -146,7 +133,8 @@ def training_step(
             loss = loss_of(*batch)
         loss.backward()
         optimizer.step()
-        wait_for(device)
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return step
 
@@ -159,38 +147,19 @@ def training_operations(dims: tuple[int, ...]) -> int:
     return 3 * sum(parameter.numel() for parameter in ours(*dims)[0].parameters())
 
 
-def wait_for(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def product_rate(options: Namespace) -> float:
+    """Floating point operations a second of large matrix products, the median of ten."""
+    size, kind = (8192 if options.device == "cuda" else 2048), torch.bfloat16 if options.bf16 else torch.float32
+    a, b = (torch.rand(size, size, dtype=kind, device=options.device) for _ in range(2))
+    timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=torch.get_num_threads())
+    return 2 * size**3 / timer.blocked_autorange(min_run_time=1.0).median
 
 
-def measure_speed(options: Namespace) -> None:
-    """Real tokens a second of each system, as it comes and, on a CPU, with freed memory kept."""
-    memory = {"": False} | ({", freed memory kept": True} if options.device == "cpu" else {})
-    turns = {
-        f"{system}{how}": common.in_own_process(make_rate, system, kept, options)
-        for how, kept in memory.items()
-        for system in SYSTEMS
-    }
-    rates = common.take_turns(turns, options.rounds)
-    as_trained = f"ours{list(memory)[-1]}"
-    ratios = {system: common.median_ratio(rates[as_trained], found) for system, found in rates.items()}
-    rows = [(system, common.with_range(rates[system]), f"{ratio:.2f}") for system, ratio in ratios.items()]
-    table = common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it"), rows)
-    print(table)
-    if options.output_dir:
-        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
-        what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
-        medians = {system: statistics.median(found) for system, found in rates.items()}
-        large = measured_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
-        share = training_operations(common.DIMS[options.dims]) * medians[as_trained] / large
-        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
-        title = f"{what}; {common.machine(options.device)}"
-        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
+def make_system(system: str, kept: bool, options: Namespace) -> Callable[[], tuple[float, float | None]]:
+    """A function that takes a step on either of two batches.
 
-
-def make_rate(system: str, kept: bool, options: Namespace) -> Callable[[], float]:
-    """A function that takes a step on either of two batches and returns real tokens a second."""
+    It returns real tokens a second, and on a CPU how many GiB more than before the first step were held at the peak.
+    """
     if kept:
         keep_freed_memory()
     device, dims = options.device, common.DIMS[options.dims]
@@ -199,63 +168,45 @@ def make_rate(system: str, kept: bool, options: Namespace) -> Callable[[], float
     batches = [made_up_batch(options.tokens // longest, longest, dims[-1]) for longest in (12, 20)]
     real = sum(map(real_tokens, batches))
     batches = [tuple(side.to(device) for side in batch) for batch in batches]
-    step = training_step(system, dims, options.bf16, device, options.compile)
+    step, held = training_step(system, dims, options.bf16, device, options.compile), common.peak_gib()
     if device == "cpu" and system != "ours":
         step = sdpa_kernel(SDPBackend.MATH)(step)
-    return lambda: real / common.timed(lambda: [step(batch) for batch in batches], clock)[0]
 
+    def run() -> tuple[float, float | None]:
+        seconds, _ = common.timed(lambda: [step(batch) for batch in batches], clock)
+        return real / seconds, common.peak_gib() - held if device == "cpu" else None
 
-def measure_memory(options: Namespace) -> None:
-    for system in SYSTEMS:
-        held, peak = common.in_own_process(partial, memory_of, system, options)()
-        print(f"{system:22s} {peak - held:6.2f} GiB above the {held:.2f} GiB of model and libraries")
-
-
-def memory_of(system: str, options: Namespace) -> tuple[float, float]:
-    """The most memory, in GiB, before and after two steps."""
-    step = training_step(system, common.DIMS[options.dims], options.bf16)
-    batch, held = made_up_batch(options.tokens // 32, 32, common.DIMS[options.dims][-1]), maximum()
-    step(batch)
-    step(batch)
-    return held, maximum()
-
-
-def measure_shapes(options: Namespace) -> None:
-    turns = {name: common.in_own_process(make_turn, name, options) for name in MEASURES}
-    for name, measured in common.take_turns(turns, options.rounds).items():
-        rates, peaks = zip(*measured, strict=True)
-        print(f"{name:22s} {statistics.median(rates):8.0f} tokens/s  {peaks[-1]:5.2f} GiB")
-
-
-def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]]:
-    """A function that takes 20 steps and returns tokens a second of processor time, and the peak memory so far."""
-    for measure in MEASURES[name]:
-        measure()
-    step, rng = training_step("ours", common.DIMS[options.dims], options.bf16), random.Random(0)
-
-    def turn() -> tuple[float, float]:
-        real, seconds = 0, 0.0
-        for _ in range(20):
-            longest = rng.randint(8, 40)
-            rows = max(1, options.tokens // longest - rng.randint(0, 8))
-            batch = made_up_batch(rows, longest, common.DIMS[options.dims][-1])
-            seconds += common.timed(partial(step, batch), time.process_time)[0]
-            real += real_tokens(batch)
-        return real / seconds, maximum()
-
-    return turn
-
-
-def maximum() -> float:
-    """The most memory that this process has held, in GiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return run
 
 
 def measure(options: Namespace) -> None:
-    if (options.output_dir or options.compile) and (options.memory or options.shapes):
-        raise ValueError("--output_dir and --compile go with speed, not with --memory or --shapes")
+    """Print the table of all systems, as they come and, on a CPU, with freed memory kept."""
     print(common.machine(options.device))
-    (measure_shapes if options.shapes else measure_memory if options.memory else measure_speed)(options)
+    memory = {"": False} | ({", freed memory kept": True} if options.device == "cpu" else {})
+    turns = {
+        f"{system}{how}": common.in_own_process(make_system, system, kept, options)
+        for how, kept in memory.items()
+        for system in SYSTEMS
+    }
+    rates, peaks = {}, {}
+    for system, measured in common.take_turns(turns, options.rounds).items():
+        rates[system], (*_, peaks[system]) = zip(*measured, strict=True)
+    as_trained = f"ours{list(memory)[-1]}"
+    rows = []
+    for system, found in rates.items():
+        ratio = f"{common.median_ratio(rates[as_trained], found):.2f}"
+        peak = "-" if peaks[system] is None else f"{peaks[system]:.2f}"
+        rows.append((system, common.with_range(found), ratio, peak))
+    table = common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it", "GiB"), rows)
+    print(table)
+    if options.output_dir:
+        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
+        what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
+        medians = {system: statistics.median(found) for system, found in rates.items()}
+        share = training_operations(common.DIMS[options.dims]) * medians[as_trained] / product_rate(options)
+        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
+        title = f"{what}; {common.machine(options.device)}"
+        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
 
 
 if __name__ == "__main__":
@@ -265,8 +216,6 @@ if __name__ == "__main__":
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true", help="all by torch.compile, in the round that is not counted")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
-    parser.add_argument("--memory", action="store_true", help="measure peak memory instead of speed")
-    parser.add_argument("--shapes", action="store_true", help="measure batches of new shapes instead")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of speed")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
     parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
     run_command(parser, measure)

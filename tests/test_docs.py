@@ -48,7 +48,6 @@ PROGRAMS = {
 case "$1" in
 *finetune*) set -- "$@" --max_steps 2 ;;
 *toy_corpus*) set -- "$@" --validation 8 --test 8 ;;
-*quantized*) set -- "$@" --sentences 4 --rounds 1 ;;
 esac
 exec {sys.executable} "$@"
 """,
