@@ -42,7 +42,7 @@ PAGES = {
         ],
     ),
     "visualization": ("Pictures", ["visualization"]),
-    "demo": ("A page to try", ["demo.page", "demo.batcher", "demo.callers"]),
+    "demo": ("A page to try", ["demo.page"]),
     "hub": ("The Hub", ["hub.publishing", "hub.model_card"]),
 }
 

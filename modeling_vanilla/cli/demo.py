@@ -25,17 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_examples(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
-    parser.add_argument("--max_characters", type=int, default=1000, help="of a text")
-    parser.add_argument("--max_seconds", type=float, default=60, help="that a text may wait for its translation")
+    parser.add_argument("--max_characters", type=int, default=1000, help="the longest text that is translated")
     add_int8(parser)
     add_loading(parser)
     run_command(parser, serve, arguments)
 
 
 def serve(options: Namespace) -> None:
-    for name in ("max_characters", "max_seconds"):
-        if not getattr(options, name) > 0:
-            raise ValueError(f"{name}: must be above 0, not {getattr(options, name)}")
+    if options.max_characters < 1:
+        raise ValueError(f"max_characters: must be at least 1, not {options.max_characters}")
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
@@ -43,6 +41,6 @@ def serve(options: Namespace) -> None:
     from ..inference import load_translator
 
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision, int8=options.int8)
-    page = build_page(model, tokenizer, examples, options.max_characters, options.max_seconds)
+    page = build_page(model, tokenizer, examples, options.max_characters)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

@@ -1,156 +1,145 @@
-"""The page: text in, its n best translations out, and what the model attended to."""
+"""The page of `vanilla demo`: text in, its n best translations out, and what the model attended to."""
 
-import os
+import html
 import re
-import threading
 from collections.abc import Sequence
 
-# Gradio reads it as it is imported. Nothing is sent anywhere.
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-
 import gradio as gr
-import pandas as pd
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import one_line
+from ..inference import translate_nbest
+from ..inference.translation import Hypothesis
 from ..visualization.attention import attention_maps, check_length
-from .batcher import Batcher
-from .callers import Callers, Page
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
-# Requests that may wait. Whoever comes later is told that there are too many.
-QUEUE = 256
-BOX = 320  # pixels: of less room for each, as on a phone, one box stands above the other
+MAX_BATCH = 64  # texts
+QUEUE = 256  # requests that wait; those that come later are told that there are too many
 COLUMNS = ["score", "translation"]
-# The picture is a page of its own, which then follows the theme of this one.
-CSS = """
-iframe { color-scheme: light } .dark iframe { color-scheme: dark }
-#text textarea { min-height: 6em }
-#examples .selected { outline: 2px solid var(--color-accent) }
-"""
-# A page that only this machine can reach answers to these names alone: another one may be that of a foreign page, whose
-# owner has let it point to this machine (DNS rebinding).
+# A page that only this machine can reach answers to these names alone: another name may be that of a foreign page,
+# whose owner has let it point to this machine (DNS rebinding).
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 
 def build_page(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[str],
-    max_characters: int,
-    max_seconds: float,
-) -> Page:
-    """The page of a model, which `launch` serves.
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str], max_characters: int
+) -> gr.Blocks:
+    """Build the page of a model, which `launch` serves.
 
     Args:
         examples: texts to choose from.
-        max_characters: of a text. max_seconds: how long one may wait for its translation.
+        max_characters: the longest text that is translated.
     """
     beams = model.generation_config.num_beams or 1
     alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
-    lock = threading.Lock()
-    batcher = Batcher(model, tokenizer, lock)
 
-    async def translate(text: str, beams: int, length_penalty: float, request: gr.Request) -> tuple[str, pd.DataFrame]:
-        """The best translation, and the best of each beam with their scores, log P / length penalty."""
-        hypotheses = await batcher.translate(
-            _checked(text, max_characters),
-            beams,
-            length_penalty,
-            max_seconds,
-            lambda: request.session_hash in page.sessions,
-        )
-        rows = [(round(hypothesis.score, 4), hypothesis.text) for hypothesis in hypotheses]
-        return hypotheses[0].text, pd.DataFrame(rows, columns=COLUMNS)
+    def search(texts: list[str], beams: int, length_penalty: float) -> list[list[Hypothesis] | str]:
+        """The n best translations of each text, n being the number of beams, or what is wrong with it."""
+        try:
+            for text in texts:
+                check_text(text, max_characters)
+            settings = {"num_beams": beams, "length_penalty": length_penalty}
+            return [*translate_nbest(model, tokenizer, texts, beams, **settings)]
+        except ValueError as error:
+            if len(texts) == 1:
+                return [one_line(error)]
+            return [result for text in texts for result in search([text], beams, length_penalty)]
+
+    def translate(texts: list[str], beams: list[int], length_penalties: list[float]) -> tuple[list, list, list]:
+        """Translate the texts of many people: the best translation of each, all with their scores, and what is wrong.
+
+        The score is log P / length penalty.
+        """
+        settings = [*zip(beams, length_penalties, strict=True)]
+        found: dict[int, list[Hypothesis] | str] = {}
+        for each in dict.fromkeys(settings):
+            rows = [row for row, other in enumerate(settings) if other == each]
+            found |= zip(rows, search([texts[row] for row in rows], *each), strict=True)
+        answers = []
+        for row in range(len(texts)):
+            match found[row]:
+                case str(fault):
+                    answers.append(("", [], fault))
+                case nbest:
+                    answers.append((nbest[0].text, [[round(best.score, 4), best.text] for best in nbest], ""))
+        best, tables, faults = map(list, zip(*answers, strict=True))
+        return best, tables, faults
 
     def attention(text: str, translation: str) -> str:
-        """A page in a frame: what every head of every layer attends to as the model reads and produces these."""
-        text = _checked(text, max_characters)
-        translation = _checked(translation, 10 * max_characters) if translation else ""  # none of ours is so long
-        with lock:  # of the tokenizer, too: MarianTokenizer switches itself from one language to the other
+        """Show what every head of every layer attends to as the model reads a text and produces a translation."""
+        if not translation:
+            return ""
+        try:
+            check_text(text, max_characters)
+            check_text(translation, 10 * max_characters)  # the model writes none that is longer
             check_length("text", tokenizer(text).input_ids)
             check_length("translation", tokenizer(text_target=translation).input_ids)
             return attention_maps(model, tokenizer, text, translation)._repr_html_()
+        except ValueError as error:
+            return html.escape(one_line(error))
 
-    def attention_of_row(text: str, event: gr.SelectData) -> tuple[str, str]:
-        return attention(text, str(event.row_value[1])), _mark(event.index[0])
+    def attention_of_row(text: str, event: gr.SelectData) -> str:
+        return attention(text, str(event.row_value[1]))
 
-    with Page(title="Translate", analytics_enabled=False, fill_width=False) as page:
+    with gr.Blocks(title="Translate", analytics_enabled=False) as page:
         gr.Markdown(f"# Translate\n\nA Transformer of {model.num_parameters():,} parameters.")
         with gr.Row():
-            # With lines=1 Enter translates, and Shift+Enter begins a line.
-            text = gr.Textbox(label="Text", max_lines=12, min_width=BOX, max_length=max_characters, elem_id="text")
-            best = gr.Textbox(
-                label="Translation", lines=4, min_width=BOX, interactive=False, buttons=["copy"], elem_id="best"
-            )
-        button = gr.Button("Translate", variant="primary", elem_id="translate")
-        # At first those of the model's own search, which is always within their bounds.
-        with gr.Row():
-            num_beams = gr.Slider(1, max(MAX_BEAMS, beams), value=beams, step=1, precision=0, label="Beams")
+            text = gr.Textbox(label="Text", max_lines=12, max_length=max_characters, elem_id="text")
+            best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best")
+        button = gr.Button("Translate", variant="primary")
+        fault = gr.Markdown()
+        with gr.Row():  # at first the model's own search, which is always within the bounds
+            num_beams = gr.Slider(1, max(MAX_BEAMS, beams), beams, step=1, precision=0, label="Beams")
             penalty = gr.Slider(
                 min(0.0, alpha), max(MAX_LENGTH_PENALTY, alpha), alpha, step=0.1, label="Length penalty"
             )
         if examples:
-            chosen = gr.Radio(examples, label="Examples", elem_id="examples")
-            chosen.input(None, chosen, text, js="(example) => example", api_visibility="private")
+            gr.Examples([[example] for example in examples], text, elem_id="examples")
         nbest = gr.Dataframe(headers=COLUMNS, label="Best of each beam", interactive=False, wrap=True, elem_id="nbest")
         gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
-        picture, mark = gr.HTML(label="Attention", elem_id="attention"), gr.HTML()
+        picture = gr.HTML(label="Attention", elem_id="attention")
+        # One call at a time uses the model; the texts that wait meanwhile are its next batch.
+        alone = {"concurrency_id": "model", "concurrency_limit": 1}
         gr.on(
             [button.click, text.submit],
             translate,
             [text, num_beams, penalty],
-            [best, nbest],
+            [best, nbest, fault],
             api_name="translate",
-            concurrency_limit=None,  # the batcher has a queue of its own
-        ).success(attention, [text, best], picture, api_name="attention", show_progress="minimal").success(
-            lambda: _mark(0), None, mark, api_visibility="private"
-        )
-        nbest.select(attention_of_row, text, [picture, mark], api_visibility="private", show_progress="minimal")
+            batch=True,
+            max_batch_size=MAX_BATCH,
+            **alone,
+        ).success(attention, [text, best], picture, api_name="attention", **alone)
+        nbest.select(attention_of_row, text, picture, api_visibility="private", **alone)
     return page.queue(max_size=QUEUE)
 
 
-def _mark(row: int) -> str:
-    """What marks a row of the table, the one of the picture."""
-    return f"<style>#nbest [data-row='{row}'] {{ background: var(--color-accent-soft) }}</style>"
-
-
-def launch(page: Page, host: str, port: int) -> str:
-    """Serve a page in a thread of its own; its address.
+def launch(page: gr.Blocks, host: str, port: int) -> str:
+    """Serve a page in a thread of its own; give its address.
 
     Raises:
-        OSError: if the port is taken.
+        OSError: the port is taken.
     """
     hosts = LOCAL_HOSTS if host in (*LOCAL_HOSTS, "::1") else ["*"]
-    middleware = [Middleware(TrustedHostMiddleware, hosts), Middleware(Callers, page.sessions)]
     _, address, _ = page.launch(
-        app_kwargs={"middleware": middleware},
+        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, hosts)]},
         server_name=host,
         server_port=port,
         prevent_thread_lock=True,
         quiet=True,
-        share=False,
         ssr_mode=False,
         max_file_size=1,  # byte: there is nothing to upload
-        max_threads=QUEUE,  # or others than the first 40 would wait in Gradio, where no time is counted
-        footer_links=["api", "gradio", "settings"],
-        css=CSS,
     )
     return address
 
 
-def _checked(text: str | None, most: int) -> str:
-    """A text without the white space around it.
-
-    Raises:
-        ValueError: if nothing is left, or more characters than `most`, or some that are none.
-    """
-    text = (text or "").strip()
-    if not text:
+def check_text(text: str | None, max_characters: int) -> None:
+    """Raise ValueError if a text is blank or too long, or has half of a surrogate pair, which JSON may hold."""
+    if not text or not text.strip():
         raise ValueError("Type a text first.")
-    if len(text) > most:
-        raise ValueError(f"The text has {len(text)} characters, and at most {most} are translated at once.")
-    if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and a tokenizer may not
+    if len(text) > max_characters:
+        raise ValueError(f"The text has {len(text)} characters, and at most {max_characters} are translated at once.")
+    if re.search("[\ud800-\udfff]", text):
         raise ValueError("The text has half of a surrogate pair, which is no character.")
-    return text

@@ -86,7 +86,7 @@ OPTIONS = {
     "export marian": {"quantization": ("int8",), "positions": (*SIZE, "1000000000000")},
     "export onnx": {"quantization": CHOICE, "positions": ("9",)},
     "export transformers.js": {"quantization": ("int8",), "positions": ("9",)},
-    "demo": {"port": ("0", "65536", *ANY), "max_seconds": ("0", "nan", "x"), "max_characters": COUNT, "examples": FILE},
+    "demo": {"port": ("0", "65536", *ANY), "max_characters": COUNT, "examples": FILE},
     "push": {"results": (*FILE, "model/config.json"), "licence": ("\udcff",)},
     "push --static": {"results": ("run/results.json",), "examples": FILE},
 }
