@@ -29,10 +29,9 @@ from .layers_vanilla import DecoderLayer, Dropout, EncoderLayer, LearnedPosition
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 from .masks_vanilla import check_mask, config_for, cross_mask, decoder_mask, encoder_mask
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
-from .weights_vanilla import CheckedWeights
 
 
-class VanillaPreTrainedModel(CheckedWeights, PreTrainedModel):
+class VanillaPreTrainedModel(PreTrainedModel):
     """The base class of every model here: initialisation, and the features that transformers may use."""
 
     config: VanillaConfig
@@ -49,6 +48,11 @@ class VanillaPreTrainedModel(CheckedWeights, PreTrainedModel):
     def __init__(self, config: VanillaConfig):
         config.check()  # from_pretrained(..., dropout=1.5) changes fields after the configuration was checked
         super().__init__(config)
+
+    @classmethod
+    def from_pretrained(cls, *args, use_safetensors: bool | None = None, **kwargs):
+        """As PreTrainedModel's, but a pickle is read with use_safetensors=False alone."""
+        return super().from_pretrained(*args, use_safetensors=use_safetensors is not False, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -6,14 +6,12 @@ import re
 import shutil
 import sys
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 
 import helpers
 import pytest
 import torch
 from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text, without
-from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
@@ -48,17 +46,6 @@ def weights(change):
     return lambda folder: change_weights(folder / WEIGHTS, change)
 
 
-def indexed(folder):
-    """The weights are outside, where an index finds them."""
-    (folder / WEIGHTS).replace(folder.parent / WEIGHTS)
-    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(folder.parent / WEIGHTS), f"../{WEIGHTS}")}
-    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
-
-
-def integers(tensors):
-    tensors.update({name: weight.long() for name, weight in tensors.items()})
-
-
 def cut_off(file):
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:30])
 
@@ -78,24 +65,21 @@ def vocabulary(change):
 
     def spoil(folder):
         file = json.loads((folder / "tokenizer.json").read_text())
-        change(file["model"]["vocab"], file["added_tokens"])
+        change(file["model"]["vocab"])
         (folder / "tokenizer.json").write_text(json.dumps(file))
 
     return spoil
 
 
-CANNOT, BAD = "the weights of {}: ", "the configuration of {} is bad: "
+BAD = "the configuration of {} is bad: "
 IDS = "vocabulary: the tokenizer of {} "
 OTHER_IDS = changed(pad_token_id=2, eos_token_id=0)
-EMPTY = {"content": "", "id": 5}
 # What from_pretrained says, None where it loads the folder or is not asked; and load_translator.
 FAULTS = {
-    "cut": (cut_off(WEIGHTS), CANNOT + ".*header", ".*{}"),
+    "cut": (cut_off(WEIGHTS), None, "model: {} cannot be loaded: .*header"),
     "pickled": (pickled, "no file named model.safetensors.* {}", ".*{}"),
-    "of Marian": (of_marian, CANNOT + "the weights lack .*decoder.embed_tokens.weight, ", ".*{}"),
-    "other size": (changed(d_model=32), CANNOT + r"the weight [^ ]+ is of shape \(.*16.*\), not \(.*32.*\)", ".*{}"),
-    "integers": (weights(integers), CANNOT + "the weight [^ ]+ is of torch.int64, which is no format of real", ".*{}"),
-    "a path in the index": (indexed, "{}.*json names '../model.safetensors', not a file", ".*{}"),
+    "of Marian": (of_marian, None, "model: {} cannot be loaded: the weights lack .*"),
+    "other size": (changed(d_model=32), None, "model: {} .*: its weights are of other shapes than config.json says"),
     "size a word": (changed(d_model="big"), BAD + ".*'d_model' expected int, got str", ".*{}"),
     "other type": (changed(model_type="marian"), BAD + "model_type 'marian' is of another architecture, not", ".*{}"),
     "a list": (text("config.json", "[1]"), BAD + "(it is .1., not a JSON object of fields|list indices)", ".*{}"),
@@ -111,20 +95,15 @@ FAULTS = {
     "one weight less": (weights(dict.popitem), None, "model: {} cannot be loaded: the weights lack "),
     "NaN": (weights(not_a_number), None, "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
     "quantised": (changed(quantization_config={"quant_method": "x"}), None, "model: {} has a quantization_config; "),
-    "huge": (changed(d_model=10**7), None, "model: {}/config.json is of [0-9]+ weights or more, beyond the [0-9]+ "),
+    "huge": (changed(d_model=10**7), None, "model: {} .*: its weights are of other shapes than config.json says"),
     "adapter": (
         text("adapter_config.json", "{}"),
         None,
         "model: {} holds an adapter, as it has adapter_config.json; ",
     ),
-    "one id twice": (vocabulary(lambda ids, _: ids.update(a=ids["b"])), None, IDS + "has one id, 69, for both '.' and"),
-    "a large id": (vocabulary(lambda ids, _: ids.update(a=99999)), None, IDS + "gives 'a' the id 99999, the model "),
-    "added": (vocabulary(lambda _, added: added[0].update(id=99999)), None, IDS + "adds '<pad>' as 99999, not 0"),
-    "added, empty": (vocabulary(lambda _, added: added.append(added[0] | EMPTY)), None, IDS + "adds '' as 5, not None"),
+    "a large id": (vocabulary(lambda ids: ids.update(a=99999)), None, IDS + "has ids for 100000 tokens, the model "),
     "other special tokens": (OTHER_IDS, None, IDS + "has pad_token_id 0, the model 2$"),
 }
-if version("tokenizers") < "0.23":
-    del FAULTS["one id twice"]  # of which tokenizers drops one
 
 
 @pytest.mark.parametrize(("fault", "loading", "translating"), FAULTS.values(), ids=FAULTS)
@@ -170,7 +149,9 @@ def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
     with pytest.raises(ValueError, match=rf"^vocabulary: {good} and {folder} have different ones, of "):
         load_translator([good, folder])
     make_tokenizer(["a small house over there"]).save_pretrained(folder)
-    with pytest.raises(ValueError, match=rf"^vocabulary: the tokenizer of {folder} has \d+ tokens, the model 272$"):
+    with pytest.raises(
+        ValueError, match=rf"^vocabulary: the tokenizer of {folder} has ids for \d+ tokens, the model 272$"
+    ):
         load_translator([folder])
 
 

@@ -233,7 +233,7 @@ BAD_FOLDERS = [
     ("fairseq", saved_again(no_scale_embedding=True), "{file}: no_scale_embedding is True"),
     ("fairseq", saved_again(adaptive_softmax_cutoff="100"), "{file}: adaptive_softmax_cutoff is set"),
     ("fairseq", saved_again(decoder_embed_dim=8), r"{file}: encoder_embed_dim, .* and .* differ: \[8, 24\]"),
-    ("fairseq", saved_again(decoder_ffn_embed_dim=24), r"{file}: the weight .*fc1.bias is of shape \(28,\), not"),
+    ("fairseq", saved_again(decoder_ffn_embed_dim=24), r"{file}: the weight .*fc1.weight is of shape \(28, 24\), not"),
     ("fairseq", saved_again(**SEPARATE), "{file}: the weights lack decoder.output_projection.weight"),
     ("fairseq", saved_again(encoder_learned_pos=True), "{file}: the weights lack encoder.embed_positions.weight"),
     ("fairseq", saved_again({"encoder.layer_norm.weight": torch.ones(D)}), "{file}: the weights have, .*encoder.layer"),

@@ -1,9 +1,8 @@
 """Load a saved model with its tokenizer, or several models as an ensemble."""
 
-import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from transformers.utils import logging
 from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..errors import one_line
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from ..weights_vanilla import check_weights, read_weights
 from .ensemble import Ensemble
 from .quantization import Int8Config
 
@@ -113,7 +111,7 @@ def load_config(folder: Path) -> VanillaConfig:
     """The configuration of a model folder.
 
     Raises:
-        ValueError: if it is missing, damaged, of another architecture, or too large for the weights.
+        ValueError: if it is missing, damaged or of another architecture.
         PermissionError: for a file that may not be read.
     """
     check_readable(folder)
@@ -129,7 +127,6 @@ def load_config(folder: Path) -> VanillaConfig:
         raise ValueError(f"model: {folder} is a {config.model_type}; vanilla convert may convert it")
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model: {folder} has a quantization_config; weights of whole precision are needed")
-    _check_size(folder, config)
     return config
 
 
@@ -137,41 +134,16 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, whether there is a model or not.
 
     Raises:
-        ValueError: if it is missing or damaged, or gives two tokens one id.
+        ValueError: if it is missing or damaged.
         PermissionError: for a file that may not be read.
     """
     check_readable(folder)
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **_LOCAL)
+        return AutoTokenizer.from_pretrained(folder, **_LOCAL)
     except Exception as error:  # tokenizers raises nothing more special
         raise ValueError(f"tokenizer: {folder} cannot be loaded: {one_line(error)}") from error
-    tokens: dict[int, str] = {}
-    for token, number in tokenizer.get_vocab().items():
-        if number in tokens:
-            raise ValueError(
-                f"vocabulary: the tokenizer of {folder} has one id, {number}, for both {tokens[number]!r} and {token!r}"
-            )
-        tokens[number] = token
-    return tokenizer
-
-
-def _check_size(folder: Path, config: VanillaConfig) -> None:
-    """Raise ValueError if a model of the configuration has more weights than the folder's files have bytes.
-
-    Otherwise it would be made, in whatever time and memory that takes, before that is found out.
-    """
-    rows = config.vocab_size + (config.max_position_embeddings if config.position_embedding_type == "learned" else 0)
-    for stack in ("encoder", "decoder"):
-        layers, width, heads = (getattr(config, f"{stack}_{name}") for name in ("layers", "ffn_dim", "attention_heads"))
-        rows += layers * (width + heads * sum(config.head_dims(heads)))
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    weights = rows * config.d_model
-    if weights > size > 0:
-        raise ValueError(
-            f"model: {folder / 'config.json'} is of {weights} weights or more, beyond the {size} bytes there"
-        )
 
 
 def check_readable(folder: str | Path) -> None:
@@ -191,17 +163,9 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
     That two other tokens have changed places cannot be seen.
     """
     of = f"vocabulary: the tokenizer of {folder}"
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(f"{of} has {len(tokenizer)} tokens, the model {config.vocab_size}")
-    vocabulary = tokenizer.get_vocab()
-    token = max(vocabulary, key=vocabulary.__getitem__)
-    if vocabulary[token] >= config.vocab_size:
-        raise ValueError(f"{of} gives {token!r} the id {vocabulary[token]}, the model has {config.vocab_size} tokens")
-    if (folder / "tokenizer.json").is_file():
-        for entry in json.loads((folder / "tokenizer.json").read_bytes())["added_tokens"]:
-            if vocabulary.get(entry["content"]) != entry["id"]:  # tokenizers takes the vocabulary's without a word
-                actual = vocabulary.get(entry["content"])
-                raise ValueError(f"{of} adds {entry['content']!r} as {entry['id']}, not {actual}")
+    size = 1 + max(tokenizer.get_vocab().values())
+    if size > config.vocab_size:
+        raise ValueError(f"{of} has ids for {size} tokens, the model {config.vocab_size}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
         used = named_tokens(models)
@@ -228,21 +192,43 @@ def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: st
         complaint: how an error's message begins. settings: of from_pretrained.
 
     Raises:
-        ValueError: if the weights are damaged, missing, of another shape, too many, integers, NaN or infinite.
+        ValueError: if the weights are damaged, or as `check_weights` does.
     """
-    settings |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # or transformers would report what is checked below, in many lines
+    logging.set_verbosity_error()  # transformers reports in many lines what is checked below
     try:
-        saved = read_weights(path)
-        # Not the class's own from_pretrained: ours would check the weights before, and less.
-        model, info = PreTrainedModel.from_pretrained.__func__(cls, path, **settings)  # type: ignore[attr-defined]
+        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **settings)
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
-        raise ValueError(f"{complaint}: {one_line(error)}") from error
+        message = one_line(error)
+        if "ignore_mismatched_sizes" in message:  # transformers points to its report
+            message = "its weights are of other shapes than config.json says"
+        raise ValueError(f"{complaint}: {message}") from error
     finally:
         logging.set_verbosity(verbosity)
-    check_weights(saved or model.state_dict(), info, complaint)
+    expected = model.state_dict()
+    found = {name: weight for name, weight in expected.items() if name not in info["missing_keys"]}
+    check_weights(found | dict.fromkeys(info["unexpected_keys"], torch.empty(0)), expected, complaint)
     return model
+
+
+def check_weights(
+    weights: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], source: object = ""
+) -> None:
+    """Raise a ValueError that names the weight unless all are there, with the shapes expected, and finite.
+
+    Args:
+        source: where the weights are from, for the message.
+    """
+    prefix = f"{source}: " if source else ""
+    for names, what in ((expected.keys() - weights, "lack"), (weights.keys() - expected, "have, beyond the model's,")):
+        if names:
+            raise ValueError(f"{prefix}the weights {what} {', '.join(sorted(names)[:3])}")
+    for name, weight in weights.items():
+        if weight.shape != expected[name].shape:
+            shapes = f"{tuple(weight.shape)}, not {tuple(expected[name].shape)}"
+            raise ValueError(f"{prefix}the weight {name} is of shape {shapes}")
+        if not weight.isfinite().all():
+            raise ValueError(f"{prefix}the weight {name} has values that are NaN or infinite")
 
 
 def check_no_adapter(folder: Path) -> None:

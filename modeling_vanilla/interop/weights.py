@@ -14,9 +14,8 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from ..configuration_vanilla import VanillaConfig
 from ..errors import one_line
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_no_adapter, check_readable, load_weights
+from ..inference.loading import check_no_adapter, check_readable, check_weights, load_weights
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from ..weights_vanilla import check_weights, compare_weights
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
 _SIZES = [f"{stack}_{size}" for stack in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")]
@@ -139,7 +138,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
     )
     with torch.device("meta"):  # takes no memory, whatever the settings say
         model = VanillaForConditionalGeneration(config)
-    check_weights(ours, compare_weights(ours, model.state_dict()))
+    check_weights(ours, model.state_dict())
     model.load_state_dict({name: weight.detach().clone() for name, weight in ours.items()}, assign=True)
     model.tie_weights()
     return model.eval()

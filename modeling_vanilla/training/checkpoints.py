@@ -20,8 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..files import delete_folder, json_text, read_json, whole_folder
-from ..inference.loading import check_readable, load_model
-from ..weights_vanilla import check_weights, compare_weights
+from ..inference.loading import check_readable, check_weights, load_model
 
 OPTIMIZER = "optimizer.safetensors"
 PROGRESS = "progress.json"
@@ -247,7 +246,7 @@ def average_checkpoints(checkpoints: Sequence[Path | str]) -> dict[str, torch.Te
         if (checkpoint / DIGESTS).is_file():  # a model folder has none
             check_digests(checkpoint, [SAFE_WEIGHTS_NAME])
         weights = load_model(checkpoint, "auto").state_dict()
-        check_weights(weights, compare_weights(weights, total or weights), checkpoint)
+        check_weights(weights, total or weights, checkpoint)
         for name, value in weights.items():
             types[name] = value.dtype
             # In 64 bits, so that the order of the checkpoints cannot change the mean.
