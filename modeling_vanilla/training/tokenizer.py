@@ -16,7 +16,7 @@ PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0
 # Tensor cores want the vocabulary, a dimension of the output projection, to be a multiple of 8.
 VOCAB_MULTIPLE = 8
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # a token for each byte, so that every text can be encoded
-MAX_VOCAB_SIZE = 2**20  # room is made for all of it before the first text is read
+MAX_VOCAB_SIZE = 2**20  # tokenizers reserves memory for all of it before it reads the first text
 MIN_FREQUENCY = 2  # a pair of tokens that occurs only once is not merged
 MAX_PAIRS = 1_000_000  # that a vocabulary is trained on: two million sentences, as many as Marian takes
 
@@ -33,6 +33,10 @@ PIECE = (
     rf"|\s{{1,{MAX_PIECE}}}(?!\S)|\s"
 )
 MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter MAX_PIECE times, UTF-8
+
+# Stands before a text that begins with a blank while it is split, so that the text gets one more. Unicode keeps this
+# character for such internal uses.
+MARK = "\ufdd0"
 
 
 def vocabulary_texts(pairs: Dataset) -> Iterator[str]:
@@ -66,9 +70,9 @@ def train_tokenizer(
     Section 5.1: English-German uses byte-pair encoding with one vocabulary of about 37000 tokens for both languages,
     English-French 32000 word pieces (`algorithm="wordpiece", vocab_size=32000`).
 
-    - Lossless: `decode(encode(text), skip_special_tokens=True) == text` for every string, and no input is unknown,
-      because the alphabet is the 256 bytes. A blank is put before every text and removed when decoding, so that a word
-      has the same ids at the start of a sentence as inside it.
+    - Lossless: `decode(encode(text), skip_special_tokens=True) == text` for every string without U+FDD0, whatever
+      tokens were added. No input is unknown, because the alphabet is the 256 bytes. A blank is put before every text
+      and removed when decoding, so that a word has the same ids at the start of a sentence as inside it.
     - Every sequence, source or target, ends in `</s>`; nothing is put before it (the decoder starts from `<s>`).
     - Text cannot inject special tokens: "</s>" in a sentence is four characters like any others
       (`split_special_tokens=True`, which is saved). Your own special tokens are therefore not found in text either,
@@ -89,7 +93,7 @@ def train_tokenizer(
         tags: of languages, such as ">>de<<": each is one token, never split, wherever it stands in a text.
 
     Raises:
-        ValueError: no text that is not blank; an item that is not a string; an unknown algorithm; such a vocab_size.
+        ValueError: no text that is not blank; half of a surrogate pair; an unknown algorithm; such a vocab_size.
     """
     check_vocabulary(vocab_size, algorithm)
     settings: dict = {
@@ -105,19 +109,26 @@ def train_tokenizer(
     else:
         tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES))
         trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **settings)
-    tokenizer.normalizer = normalizers.Prepend(" ")
+    # The parts between added tokens are normalised and split one by one. Only the first gets the blank: by Metaspace,
+    # which knows where a part stands, as no normaliser does, but which passes over a text that begins with a blank.
+    tokenizer.normalizer = normalizers.Replace(Regex(r"(?<![\s\S]) "), f"{MARK} ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
+            pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False),
+            pre_tokenizers.Split(Regex(MARK), behavior="removed"),
             pre_tokenizers.Split(Regex(PIECE), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     tokenizer.train_from_iterator(_checked(texts), trainer)
-    # Not special, or they would be four characters like any others in text. The blank behind one belongs to it.
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, rstrip=True) for tag in tags])
-    tokenizer, fillers = _fill_vocabulary(tokenizer)
-    return for_transformers(tokenizer, extra_special_tokens=fillers)
+    # Added again as tokens that are not special, or they would be four characters like any others in text.
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
+    # Fillers are put into the model's own vocabulary, as `tokenizer.vocab_size` does not count tokens that are added.
+    state, size = json.loads(tokenizer.to_str()), tokenizer.get_vocab_size()
+    fillers = {f"<unused{number}>": size + number for number in range(-size % VOCAB_MULTIPLE)}
+    state["model"]["vocab"].update(fillers)
+    return for_transformers(Tokenizer.from_str(json.dumps(state)), extra_special_tokens=list(fillers))
 
 
 def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFast:
@@ -151,13 +162,11 @@ def check_vocabulary(vocab_size: int, algorithm: str) -> None:
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts; ValueError for one that tokenizers would misread, and if all are blank."""
+    """The texts; ValueError for a single string, half of a surrogate pair, and if all are blank."""
     if isinstance(texts, str):
         raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
     blank = True
     for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise ValueError(f"texts, item {number}: must be a string, not {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -166,12 +175,3 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
         yield text
     if blank:
         raise ValueError("texts: no text to train on")
-
-
-def _fill_vocabulary(tokenizer: Tokenizer) -> tuple[Tokenizer, list[str]]:
-    # In the model's own vocabulary rather than added to it, or `tokenizer.vocab_size` would not count them.
-    size = tokenizer.get_vocab_size()
-    fillers = [f"<unused{number}>" for number in range(-size % VOCAB_MULTIPLE)]
-    state = json.loads(tokenizer.to_str())
-    state["model"]["vocab"].update({filler: size + number for number, filler in enumerate(fillers)})
-    return Tokenizer.from_str(json.dumps(state)), fillers
