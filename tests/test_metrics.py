@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 import sacrebleu
@@ -9,29 +10,24 @@ from helpers import as_lines
 
 from modeling_vanilla.training.metrics import split_compounds, translation_scores
 
-PREDICTIONS = ["Der Hund bellt laut , sagt er .", "Eine Katze schläft auf dem roten Sofa.", "Das ist gut."]
-REFERENCES = ["Der Hund bellt sehr laut, sagt er.", "Eine Katze schläft auf dem Sofa.", "Das ist sehr gut!"]
-SECOND = ["Der Hund bellt laut, sagt er.", "Die Katze schläft auf dem roten Sofa.", "Das ist gut!"]
+PREDICTIONS = ["Der Hund bellt laut , sagt er .", "Eine Katze schläft auf dem roten Sofa.", "我们看见了狗。"]
+REFERENCES = ["Der Hund bellt sehr laut, sagt er.", "Eine Katze schläft auf dem Sofa.", "我们看见了猫。"]
+SECOND = ["Der Hund bellt laut, sagt er.", "Die Katze schläft auf dem roten Sofa.", "我们也看见了猫。"]
 
 
-def test_scores_are_sacrebleu():
-    bleu = sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
-    scores = translation_scores(PREDICTIONS, REFERENCES)
-    assert scores["bleu"] == bleu
-    assert scores["chrf"] == sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES]).score
-    for part in ("nrefs:1", "case:mixed", "tok:13a", "smooth:exp", f"version:{sacrebleu.__version__}"):
+@pytest.mark.parametrize("tokenize", ["13a", "none", "intl", "zh", "char"])
+@pytest.mark.parametrize("streams", [[REFERENCES], [REFERENCES, SECOND], [REFERENCES, [SECOND[0], None, None]]])
+def test_scores_are_sacrebleu(tokenize, streams):
+    references = [[text for text in row if text] for row in zip(*streams, strict=True)]
+    scores = translation_scores(PREDICTIONS, references, tokenize)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, streams, tokenize=tokenize, force=True).score > 0
+    assert scores["chrf"] == sacrebleu.corpus_chrf(PREDICTIONS, streams).score
+    count = len(streams) if None not in streams[-1] else "var"
+    for part in (f"nrefs:{count}", "case:mixed", f"tok:{tokenize}", "smooth:exp", f"version:{sacrebleu.__version__}"):
         assert part in scores["bleu_signature"]
     assert "nc:6|nw:0" in scores["chrf_signature"]
-
-    tokenised = translation_scores(PREDICTIONS, REFERENCES, tokenize="none")
-    none = sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES], tokenize="none", force=True).score
-    assert tokenised["bleu"] == none != bleu
-    assert "tok:none" in tokenised["bleu_signature"]
-
-    several = translation_scores(PREDICTIONS, [list(row) for row in zip(REFERENCES, SECOND, strict=True)])
-    assert several["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES, SECOND]).score > bleu
-    assert several["bleu_compound_split"] > scores["bleu_compound_split"]
-    assert "nrefs:2" in several["bleu_signature"]
+    if streams == [REFERENCES]:
+        assert translation_scores(PREDICTIONS, REFERENCES, tokenize) == scores
 
 
 def test_compound_split_bleu_by_hand():
@@ -73,27 +69,21 @@ def test_split_compounds_is_the_script_s_perl():
     assert done.stdout == as_lines(map(split_compounds, texts))
 
 
-@pytest.mark.parametrize("tokenize", ["zh", "char"])
-def test_a_language_without_spaces(tokenize):
-    """One wrong character of ten; by 13a each sentence is one wrong word."""
-    references = ["我们在花园里看见了狗。", "他昨天给我写了一封信。"]
-    predictions = ["我们在花园里看见了猫。", "她昨天给我写了一封信。"]
-    expected = sacrebleu.corpus_bleu(predictions, [references], tokenize=tokenize).score
-    scores = translation_scores(predictions, references, tokenize)
-    assert scores["bleu"] == pytest.approx(expected) and scores["bleu"] > 70
-    assert scores["bleu_compound_split"] == pytest.approx(expected)  # there is none
-    assert f"tok:{tokenize}" in scores["bleu_signature"]
-
-
 BAD_INPUT = [
-    (([], []), "there are no predictions to score"),
-    ((["a", "b"], ["a"]), "there are 2 predictions but 1 references"),
-    ((["a", "b"], [["a"], []]), "references: sentence 2 has none"),
-    ((["a"], ["a"], "moses"), "tokenize: must be one of 13a, none, zh, char, not 'moses'"),
+    (([], []), "there are no predictions to score$"),
+    ((["a", "b"], ["a"]), "there are 2 predictions but 1 references$"),
+    ((["a", "b"], [["a"], []]), "references: sentence 2 has none$"),
+    ((["a"], ["a"], "moses"), "tokenize: must be one of none, zh, 13a, intl, .*, not 'moses'$"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_INPUT)
 def test_bad_input_is_one_clear_line(arguments, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
+    with pytest.raises(ValueError, match=f"^{message}"):
         translation_scores(*arguments)
+
+
+def test_a_tokenizer_whose_package_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(ValueError, match=r"^tokenize: ja-mecab cannot be loaded: .*pip install sacrebleu\[ja\]$"):
+        translation_scores(["a"], ["a"], "ja-mecab")

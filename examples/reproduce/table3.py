@@ -27,7 +27,7 @@ from modeling_vanilla.files import check_unused, read_json, whole_folder, write_
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.options import TOKENIZE
+from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the table and of a run for each row")
     parser.add_argument("--scale", type=Path, default=SCALES / "two_cores.json", help="file of a scale")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="ROW", help="rows to train")
-    parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser: 13a, none, zh or char")
+    parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser")
     parser.add_argument("--seed", type=int, default=0, help="seed of every row")
     parser.add_argument("--dry_run", action="store_true", help="print sizes and updates of each row, and train nothing")
 

@@ -47,7 +47,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training.options import TOKENIZE, TOKENIZERS
 from .parser import CommandParser, run_command, standard_stream
 from .streams import add_shared_options, check_paths, input_lines, load, output_streams, parallel_lines, write
 
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
-    add("--bleu_tokenize", choices=TOKENIZERS, default=TOKENIZE, help="how BLEU splits words")
+    add("--bleu_tokenize", metavar="NAME", help="sacreBLEU's tokeniser (default: 13a)")
     add("--num_beams", type=int, help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
@@ -89,7 +88,7 @@ def run(options: Namespace) -> None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
         raise ValueError("--alignment_layer needs --alignments or --json")
-    if options.bleu_tokenize != TOKENIZE and not options.reference:
+    if options.bleu_tokenize is not None and not options.reference:
         raise ValueError("--bleu_tokenize needs --reference")
     (translate_interactively if options.interactive else translate_file)(options)
 
@@ -105,7 +104,10 @@ def translate_file(options: Namespace) -> None:
     prefixes = parallel_lines(options.prefix, sources) if options.prefix else ""
     if references:
         # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
-        from ..training.metrics import translation_scores
+        from ..training.metrics import TOKENIZE, check_tokenize, translation_scores
+
+        tokenize = TOKENIZE if options.bleu_tokenize is None else options.bleu_tokenize
+        check_tokenize(tokenize, "bleu_tokenize")
     aligned = bool(options.alignments or options.json)
     model, tokenizer = load(options, aligned)
     processes = 1 if options.compile else options.processes
@@ -123,7 +125,7 @@ def translate_file(options: Namespace) -> None:
         write(map(as_json, found, links) if options.json else as_lines(found, options.nbest), output, options.output)
     if references:
         best = [translation.hypotheses[0].text for translation in found]
-        scores = translation_scores(best, references, options.bleu_tokenize)
+        scores = translation_scores(best, references, tokenize)
         for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 

@@ -7,10 +7,12 @@ from itertools import zip_longest
 import sacrebleu
 from transformers.utils import logging
 
-from .options import TOKENIZE, check_tokenize
+from ..errors import one_line
 
 logger = logging.get_logger(__name__)
 
+TOKENIZE = "13a"  # sacreBLEU's own default
+TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
 # What the Moses tokenizer separates and 13a does not: punctuation and symbols beyond ASCII, and the apostrophe.
@@ -18,10 +20,20 @@ _MOSES_ONLY = re.compile(r"([^\w\s\x00-\x7f]|')")
 _PLAIN_QUOTES = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'")})  # noqa: RUF001
 
 
+def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
+    """Raise ValueError unless sacreBLEU has this tokeniser, and its package or file is there; `name` is its option."""
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"{name}: must be one of {', '.join(TOKENIZERS)}, not {tokenize!r}")
+    try:
+        sacrebleu.BLEU(tokenize=tokenize)
+    except Exception as error:  # of a missing package, a download, a damaged file
+        raise ValueError(f"{name}: {tokenize} cannot be loaded: {one_line(error)}") from error
+
+
 def translation_scores(
     predictions: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]], tokenize: str = TOKENIZE
 ) -> dict[str, float | str]:
-    """The corpus scores of translations, each with the signature to report beside it.
+    """Compute the corpus scores of translations, each with the signature to report beside it.
 
     - bleu: sacreBLEU (Post 2018), the one to compare across papers.
     - bleu_compound_split: the tokenised BLEU that the paper reports for English-German, see `compound_split_bleu`.
@@ -32,18 +44,28 @@ def translation_scores(
     Args:
         predictions: the translations, detokenised text.
         references: one reference of each translation, or a list of several of each.
-        tokenize: how the BLEU scores split text into words: "13a"; "none" for text that is tokenised already; "zh" for
-            Chinese and "char" for other languages without spaces, where 13a finds hardly a match.
+        tokenize: sacreBLEU's tokeniser, by which the BLEU scores split text into words: "13a"; "none" for text that is
+            tokenised already; "zh", "ja-mecab", "char", "flores200", ... for languages without spaces, where 13a finds
+            hardly a match.
 
     Returns:
         The scores, from 0 to 100, and for each its name with "_signature".
 
     Raises:
-        ValueError: if there is nothing to score, the numbers differ, a translation has no reference, or tokenize is
-            none of the four.
+        ValueError: if there is nothing to score, the numbers differ, a translation has no reference, or as
+            check_tokenize does.
     """
     check_tokenize(tokenize)
-    streams = _reference_streams(predictions, references)
+    if len(predictions) != len(references):
+        raise ValueError(f"there are {len(predictions)} predictions but {len(references)} references")
+    if not len(predictions):
+        raise ValueError("there are no predictions to score")
+    rows = [[reference] if isinstance(reference, str) else reference for reference in references]
+    for number, row in enumerate(rows, start=1):
+        if not row:
+            raise ValueError(f"references: sentence {number} has none")
+    # As sacreBLEU takes them: the first reference of every sentence, the second of every sentence, and so on.
+    streams = [list(stream) for stream in zip_longest(*rows)]
     if tokenize != "none" and sum(text.endswith(" .") for text in predictions) >= 100:
         logger.warning("the translations look tokenised, as 100 or more end in ' .'; --bleu_tokenize none is for those")
     # force: without sacreBLEU's own warning of that, which knows nothing of our option.
@@ -63,7 +85,7 @@ def translation_scores(
 def compound_split_bleu(
     predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str, plain_quotes: bool = False
 ) -> tuple[float, str]:
-    """The BLEU that the paper reports for English-German, tokenised, compounds split at hyphens, and its signature.
+    """Compute the BLEU that the paper reports for English-German, tokenised, compounds split, and its signature.
 
     The original is tensor2tensor's get_ende_bleu.sh: the Moses tokenizer for German, `split_compounds` on hypothesis
     and reference, then multi-bleu.perl: case kept, 4-grams, no smoothing (0 if any order has no match), the length of
@@ -72,8 +94,8 @@ def compound_split_bleu(
 
     Here all is the same but for the tokenizer. Text that Moses has tokenised keeps its words with `tokenize="none"`,
     and the score is the original's. With `tokenize="13a"` punctuation and symbols beyond ASCII and apostrophes are
-    separated, as Moses does, and sacreBLEU's 13a does the rest. ("intl" would not do: it separates hyphens, so that
-    no compound could be split.) What still differs from Moses:
+    separated, as Moses does, and sacreBLEU's 13a does the rest. ("intl" separates hyphens, so that no compound is
+    split.) What still differs from Moses:
       - 13a separates every full stop that is not between digits. Moses keeps it on an abbreviation, an ordinal ("3.
         Oktober"), a word with another inside ("z.B.") and any word before a small letter, and keeps "..." whole.
       - 13a separates a hyphen after a digit as "-", where the original has "##AT##-##AT##": as many tokens in a
@@ -104,16 +126,3 @@ def split_compounds(text: str) -> str:
     only the first hyphen is split, because its match has taken the "b", while "aa-bb-cc" is split at both.
     """
     return _COMPOUND_HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode()).decode()
-
-
-def _reference_streams(predictions, references) -> list[list]:
-    """References as sacreBLEU takes them: the first of every sentence, the second of every sentence, and so on."""
-    if len(predictions) != len(references):
-        raise ValueError(f"there are {len(predictions)} predictions but {len(references)} references")
-    if not len(predictions):
-        raise ValueError("there are no predictions to score")
-    rows = [[reference] if isinstance(reference, str) else reference for reference in references]
-    missing = [number for number, row in enumerate(rows, start=1) if not row]
-    if missing:
-        raise ValueError(f"references: sentence {missing[0]} has none")
-    return [list(stream) for stream in zip_longest(*rows)]

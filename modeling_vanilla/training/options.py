@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import cast
 
-TOKENIZE = "13a"  # sacreBLEU's own default
-TOKENIZERS = (TOKENIZE, "none", "zh", "char")
+from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
+
 SPLITS = ("train", "validation", "test")
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
 REGULARISATION = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
@@ -173,12 +173,6 @@ def _overrides(model_options) -> dict:
 _GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's; none is None)"}
 ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
 ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
-
-
-def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
-    """Raise ValueError unless BLEU can be computed with this `tokenize`; `name` is its option."""
-    if tokenize not in TOKENIZERS:
-        raise ValueError(f"{name}: must be one of {', '.join(TOKENIZERS)}, not {tokenize!r}")
 
 
 def _by_recipe(help: str):
