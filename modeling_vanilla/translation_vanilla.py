@@ -74,7 +74,7 @@ def translate_texts(
     tokenizer_settings: dict | None = None,
     decode_settings: dict | None = None,
     place: Place = nowhere,
-    search_batches: Callable[[Callable, Sequence[list]], Iterable] = map,
+    track: Callable[[Sequence[list]], Iterable[list]] = iter,
     **generate_kwargs,
 ) -> list[Translation]:
     """Translate texts by model.generate. What is not below is as the function `translate` has it.
@@ -90,8 +90,7 @@ def translate_texts(
             max_length or what the tokenizer and the model take.
         decode_settings: of the tokenizer's decode().
         place: where texts, terms and prefixes stand, for messages.
-        search_batches: is called with a function and the batches, and gives in their order what the function makes of
-            each: one after the other or over several processes, and it may show a progress bar.
+        track: shows progress: it is given the batches, and gives them back one by one.
     """
     texts = texts if isinstance(texts, str) else list(texts)  # once, as they may be those of a file
     settings = search_settings(model, **generate_kwargs)
@@ -118,9 +117,9 @@ def translate_texts(
     filled = [number for number, source in enumerate(sources) if source.piece.text.strip()]
     lengths = [len(sources[number].piece.ids) * beams for number in filled]
     rows = [[filled[index] for index in indices] for indices in batches_by_length(lengths, tokens_per_batch)]
-    batches = [[sources[row] for row in batch] for batch in rows]
-    search = partial(_search, model, tokenizer, terms, place, decode, settings, generate_kwargs)
-    for batch, hypotheses in zip(rows, search_batches(search, batches), strict=True):
+    for batch in track(rows):
+        batch_sources = [sources[row] for row in batch]
+        hypotheses = _search(model, tokenizer, terms, place, decode, settings, generate_kwargs, batch_sources)
         for row, best in zip(batch, hypotheses, strict=True):
             found[row] = best
     if terms:

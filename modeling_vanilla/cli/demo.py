@@ -16,7 +16,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Sequence
 
-from .parser import CommandParser, add_examples, add_int8, add_loading, read_examples, run_command
+from .parser import CommandParser, add_examples, add_loading, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -26,7 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
     parser.add_argument("--max_characters", type=int, default=1000, help="the longest text that is translated")
-    add_int8(parser)
     add_loading(parser)
     run_command(parser, serve, arguments)
 
@@ -40,7 +39,7 @@ def serve(options: Namespace) -> None:
     from ..demo.page import build_page, launch
     from ..inference import load_translator
 
-    model, tokenizer = load_translator([options.model], options.device, revision=options.revision, int8=options.int8)
+    model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
     page = build_page(model, tokenizer, examples, options.max_characters)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

@@ -98,10 +98,6 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
 
 
-def add_int8(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--int8", action="store_true", help="multiply 8-bit integers: faster on some CPUs")
-
-
 def standard_stream(name: str) -> BinaryIO:
     """The bytes of `stdin` or `stdout`; ValueError if the process was started with it closed."""
     stream = getattr(sys, name)

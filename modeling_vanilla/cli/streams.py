@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..files import decode_lines, disk_errors, is_gzip, read_lines, whole_file
-from .parser import CommandParser, add_int8, add_loading, standard_stream
+from .parser import CommandParser, add_loading, standard_stream
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -23,9 +23,7 @@ def add_shared_options(parser: CommandParser) -> None:
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
-    formats = parser.add_mutually_exclusive_group()
-    formats.add_argument("--bf16", action="store_true", help="compute in bfloat16")
-    add_int8(formats)
+    add("--bf16", action="store_true", help="compute in bfloat16")
     add_loading(parser)
 
 
@@ -37,7 +35,7 @@ def load(options: Namespace, aligned: bool):
     from ..inference.alignment import check_alignable
 
     dtype = torch.bfloat16 if options.bf16 else torch.float32
-    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision, options.int8)
+    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision)
     if aligned:
         check_alignable(model, tokenizer, options.alignment_layer)
     return model, tokenizer

@@ -7,9 +7,7 @@
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
 as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
 The whole input is read before it is translated, because sentences of similar length form a batch; --interactive answers
-each line at once. On a CPU under Linux many lines are dealt out to processes of one thread each, by default as many as
-PyTorch would have threads (OMP_NUM_THREADS says how many). Each holds batches of its own in memory; --processes N asks
-for fewer or more, and 1 for one process of many threads, as --interactive and --compile have it.
+each line at once.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
@@ -72,8 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
     add("--max_source_tokens", type=int, help="the most tokens of a line that is translated whole")
-    add("--processes", type=int, metavar="N", help="of one thread each, on a CPU (default: as many as pay)")
-    add("--compile", action="store_true", help="compile the decoding step: slow to start, then faster")
     run_command(parser, run, arguments)
 
 
@@ -81,9 +77,6 @@ def run(options: Namespace) -> None:
     for name in ("input", "output", "reference", "alignments", "prefix", "json"):
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
-    for name in ("interactive", "compile"):
-        if getattr(options, name) and options.processes not in (None, 1):
-            raise ValueError(f"--processes cannot be combined with --{name}")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
@@ -96,7 +89,7 @@ def run(options: Namespace) -> None:
 def translate_file(options: Namespace) -> None:
     from ..inference import pharaoh
     from ..inference.alignment import align_translations
-    from ..inference.processes import batch_searcher
+    from ..progress import track_batches
 
     check_paths(options, "input", "reference", "prefix", "terms")
     sources = list(input_lines(options))
@@ -110,11 +103,13 @@ def translate_file(options: Namespace) -> None:
         check_tokenize(tokenize, "bleu_tokenize")
     aligned = bool(options.alignments or options.json)
     model, tokenizer = load(options, aligned)
-    processes = 1 if options.compile else options.processes
-    searcher = batch_searcher(model, processes, show_progress=True)
     with output_streams(options) as (output, alignments):
         terms = read_terminology(options, tokenizer)
-        settings = {"prefix": prefixes, "with_spans": aligned, "search_batches": searcher}
+        settings = {
+            "prefix": prefixes,
+            "with_spans": aligned,
+            "track": partial(track_batches, unit=" sentences", show=True),
+        }
         found = search(model, tokenizer, sources, options, terms, 0, **settings)
         links = []
         if aligned:
@@ -151,7 +146,7 @@ def search(model, tokenizer, sources: list[str], options: Namespace, terms, firs
 
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    given |= {"with_scores": options.json or options.nbest is not None, "compile": options.compile, **settings}
+    given |= {"with_scores": options.json or options.nbest is not None, **settings}
     given |= {"terms": terms, "tokens_per_batch": options.tokens_per_batch}
     return translate_texts(model, tokenizer, sources, place=partial(place, options, first=first), **given)
 

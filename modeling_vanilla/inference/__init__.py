@@ -4,13 +4,11 @@ from ..splitting_vanilla import split_long
 from .alignment import pharaoh, word_alignments
 from .ensemble import Ensemble
 from .loading import load_translator
-from .quantization import Int8Config
 from .scoring import score_pairs
 from .translation import read_terms, translate, translate_nbest
 
 __all__ = [
     "Ensemble",
-    "Int8Config",
     "load_translator",
     "pharaoh",
     "read_terms",

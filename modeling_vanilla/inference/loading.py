@@ -16,7 +16,6 @@ from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..errors import one_line
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .ensemble import Ensemble
-from .quantization import Int8Config
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
@@ -28,7 +27,6 @@ def load_translator(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str = torch.float32,
     revision: str | None = None,
-    int8: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
@@ -36,12 +34,11 @@ def load_translator(
         folders: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
         revision: of names on the Hub, as `model_folder` has it.
         device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
-        int8: compute products in 8-bit integers, all else in 32 bits, as `Int8Config` has it: for a CPU alone.
 
     Raises:
         ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
-            whose tokenizer does not fit the model; for models of different vocabularies; for int8 elsewhere than on a
-            CPU or in 16 bits; and for a device that is not there or, like "meta", holds no values.
+            whose tokenizer does not fit the model; for models of different vocabularies; and for a device that is not
+            there or, like "meta", holds no values.
         PermissionError: for a file that may not be read.
     """
     if isinstance(folders, str | Path):
@@ -54,8 +51,6 @@ def load_translator(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from error
-    if int8 and not str(device).startswith("cpu"):
-        raise ValueError(f"int8: it is for a CPU, not for the device {device}")
     paths = [model_folder(folder, revision) for folder in folders]
     tokenizers = [load_tokenizer(path) for path in paths]
     for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
@@ -64,7 +59,7 @@ def load_translator(
                 f"vocabulary: {folders[0]} and {folder} have different ones, "
                 f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
             )
-    models = [load_model(path, dtype, int8).to(device) for path in paths]  # type: ignore[arg-type]
+    models = [load_model(path, dtype).to(device) for path in paths]  # type: ignore[arg-type]
     model = models[0] if len(models) == 1 else Ensemble(models)
     return model.eval(), tokenizers[0]
 
@@ -173,7 +168,7 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
-def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, int8: bool = False, **fields) -> PreTrainedModel:
+def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, **fields) -> PreTrainedModel:
     """The model of a folder, with these fields of its configuration changed.
 
     Raises:
@@ -181,8 +176,7 @@ def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, int8: boo
     """
     check_no_adapter(folder)
     complaint = f"model: {folder} cannot be loaded"
-    settings = _LOCAL | ({"quantization_config": Int8Config()} if int8 else {})
-    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **settings, **fields)
+    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **_LOCAL, **fields)
 
 
 def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:

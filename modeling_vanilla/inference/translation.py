@@ -1,14 +1,15 @@
 """Translate texts: the functions that programs call."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import read_lines
+from ..progress import track_batches
 from ..terminology_vanilla import Terminology
 from ..translation_vanilla import TOKENS_PER_BATCH, Hypothesis, Translation, translate_texts
-from .processes import batch_searcher
 
 
 def translate(
@@ -84,7 +85,10 @@ def translate_nbest(
 
 
 def _translate(model, tokenizer, sentences, terms, show_progress: bool, **settings) -> list[Translation]:
-    settings |= {"terms": Terminology(terms, tokenizer), "search_batches": batch_searcher(model, 1, show_progress)}
+    settings |= {
+        "terms": Terminology(terms, tokenizer),
+        "track": partial(track_batches, unit=" sentences", show=show_progress),
+    }
     return translate_texts(model, tokenizer, sentences, **settings)
 
 
