@@ -1,14 +1,13 @@
-"""The command `vanilla`: each of its commands is a module of modeling_vanilla.cli.
+"""The command `vanilla`: a table of its commands, each of which is a module of modeling_vanilla.cli.
 
-It stands beside the package because importing the package takes seconds, for PyTorch and transformers, which neither
-help nor a bad option needs.
+It stands beside the package because importing the package takes seconds, for PyTorch and transformers.
 """
 
 import importlib
+import re
 import sys
 from difflib import get_close_matches
-from importlib.metadata import version
-from importlib.util import find_spec, module_from_spec
+from importlib.metadata import requires, version
 
 COMMANDS = {
     "check": "look at sentence pairs before training",
@@ -35,21 +34,27 @@ def main() -> None:
         print(f"vanilla {version('modeling-vanilla')}")
     elif command in COMMANDS:
         sys.argv[:2] = [f"vanilla {command}"]
-        _run(command)
+        run(command)
     else:
         close = "".join(f"did you mean {name!r}? " for name in get_close_matches(command, COMMANDS, 1))
         print(f"error: {command!a} is no command; {close}see vanilla --help", file=sys.stderr)
         sys.exit(2)
 
 
-def _run(command: str) -> None:
-    if "modeling_vanilla" not in sys.modules:
-        # A package that can be imported from; run_command has its __init__ run once the options are right.
-        sys.modules["modeling_vanilla"] = module_from_spec(find_spec("modeling_vanilla"))
+def run(command: str) -> None:
+    """Import the module of a command, and run it; say in one line which package it lacks."""
     from modeling_vanilla.errors import one_line_errors
 
     with one_line_errors("--debug" in sys.argv):
         try:
             importlib.import_module(f"modeling_vanilla.cli.{command}").main()
         except ModuleNotFoundError as error:
-            raise ValueError(f"vanilla {command} needs {error.name}, which is not installed; see README") from error
+            package = str(error.name).partition(".")[0]
+            raise ValueError(f"vanilla {command} needs {package}: {how_to_install(package)}") from error
+
+
+def how_to_install(package: str) -> str:
+    """The command that installs a package: by the first of this package's extras that has it, if one does."""
+    extras = (re.match(rf"{package}\W.*extra == \W(\w+)", line) for line in requires("modeling-vanilla") or [])
+    extra = next((match[1] for match in extras if match), None)
+    return f'pip install "modeling-vanilla[{extra}]"' if extra else f"pip install {package}"

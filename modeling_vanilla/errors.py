@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 # torch's own error for it is a RuntimeError. An illegal access of memory and its like are something else.
 _NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes of)? memory|bad_alloc", re.IGNORECASE)
@@ -59,28 +59,19 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     """Turn a ValueError, an OSError or a lack of memory into a line on stderr and exit code 2.
 
     Ctrl-C, SIGTERM and SIGHUP become a line and the exit codes 130, 143 and 129, after what is half-written is removed.
-    Where nobody reads stdout any more, the exit code is that of a SIGPIPE, 141, without a line. An error in a thread
-    beside the main one becomes a line, too.
+    Where nobody reads stdout any more, the exit code is that of a SIGPIPE, 141, without a line.
 
     Args:
         debug: print the traceback, with the causes, before the line. The environment variable VANILLA_DEBUG=1 does
             the same.
     """
     debug = debug or os.environ.get("VANILLA_DEBUG") == "1"
-    thread_errors = threading.excepthook
-    if not debug:
-        threading.excepthook = lambda error: _print_line(
-            f"warning: {error.thread.name}: {one_line(error.exc_value or error.exc_type())}"
-        )
     try:
         with on_signal(_interrupt):
             yield
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
-        # What is left to write goes nowhere, or Python would report it at exit.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _empty_stdout()
         sys.exit(141)  # 128 + SIGPIPE, which Windows has not
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         message = one_line(error)
@@ -90,17 +81,24 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
             message = f"not enough memory: {(str(error) or message).splitlines()[0]}"
         if debug:
             traceback.print_exc()
+        _empty_stdout()
         _print_line(f"error: {message}")
         sys.exit(2)
     except KeyboardInterrupt as error:
         _print_line(f"error: {str(error) or 'interrupted'}")
         sys.exit(128 + getattr(error, "signum", signal.SIGINT))
-    finally:
-        threading.excepthook = thread_errors
+
+
+def _empty_stdout() -> None:
+    """Write what is left in the buffer of stdout or, if that fails, drop it, as Python would report it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line: of an error of the system its words; the class of one that says nothing."""
+    """What an error says, on one line: of an error of the system its own words, of one that says nothing its class."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror is not None:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

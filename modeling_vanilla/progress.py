@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal and in a notebook, lines in a log; no word if the process is to be quiet."""
+"""Progress on stderr: bars on a terminal and in a notebook, lines in a log; nothing if it is to be quiet."""
 
 import os
 import sys
@@ -14,12 +14,12 @@ _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """Set whether this process shows no progress, as where it has no stderr.
+    """Set whether this process shows no progress.
 
     transformers never shows its own, which would tear the bar of a training apart, nor does datasets in a log.
     """
     global _quiet
-    _quiet = quiet or sys.stderr is None
+    _quiet = quiet
     logging.disable_progress_bar()
     if _quiet or _is_log():
         # Not imported here, as it takes seconds and not every command needs it.
@@ -30,8 +30,7 @@ def set_quiet(quiet: bool) -> None:
 
 def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:
     """tqdm's bar, with tqdm's settings; where stderr is a log, a line every SECONDS and one at the end in its place."""
-    disable = disable or _quiet or sys.stderr is None
-    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable, **settings)
+    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **settings)
 
 
 def track_batches(batches: Sequence[list], unit: str, show: bool) -> Iterator[list]:
@@ -51,7 +50,7 @@ def inform(line: str) -> None:
 
 def _is_log() -> bool:
     # A notebook's stderr is no terminal either; there tqdm has another class.
-    return auto.tqdm is terminal_bar and not (sys.stderr and sys.stderr.isatty())
+    return auto.tqdm is terminal_bar and not sys.stderr.isatty()
 
 
 class _Lines(std.tqdm):

@@ -9,7 +9,6 @@ import sys
 import pytest
 from helpers import call, environment, run_python
 
-import modeling_vanilla
 import vanilla_command as vanilla
 from modeling_vanilla.cli import attention, convert
 from modeling_vanilla.interop import folders
@@ -34,15 +33,11 @@ def test_an_unknown_command(word, hint):
     assert run(word) == (2, "", f"error: {word!a} is no command; {hint}see vanilla --help\n")
 
 
-SAID = {"--help": "translate text", "--version": modeling_vanilla.__version__, "trian": None}
-
-
-@pytest.mark.parametrize("words", SAID)
-def test_help_loads_no_transformers(words, tmp_path):
-    program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print('transformers' in sys.modules)"
-    done = run_python("-c", program, *words.split(), cwd=tmp_path)
-    assert done.output.endswith("False\n")
-    assert done.code == (0 if SAID[words] else 2) and (SAID[words] or "") in done.output
+@pytest.mark.parametrize("words", ["--help", "--version", "trian"])
+def test_what_the_table_answers_imports_nothing_heavy(words, tmp_path):
+    program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print(*sys.modules)"
+    done = run_python("-c", program, words, cwd=tmp_path)
+    assert "vanilla_command" in done.output and not {"torch", "transformers", "numpy"} & set(done.output.split())
 
 
 def test_what_help_says_of_the_package_is_so():
@@ -63,12 +58,17 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_missing_package_is_named(tmp_path):
-    without = "import sys; sys.modules['sacrebleu'] = None; sys.argv[1:] = ['train', *sys.argv[1:]]\n"
-    script = without + "from modeling_vanilla.__main__ import main; main()"
-    done = run_python("-c", script, "--output_dir", "new", cwd=tmp_path)
-    assert (done.code, done.error) == (2, "vanilla train needs sacrebleu, which is not installed; see README")
-    assert "Traceback" in run_python("-c", script, "--output_dir", "new", "--debug", cwd=tmp_path).errors
+@pytest.mark.parametrize(("command", "package", "extra"), [("train", "sacrebleu", "train"), ("demo", "gradio", "demo")])
+def test_a_missing_package_is_named_with_the_extra_that_has_it(tmp_path, command, package, extra):
+    script = f"import sys; sys.modules['{package}'] = None\nfrom vanilla_command import main; main()"
+    done = run_python("-c", script, command, "--help", cwd=tmp_path)
+    assert done.error == f'vanilla {command} needs {package}: pip install "modeling-vanilla[{extra}]"'
+    assert "Traceback" in run_python("-c", script, command, "--debug", cwd=tmp_path).errors
+
+
+def test_a_package_of_no_extra_is_installed_by_its_name():
+    assert vanilla.how_to_install("onnx") == 'pip install "modeling-vanilla[export]"'
+    assert vanilla.how_to_install("gzip2") == "pip install gzip2"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

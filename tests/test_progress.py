@@ -58,9 +58,3 @@ def test_a_bar_around_an_iterable(monkeypatch, given, said):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert list(progress_bar(given)) == list(given)
     assert sys.stderr.getvalue().startswith(said) and sys.stderr.getvalue().count("\n") == bool(given)
-
-
-def test_a_process_without_stderr_shows_none(monkeypatch, capfd):
-    monkeypatch.setattr(sys, "stderr", None)
-    assert list(progress_bar("abc")) == list("abc")
-    assert capfd.readouterr().out == ""

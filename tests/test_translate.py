@@ -3,9 +3,13 @@
 import gzip
 import json
 import math
+import multiprocessing
 import os
+import pty
 import re
+import signal
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -115,19 +119,26 @@ def test_score(folder, translator, tmp_path):
     assert list(map(float, total.groups())) == pytest.approx([log_prob, math.exp(-log_prob / tokens), tokens], rel=1e-4)
 
 
-def test_reference_gives_each_bleu(make_model, tokenizer, tmp_path):
-    """What sacreBLEU gives for references that have a word more than the translations."""
+def test_references_give_each_bleu(make_model, tokenizer, tmp_path):
+    """What sacreBLEU gives for references that have a word more than the translations, and for others beside them."""
     model = make_model(seed=1, vocab_size=len(tokenizer), tie_word_embeddings=False)  # it writes several words
     folder = save_folder(tmp_path / "model", model, tokenizer)
     found = run(folder, "--max_extra_tokens", 4)
-    references = [f"{text} dog" for text in found]
-    (tmp_path / "reference").write_bytes(as_lines(references))
-    arguments = ("--max_extra_tokens", 4, "--reference", tmp_path / "reference", "--bleu_tokenize", "none")
-    errors = call(command.main, folder, *arguments, stdin=INPUT).errors
-    expected = sacrebleu.corpus_bleu(found, [references], tokenize="none", force=True).score
-    assert 1 < expected < 99
-    for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):  # alike where there are none of either
-        assert re.search(rf"^{name} {expected:.2f} nrefs:1\S*tok:none", errors, re.M)
+    references = [[f"{text} dog" for text in found], [f"{text} cat cat" for text in found[::-1]]]
+    files = [tmp_path / name for name in ("one", "two")]
+    for file, texts in zip(files, references, strict=True):
+        file.write_bytes(as_lines(texts))
+    for count in (1, 2):
+        arguments = ("--max_extra_tokens", 4, "--reference", *files[:count], "--bleu_tokenize", "none")
+        errors = call(command.main, folder, *arguments, stdin=INPUT).errors
+        expected = sacrebleu.corpus_bleu(found, references[:count], tokenize="none", force=True).score
+        assert 1 < expected < 99
+        for name in (
+            "bleu",
+            "bleu_compound_split",
+            "bleu_compound_split_quotes",
+        ):  # alike where there are none of either
+            assert re.search(rf"^{name} {expected:.2f} nrefs:{count}\S*tok:none", errors, re.M)
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["translations", "given pairs"])
@@ -176,9 +187,35 @@ def test_interactive_answers_each_line_before_it_reads_the_next(folder, translat
             seen.append(capsysbinary.readouterr().out.decode())
             yield line
 
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=type_lines()))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=type_lines(), isatty=lambda: False))
     command.main([str(folder), "--interactive"])
     assert [*seen, capsysbinary.readouterr().out.decode()] == ["", *(f"{text}\n" for text in best(*translator))]
+
+
+def test_a_terminal_has_a_prompt_and_ctrl_c_ends_it_without_an_error(folder, tmp_path):
+    keyboard, terminal = pty.openpty()
+
+    def translate():
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY) if number else terminal, number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+        command.main([str(folder), "--interactive"])
+
+    process = multiprocessing.get_context("fork").Process(target=translate)
+    process.start()
+    os.write(keyboard, b"a dog\n")
+    while not (tmp_path / "stderr").exists() or (tmp_path / "stderr").read_text().count("> ") < 2:
+        time.sleep(0.1)
+        assert process.is_alive(), (tmp_path / "stderr").read_text()
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    assert (tmp_path / "stderr").read_text() == f"loading {folder} ...\n> > \n"
+    assert (tmp_path / "stdout").read_text().count("\n") == 1
+
+
+def test_a_hyphen_is_a_standard_stream(folder, translator):
+    assert run(folder, "--input", "-", "--output", "-") == best(*translator)
 
 
 def test_what_is_no_file_is_not_replaced(folder, tmp_path):

@@ -11,12 +11,13 @@ chosen heads) and KIND-lines.png (a colour for each head, thickness by weight).
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import decode_lines, write_files
-from .parser import CommandParser, add_loading, run_command, standard_stream
+from .parser import CommandParser, add_loading, run_command
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -38,7 +39,7 @@ def visualize(options: Namespace) -> None:
     from ..inference import load_translator, translate
     from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
 
-    lines = decode_lines(standard_stream("stdin"), "stdin") if options.sentence is None else [options.sentence]
+    lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision)

@@ -14,6 +14,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..inference.loading import model_folder
+from ..training.averaging import write_average
+from ..training.checkpoints import last_checkpoints
 from .parser import CommandParser, add_revision, run_command, warn
 
 
@@ -27,10 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def average(options: Namespace) -> None:
-    from ..inference.loading import model_folder
-    from ..training.averaging import write_average
-    from ..training.checkpoints import last_checkpoints
-
     checkpoints = [model_folder(source, options.revision) for source in options.sources]
     if options.last is not None:
         if options.last < 1:

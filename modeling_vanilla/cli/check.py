@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import check_unused
+from ..inference.loading import load_vocabulary
+from ..training.checks import FAULTS, find_faults, findings, write_clean
+from ..training.data import load_pairs
 from ..training.options import CorpusOptions
 from .parser import CommandParser, run_command
 
@@ -41,10 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
     """Print what there is to say of each split, and write the clean training pairs if asked."""
-    from ..inference.loading import load_vocabulary
-    from ..training.checks import FAULTS, find_faults, findings, write_clean
-    from ..training.data import load_pairs
-
     if not 1 <= options.max_length_ratio < math.inf:
         raise ValueError(f"max_length_ratio must be at least 1 and finite, not {options.max_length_ratio}")
     if options.output_dir is not None:

@@ -16,6 +16,8 @@ import threading
 from argparse import Namespace
 from collections.abc import Sequence
 
+from ..demo.page import build_page, launch
+from ..inference import load_translator
 from .parser import CommandParser, add_examples, add_loading, read_examples, run_command
 
 
@@ -36,9 +38,6 @@ def serve(options: Namespace) -> None:
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
-    from ..demo.page import build_page, launch
-    from ..inference import load_translator
-
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
     page = build_page(model, tokenizer, examples, options.max_characters)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)

@@ -11,6 +11,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+import torch
+
 from .parser import CommandParser, run_command
 
 _PACKAGES = ("modeling-vanilla", "torch", "transformers", "tokenizers", "safetensors", "huggingface-hub", "accelerate")
@@ -22,8 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def env(options: Namespace) -> None:
-    import torch
-
     devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     facts = {

@@ -16,15 +16,18 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..inference import pharaoh, score_pairs, word_alignments
+from ..inference.scoring import PairScore
+from ..progress import inform
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
-    check_paths,
+    check_outputs,
     input_lines,
-    load,
     output_streams,
     parallel_lines,
-    write,
+    translator_of,
+    write_lines,
 )
 
 
@@ -37,24 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def score(options: Namespace) -> None:
-    from ..inference import pharaoh, score_pairs, word_alignments
-    from ..inference.scoring import PairScore
-    from ..progress import inform
-
     if options.alignment_layer and not options.alignments:
         raise ValueError("--alignment_layer needs --alignments")
-    check_paths(options, "input", "target")
-    sources = list(input_lines(options))
+    check_outputs(options, [("--input", options.input), ("--target", options.target)])
+    sources = list(input_lines(options.input))
     targets = parallel_lines(options.target, sources)
-    model, tokenizer = load(options, aligned=bool(options.alignments))
+    model, tokenizer = translator_of(options, aligned=bool(options.alignments))
     with output_streams(options) as (output, alignments):
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = word_alignments(model, tokenizer, sources, targets, *settings, show_progress=True)
-            write(map(pharaoh, links), alignments, options.alignments)
+            write_lines(map(pharaoh, links), alignments, options.alignments)
         lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
-        write(lines, output, options.output)
+        write_lines(lines, output, options.output)
     if scores:
         total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
         inform(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")

@@ -3,37 +3,50 @@
 import gzip
 import os
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from ..files import decode_lines, disk_errors, is_gzip, read_lines, whole_file
-from .parser import CommandParser, add_loading, standard_stream
+from ..inference import load_translator
+from ..inference.alignment import check_alignable
+from ..translation_vanilla import TOKENS_PER_BATCH
+from .parser import CommandParser, add_loading
 
 
 def add_shared_options(parser: CommandParser) -> None:
-    """The models, how they compute, the input, the output, and word alignments."""
+    """Add options for the models, how they compute, the input, the output, and word alignments."""
     add = parser.add_argument
     add("model", nargs="+", metavar="MODEL", help="folder of a model, or its name on the Hub; several are an ensemble")
-    add("--input", type=Path, metavar="FILE", help="the sources, UTF-8 text, plain or .gz (default: stdin)")
-    add("--output", type=Path, metavar="FILE", help="plain or .gz, written when all is done (default: stdout)")
+    source = "the sources, UTF-8 text, plain or .gz (default: -, stdin)"
+    add("--input", type=path_or_stream, metavar="FILE", help=source)
+    target = "plain or .gz, written when all is done (default: -, stdout)"
+    add("--output", type=path_or_stream, metavar="FILE", help=target)
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
-    add("--tokens_per_batch", type=int, default=4096, help="of a batch, with padding, times the beams of a search")
+    size = "of a batch, with padding, times the beams of a search"
+    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, metavar="N", help=size)
     add("--bf16", action="store_true", help="compute in bfloat16")
     add_loading(parser)
 
 
-def load(options: Namespace, aligned: bool):
-    """The model and the tokenizer; ValueError if they cannot be loaded, or are to give alignments and cannot."""
-    import torch
+def path_or_stream(text: str) -> Path | None:
+    """The path that an option names, or None for "-", the standard stream."""
+    return None if text == "-" else Path(text)
 
-    from ..inference import load_translator
-    from ..inference.alignment import check_alignable
 
+def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model and its tokenizer.
+
+    Raises:
+        ValueError: they cannot be loaded, or are to give word alignments and cannot.
+    """
     dtype = torch.bfloat16 if options.bf16 else torch.float32
     model, tokenizer = load_translator(options.model, options.device, dtype, options.revision)
     if aligned:
@@ -44,12 +57,13 @@ def load(options: Namespace, aligned: bool):
 # Input
 
 
-def input_lines(options: Namespace) -> Iterator[str]:
-    return read_lines(options.input) if options.input else decode_lines(standard_stream("stdin"), "stdin")
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Read the lines of a file, or of stdin for None."""
+    return read_lines(path) if path else decode_lines(sys.stdin.buffer, "stdin")
 
 
 def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
-    """The lines of a file; ValueError if there are more or fewer than sources."""
+    """Read the lines of a file; ValueError if there are more or fewer than sources."""
     lines = list(read_lines(path))
     if len(lines) != len(sources):
         raise ValueError(f"{path} has {len(lines)} lines, the input {len(sources)}")
@@ -61,25 +75,25 @@ def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
 _OPEN_STREAM = re.compile("/dev/(?:stdout|stderr|fd/[0-9]+)")
 
 
-def check_paths(options: Namespace, *inputs: str) -> None:
+def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]]) -> None:
     """Raise ValueError if --output or --alignments is a folder, both are one file, or one of them is an input.
 
-    inputs: the options that name files to be read.
+    Args:
+        inputs: the files that are read, each with its option.
     """
-    outputs = ("--output", "--alignments")
-    paths = {f"--{name}": path for name in (*inputs, "output", "alignments") if (path := getattr(options, name))}
-    for name, path in paths.items():
-        if name in outputs and path.is_dir():
+    others = [*inputs]
+    for name, path in (("--output", options.output), ("--alignments", options.alignments)):
+        if path and path.is_dir():
             raise ValueError(f"{name}: {path} is a folder, not a file")
-    for name, other in combinations(paths, 2):
-        path = paths[other]
-        if other in outputs and path.resolve() == paths[name].resolve() and (path.is_file() or not path.exists()):
-            raise ValueError(f"{name} and {other} are both {path}")
+        for other, taken in others if path and (path.is_file() or not path.exists()) else ():
+            if taken and taken.resolve() == path.resolve():
+                raise ValueError(f"{other} and {name} are both {path}")
+        others.append((name, path))
 
 
 @contextmanager
 def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
-    """The streams of --output and --alignments."""
+    """Open the streams of --output and --alignments."""
     alignments = _stream(options.alignments) if options.alignments else nullcontext()
     with _stream(options.output) as output, alignments as aligned:
         yield output, aligned
@@ -87,9 +101,9 @@ def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | No
 
 @contextmanager
 def _stream(path: Path | None) -> Iterator[BinaryIO]:
-    """A stream to a file that appears under its name when all is written; stdout for None."""
+    """Open a stream to a file, which appears under its name when the block ends, or to stdout for None."""
     if path is None:
-        yield standard_stream("stdout")
+        yield sys.stdout.buffer
     elif _OPEN_STREAM.fullmatch(str(path)):
         descriptor = {"stdout": 1, "stderr": 2}.get(path.name) or int(path.name)
         # A file, such as a log, may be behind it to which others write, too, and which has to stay.
@@ -104,14 +118,8 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
             yield stream
 
 
-def write(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
+def write_lines(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
     """Write lines to the stream of a file or, for None, of stdout, which an error of the disk names."""
-    try:
-        with disk_errors(path or Path("stdout")):
-            stream.writelines(f"{line}\n".encode() for line in lines)
-            stream.flush()
-    except OSError:
-        if path is None:
-            # The rest of the buffer goes nowhere, or Python would report it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise
+    with disk_errors(path or Path("stdout")):
+        stream.writelines(f"{line}\n".encode() for line in lines)
+        stream.flush()

@@ -43,15 +43,23 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .parser import CommandParser, run_command, standard_stream
-from .streams import add_shared_options, check_paths, input_lines, load, output_streams, parallel_lines, write
-
-if TYPE_CHECKING:
-    from ..inference.alignment import Links
-    from ..terminology_vanilla import Terminology
-    from ..translation_vanilla import Translation
+from ..errors import Interrupted
+from ..inference import pharaoh, read_terms
+from ..inference.alignment import Links, align_translations
+from ..progress import inform, track_batches
+from ..terminology_vanilla import Terminology
+from ..translation_vanilla import Translation, translate_texts
+from .parser import CommandParser, run_command
+from .streams import (
+    add_shared_options,
+    check_outputs,
+    input_lines,
+    output_streams,
+    parallel_lines,
+    translator_of,
+    write_lines,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,16 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--tgt_lang", help="language to translate to, of a model of several: the tag of lines that have none")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
-    add("--reference", type=Path, metavar="FILE", help="print BLEU against the lines of FILE to stderr")
+    scores = "print BLEU against the lines of FILE to stderr; of several files, each line has a reference in each"
+    add("--reference", type=Path, nargs="+", metavar="FILE", help=scores)
     add("--bleu_tokenize", metavar="NAME", help="sacreBLEU's tokeniser (default: 13a)")
-    add("--num_beams", type=int, help="beams of the search (default: the model's)")
-    add("--length_penalty", type=float, help="alpha of the search (default: the model's)")
-    add("--max_extra_tokens", type=int, help="most tokens beyond the source's (default: the model's)")
-    add("--max_source_tokens", type=int, help="the most tokens of a line that is translated whole")
-    run_command(parser, run, arguments)
+    add("--num_beams", type=int, metavar="N", help="beams of the search (default: the model's)")
+    add("--length_penalty", type=float, metavar="X", help="alpha of the search (default: the model's)")
+    add("--max_extra_tokens", type=int, metavar="N", help="most tokens beyond the source's (default: the model's)")
+    add("--max_source_tokens", type=int, metavar="N", help="the most tokens of a line that is translated whole")
+    run_command(parser, translate, arguments)
 
 
-def run(options: Namespace) -> None:
+def translate(options: Namespace) -> None:
     for name in ("input", "output", "reference", "alignments", "prefix", "json"):
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
@@ -81,69 +90,73 @@ def run(options: Namespace) -> None:
         raise ValueError("--json cannot be combined with --nbest")
     if options.alignment_layer and not (options.alignments or options.json):
         raise ValueError("--alignment_layer needs --alignments or --json")
-    if options.bleu_tokenize is not None and not options.reference:
+    if options.bleu_tokenize and not options.reference:
         raise ValueError("--bleu_tokenize needs --reference")
     (translate_interactively if options.interactive else translate_file)(options)
 
 
 def translate_file(options: Namespace) -> None:
-    from ..inference import pharaoh
-    from ..inference.alignment import align_translations
-    from ..progress import track_batches
-
-    check_paths(options, "input", "reference", "prefix", "terms")
-    sources = list(input_lines(options))
-    references = options.reference and parallel_lines(options.reference, sources)
+    """Translate all lines of the input, and score the translations if there are references."""
+    inputs = [("--input", options.input), ("--prefix", options.prefix), ("--terms", options.terms)]
+    check_outputs(options, [*inputs, *(("--reference", path) for path in options.reference or ())])
+    sources = list(input_lines(options.input))
+    references = [parallel_lines(path, sources) for path in options.reference or ()]
     prefixes = parallel_lines(options.prefix, sources) if options.prefix else ""
-    if references:
-        # Imported only when needed, as its libraries take seconds to load; now, as one may be missing.
+    if references and sources:
+        # Imported here, as it needs a package that translation does not.
         from ..training.metrics import TOKENIZE, check_tokenize, translation_scores
 
-        tokenize = TOKENIZE if options.bleu_tokenize is None else options.bleu_tokenize
+        tokenize = options.bleu_tokenize or TOKENIZE
         check_tokenize(tokenize, "bleu_tokenize")
     aligned = bool(options.alignments or options.json)
-    model, tokenizer = load(options, aligned)
+    model, tokenizer = translator_of(options, aligned)
     with output_streams(options) as (output, alignments):
-        terms = read_terminology(options, tokenizer)
         settings = {
             "prefix": prefixes,
             "with_spans": aligned,
             "track": partial(track_batches, unit=" sentences", show=True),
         }
-        found = search(model, tokenizer, sources, options, terms, 0, **settings)
+        found = search(model, tokenizer, sources, options, terms_of(options, tokenizer), **settings)
         links = []
         if aligned:
             how = (options.alignment_layer, options.tokens_per_batch)
             links = align_translations(model, tokenizer, sources, found, *how)
         if alignments:
-            write(map(pharaoh, links), alignments, options.alignments)
-        write(map(as_json, found, links) if options.json else as_lines(found, options.nbest), output, options.output)
-    if references:
+            write_lines(map(pharaoh, links), alignments, options.alignments)
+        lines = map(as_json, found, links) if options.json else as_lines(found, options.nbest)
+        write_lines(lines, output, options.output)
+    if references and sources:
         best = [translation.hypotheses[0].text for translation in found]
-        scores = translation_scores(best, references, tokenize)
+        scores = translation_scores(best, [*zip(*references, strict=True)], tokenize)
         for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 
 
 def translate_interactively(options: Namespace) -> None:
-    model, tokenizer = load(options, aligned=False)
-    terms = read_terminology(options, tokenizer)
-    for number, source in enumerate(input_lines(options)):
-        found = search(model, tokenizer, [source], options, terms, first=number)
-        write(as_lines(found, options.nbest, number), standard_stream("stdout"), None)
+    """Translate each line of stdin as soon as it is there; Ctrl-C and the end of stdin end it."""
+    inform(f"loading {', '.join(options.model)} ...")
+    prompt = "> " if sys.stdin.isatty() and not options.quiet else ""
+    try:
+        model, tokenizer = translator_of(options, aligned=False)
+        terms = terms_of(options, tokenizer)
+        print(end=prompt, file=sys.stderr, flush=True)
+        for number, source in enumerate(input_lines(None)):
+            found = search(model, tokenizer, [source], options, terms, first=number)
+            write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer, None)
+            print(end=prompt, file=sys.stderr, flush=True)
+    except Interrupted as end:
+        sys.exit(128 + end.signum)
+    finally:
+        print(end="\n" if prompt else "", file=sys.stderr)
 
 
-def read_terminology(options: Namespace, tokenizer) -> "Terminology":
-    from ..inference import read_terms
-    from ..terminology_vanilla import Terminology
-
+def terms_of(options: Namespace, tokenizer) -> Terminology:
+    """The terms of --terms, which may be none."""
     return Terminology(read_terms(options.terms) if options.terms else [], tokenizer, partial(place, options))
 
 
 def search(model, tokenizer, sources: list[str], options: Namespace, terms, first: int = 0, **settings):
     """The translations of lines; `first` is the number of the first of them in the input, from 0."""
-    from ..translation_vanilla import translate_texts
-
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"with_scores": options.json or options.nbest is not None, **settings}
@@ -157,7 +170,7 @@ def place(options: Namespace, what: str, rows: Sequence[int], first: int = 0) ->
     return f"{file}, line {', '.join(str(first + row + 1) for row in rows[:3])}: "
 
 
-def as_lines(found: "list[Translation]", nbest: int | None, first: int = 0) -> Iterator[str]:
+def as_lines(found: list[Translation], nbest: int | None, first: int = 0) -> Iterator[str]:
     """The best translation of each line, or its n best with number and score."""
     for number, translation in enumerate(found, start=first):
         for hypothesis in translation.hypotheses:
@@ -170,8 +183,8 @@ def on_one_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-def as_json(translation: "Translation", links: "Links") -> str:
-    """The best translation of a line."""
+def as_json(translation: Translation, links: Links) -> str:
+    """The best translation of a line as a line of JSON."""
     (best,) = translation.hypotheses
     values = {"translation": best.text, "score": best.score, "tokens": best.tokens, "log_probs": best.log_probs}
     return json.dumps({**values, "alignment": links}, ensure_ascii=False)
