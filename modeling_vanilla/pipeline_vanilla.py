@@ -12,7 +12,6 @@ from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
 from .splitting_vanilla import TAG
-from .terminology_vanilla import Terminology
 from .translation_vanilla import translate_texts
 
 
@@ -30,9 +29,6 @@ class TranslationPipeline(Pipeline):
     Args:
         truncation: cut off what is too long instead, at `max_length` of tokenizer_kwargs or what the model takes.
         max_source_tokens: if given, lines up to so many tokens are translated whole, longer ones in pieces of so many.
-        terms: pairs (source term, target term): where the source term is in a text, as whole words, the longest first,
-            the translation contains the target term; pairs of one source term are alternatives. A warning names a term
-            that cannot be met within the limit, which is then left out.
         prefix: what the translation of each text begins with, one string for all.
         tokens_per_batch: the most source tokens that are translated at once, padding included, times the beams.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. With
@@ -47,8 +43,6 @@ class TranslationPipeline(Pipeline):
     _load_tokenizer = True
 
     def _sanitize_parameters(self, return_tensors=None, return_text=None, **arguments):
-        if "terms" in arguments:
-            arguments["terms"] = Terminology(arguments["terms"], self.tokenizer)
         if not isinstance(arguments.get("prefix", ""), str):
             raise ValueError(f"prefix: one string for all texts is needed, not {arguments['prefix']!r:.60}")
         shown = {"return_tensors": return_tensors, "return_text": return_text}

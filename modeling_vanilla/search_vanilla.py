@@ -19,16 +19,13 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .cache_vanilla import CACHE
-from .constraints_vanilla import Constraints, NoConstraints
-from .cpu_vanilla import log_softmax
 
 LENGTH_PENALTIES = ("gnmt", "length")
-# Tokens by which a hypothesis may still grow, as `Rules.done` sees it: under a limit of 10^12 the length penalty would
-# leave hope to any.
+# The most further tokens that `Rules.done` takes a hypothesis to get: by the length penalty of a limit of 10^12 tokens
+# no search would end.
 LOOK_AHEAD = 10_000
-# Sentences that are done leave the batch when no more of it than this is still searched, as the rest is copied
-# (benchmarks/decode.py).
-FEW_ENOUGH = 7 / 8
+# Sentences that are done leave the batch once this share of it or less is still searched, as that is copied then.
+DROP_SHARE = 7 / 8
 
 
 def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
@@ -155,8 +152,8 @@ class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
-    others stay alive. A sentence is done at its limit or by `Rules.done`. `Constraints` choose both where there are
-    phrases to be met: only a hypothesis that meets them may end.
+    others stay alive. A sentence is done at its limit or by `Rules.done`. A search for outputs with a property changes
+    `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select` (as inference/constraints.py of the package).
     """
 
     rules: Rules
@@ -171,13 +168,14 @@ class BeamSearch:
     limits: torch.Tensor  # (B,), the most tokens that may be generated
     sentences: torch.Tensor  # (B,), which sentence each row is of
     searching: torch.Tensor  # (B,), whether it is not done yet; on the CPU, so that a step has a GPU's host wait once
-    constraints: Constraints | NoConstraints = field(default_factory=NoConstraints)  # of the alive hypotheses
     length: int = 0  # tokens generated so far
     results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
     log_probs: list[torch.Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
 
     @classmethod
-    def start(cls, config: GenerationConfig, prompts: torch.Tensor, limits, criteria, drop_done: bool, penalty_type):
+    def start(
+        cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done, penalty_type
+    ) -> "BeamSearch":
         """From prompts (B, 1 or K, length), each K times the same, with the most new tokens (B,) of each."""
         eos = [] if config.eos_token_id is None else config.eos_token_id
         eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
@@ -214,52 +212,79 @@ class BeamSearch:
         """
         self.log_probs.append(self.alive.log_prob.flatten())
         shape = self.alive.score.shape
-        log_probs = self.constraints.forbid_end(log_probs.unflatten(0, shape))
-        choose = sampled_sums if self.do_sample else self.constraints.top_sums
-        score, index = choose(self.alive.score, log_probs, self.beams * (1 + max(1, self.eos.numel())))
+        score, index = self.candidates(log_probs.unflatten(0, shape))
         candidates = self.alive.extend(score, index, unprocessed.unflatten(0, shape))
-        constraints = self.constraints.extend(index // log_probs.shape[-1], candidates.tokens[..., -1])
         self.length += 1
         at_limit = self.length >= self.limits
         ended = torch.isin(candidates.tokens[..., -1], self.eos)
         if self.criteria:
             ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
-        ended, may_finish = self.rules.ends(ended, at_limit[:, None], constraints.rank(score) < self.beams)
-        finishing = candidates.masked(may_finish & constraints.all_met())
+        ended, may_finish = self.rules.ends(ended, at_limit[:, None], self.rank(score) < self.beams)
+        finishing = candidates.masked(may_finish & self.may_finish())
         finishing = replace(finishing, score=finishing.score / self.rules.penalty(self.length))
         self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
-        self.alive = candidates.masked(~ended)
-        chosen = constraints.allocate(self.alive.score, self.beams)
-        self.alive, self.constraints = self.alive.gather(chosen), constraints.gather(chosen)
+        self.alive = self.keep(candidates.masked(~ended))
 
         done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
         done = done.cpu()  # the one wait
         newly = (done & self.searching).nonzero().flatten().to(self.limits.device)
         self.searching = self.searching & ~done
-        if not len(newly):
-            return self.alive.path[..., -1].flatten(), None
-        self.results.append((self.sentences[newly], self.best(newly)))
-        few = self.searching.sum() <= FEW_ENOUGH * len(self.searching)
-        remaining = self.drop() if self.drop_done and few else None
-        return self.alive.path[..., -1].flatten(), remaining
+        if len(newly):
+            self.results.append((self.sentences[newly], self.best(newly)))
+        next_rows, remaining = self.alive.path[..., -1].flatten(), None
+        if self.drop_done and len(newly) and self.searching.sum() <= DROP_SHARE * len(self.searching):
+            remaining = self.searching.nonzero().flatten().to(self.limits.device)
+            self.select(remaining)
+            next_rows = self.alive.path[..., -1].flatten()
+        return next_rows, remaining
 
-    def best(self, rows: torch.Tensor) -> Hypotheses:
-        """The finished hypotheses of some rows, and where they are too few the alive ones with their score."""
-        finished, alive = self.finished.select(rows), self.alive.select(rows)
-        alive = alive.gather(self.constraints.select(rows).nearest_first(alive.score))
-        missing = (finished.score == -torch.inf).int() * 2
-        order = torch.cat((missing, torch.ones_like(missing[:, :1]).expand(alive.score.shape)), dim=1)
-        alive = replace(alive, score=alive.score / self.rules.penalty(self.length))
-        return finished.concat(alive).gather(order.argsort(dim=1, stable=True)[:, : missing.shape[1]])
+    def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best continuations by the sum of score and log P of the next token, (B, K, V), or a sample of them.
 
-    def drop(self) -> torch.Tensor:
-        """Leave out the sentences that are done. Returns the rows (B',) that remain."""
-        remaining = self.searching.nonzero().flatten().to(self.limits.device)
+        Returns:
+            The sums, sorted, and their index, hypothesis * V + token. (B, k) each, twice the beams where there is one
+            EOS token.
+        """
+        sums = (self.alive.score[..., None] + log_probs).flatten(1)
+        k = min(self.beams * (1 + max(1, self.eos.numel())), sums.shape[1])
+        if not self.do_sample:
+            top = sums.topk(k)
+            return top.values, top.indices
+        # The largest of the sums plus Gumbel noise are drawn without replacement in proportion to their exponentials.
+        index = (sums - torch.empty_like(sums).exponential_().log()).topk(k).indices
+        drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
+        return drawn, index.gather(1, order)
+
+    def rank(self, score: torch.Tensor) -> torch.Tensor:
+        """How many candidates are better than each of those with these sums (B, k), best first. Broadcasts to (B, k)"""
+        return torch.arange(score.shape[1], device=score.device)
+
+    def may_finish(self) -> torch.Tensor | bool:
+        """Which of the candidates may finish if they end. Broadcasts to (B, k)"""
+        return True
+
+    def keep(self, alive: Hypotheses) -> Hypotheses:
+        """The K candidates that stay alive, of those that have not ended. (B, k) -> (B, K)"""
+        return alive.top(self.beams)
+
+    def select(self, remaining: torch.Tensor) -> None:
+        """Keep these sentences of the batch, (B',) indices, alone."""
         self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
-        self.constraints = self.constraints.select(remaining)
-        self.searching = self.searching[self.searching]
-        return remaining
+        self.searching = self.searching[remaining.cpu()]
+
+    def unfinished(self, rows: torch.Tensor) -> Hypotheses:
+        """What follows the finished hypotheses of some rows where these are too few, best first. (B', K)"""
+        return self.alive.select(rows)
+
+    def best(self, rows: torch.Tensor) -> Hypotheses:
+        """The hypotheses of some rows: the finished ones, best first, then those that their limit cut. (B', K)"""
+        finished, others = self.finished.select(rows), self.unfinished(rows)
+        others = replace(others, score=others.score / self.rules.penalty(self.length))
+        missing = (finished.score == -torch.inf).int()
+        cut = torch.ones_like(others.score, dtype=missing.dtype)  # fewer than K where there are no more outputs
+        order = torch.cat((2 * missing, cut), dim=1).argsort(dim=1, stable=True)
+        return finished.concat(others).gather(order[:, : self.beams])
 
     def finish(self) -> Hypotheses:
         """The best hypotheses of all sentences in their order, (B, num_return_sequences)."""
@@ -282,15 +307,6 @@ class BeamSearch:
         before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
         sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
         return sums.diff(dim=-1)
-
-
-def sampled_sums(score: torch.Tensor, log_probs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `top_sums`, but drawn without replacement in proportion to their exponentials."""
-    sums = (score[..., None] + log_probs).flatten(1)
-    # The largest of the sums plus Gumbel noise are such a draw, also where fewer than k are possible.
-    index = (sums - torch.empty_like(sums).exponential_().log()).topk(min(k, sums.shape[1])).indices
-    drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
-    return drawn, index.gather(1, order)
 
 
 @dataclass
@@ -324,10 +340,10 @@ class NextTokens:
         }
         if share_encoding:  # which transformers has repeated for each beam
             self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
-            # Copies: of a view the step would be compiled apart, and what it is a view of stay in memory.
-            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[:: config.num_beams].clone()
+            beams = slice(None, None, config.num_beams)
+            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[beams]
             if self.inputs.get("attention_mask") is not None:
-                self.inputs["attention_mask"] = self.inputs["attention_mask"][:: config.num_beams].clone()
+                self.inputs["attention_mask"] = self.inputs["attention_mask"][beams]
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,
@@ -335,8 +351,6 @@ class NextTokens:
             "cross_attentions": config.output_attentions,
             "decoder_hidden_states": config.output_hidden_states,
         }
-        compiling = model._valid_auto_compile_criteria(self.inputs, config)
-        self.compiled = model.get_compiled_call(config.compile_config) if compiling else None
         self.steps: dict[str, list] = {
             name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate
         }
@@ -351,12 +365,10 @@ class NextTokens:
                 mask, (0, max(0, tokens.shape[1] - mask.shape[1])), value=1
             )
         cached = 0 if past is None else int(past.get_seq_length())
-        # With one token in the cache, and only then, the step would be compiled apart.
-        forward = self.model if self.compiled is None or cached < 2 else self.compiled
-        outputs = forward(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
+        outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
         logits = outputs.logits[:, -1]
-        unprocessed = log_softmax(logits)
+        unprocessed = logits.float().log_softmax(dim=-1)
         # A processor may write into what it is given.
         kept = self.logits_processor and self.config.return_dict_in_generate
         log_probs = self.logits_processor(tokens, unprocessed.clone() if kept else unprocessed)

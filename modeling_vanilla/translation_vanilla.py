@@ -206,7 +206,7 @@ def _search(
     language = [] if settings.forced_bos_token_id is None else [settings.forced_bos_token_id]  # where there are many
     prefixes = [source.prefix and language + source.prefix for source in sources]
     if any(phrases):
-        generate_kwargs = generate_kwargs | {"force_words_ids": phrases}
+        generate_kwargs = generate_kwargs | {"search": terms.constrained(phrases)}
     if any(prefixes):
         processors = [*(generate_kwargs.get("logits_processor") or ()), ForcedPrefix(prefixes)]
         generate_kwargs = generate_kwargs | {"logits_processor": processors}

@@ -34,9 +34,7 @@ _LIBRARIES = [
     *(f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")),
 ]
 # The search and what it imports.
-_SEARCH_FILES = [
-    f"{name}_vanilla.py" for name in ("generation", "search", "constraints", "cpu", "cache", "configuration")
-]
+_SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "search", "cache", "configuration")]
 _REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",
     403: "the token has no right to write there",

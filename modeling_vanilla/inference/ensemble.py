@@ -12,7 +12,6 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from ..cache_vanilla import CACHE, named_arguments
-from ..cpu_vanilla import log_softmax
 from ..generation_vanilla import GnmtGenerationMixin
 from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
 
@@ -93,11 +92,10 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 use_cache=cache is not None,
                 logits_to_keep=logits_to_keep,
             )
-            # Summed in place, as fresh memory of that size costs a CPU time (benchmarks/cpu.py --parts log_softmax).
-            log_probs = log_softmax(outputs.logits)
-            logits = log_probs if logits is None else torch.logaddexp(logits, log_probs, out=logits)
+            log_probs = outputs.logits.float().log_softmax(dim=-1)
+            logits = log_probs if logits is None else torch.logaddexp(logits, log_probs)
             first_layer = layers.stop
-        return Seq2SeqLMOutput(logits=logits.sub_(math.log(len(self.members))), **{CACHE: cache})
+        return Seq2SeqLMOutput(logits=logits - math.log(len(self.members)), **{CACHE: cache})
 
 
 class EnsembleEncoder(nn.Module):

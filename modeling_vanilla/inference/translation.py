@@ -10,6 +10,11 @@ from ..files import read_lines
 from ..progress import track_batches
 from ..terminology_vanilla import Terminology
 from ..translation_vanilla import TOKENS_PER_BATCH, Hypothesis, Translation, translate_texts
+from .constraints import constrained
+
+Terminology.constrained = staticmethod(constrained)  # what the search is given for its phrases
+
+Terminology.constrained = staticmethod(constrained)  # what the search is given for its phrases
 
 
 def translate(
