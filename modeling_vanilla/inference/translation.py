@@ -14,8 +14,6 @@ from .constraints import constrained
 
 Terminology.constrained = staticmethod(constrained)  # what the search is given for its phrases
 
-Terminology.constrained = staticmethod(constrained)  # what the search is given for its phrases
-
 
 def translate(
     model: PreTrainedModel,
