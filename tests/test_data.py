@@ -1,15 +1,19 @@
 """Reading pairs: each form of the data, what the cache finds again, and every kind of broken input."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 
+import pandas as pd
 import pytest
 
-from modeling_vanilla.training import DataOptions, data
+from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.data import load_pairs
 
-PAIRS = [("a cat", "eine Katze"), ("the dog barks", "der Hund bellt"), ("yes", "ja")]
+PAIRS = [("a cat", "eine Katze"), ('"yes"', '"ja"')]
+COMPRESSIONS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".XZ": lzma.compress}
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -25,52 +29,55 @@ def rows(dataset):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file of the test's folder; a name in .gz is compressed. Returns its path."""
+    """Write a file of the test's folder. Returns its path."""
 
     def write_file(name, content):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        content = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return str(path)
 
     return write_file
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_json_lines_and_text(write, suffix):
-    options = DataOptions(
-        train_file=write(f"train.json{suffix}", "\ufeff" + json_lines(PAIRS)),
-        test_source=write(f"a.en{suffix}", "a cat\nthe dog barks\nyes\n"),
-        test_target=write(f"a.de{suffix}", "\ufeffeine Katze\nder Hund bellt\nja"),  # without a newline at the end
-    )
-    pairs = load_pairs(options)
-    assert list(pairs) == ["train", "test"]
-    assert pairs["train"].column_names == ["source", "target"]
-    assert rows(pairs["train"]) == rows(pairs["test"]) == PAIRS
-
-
-def test_languages_choose_the_direction(write):
-    train = write("train.json", json_lines(PAIRS))
-    pairs = load_pairs(DataOptions(train_file=train, source_lang="de", target_lang="en"))
-    assert rows(pairs["train"]) == [(de, en) for en, de in PAIRS]
-
-
-COLUMNS_AND_KEYS = [
-    ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\n'),
-    ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n'),
+FORMS = [
+    ("a.json", json_lines(PAIRS)),
+    ("a.jsonl", '{"en": "a cat", "de": "eine Katze", "id": 7}\n\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\r\n\n'),
+    ("a.tsv", 'a cat\teine Katze\n"yes"\t"ja"\n\n'),
     ("a.tsv", 'source\ttarget\na cat\teine Katze\n"yes"\t"ja"\n'),
     ("a.tsv", 'target\tsource\neine Katze\ta cat\n"ja"\t"yes"\n'),
     ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
-    ("A.CSV", 'en,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n'),
+    ("A.CSV", '\r\nen,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n\r\n'),
 ]
 
 
-@pytest.mark.parametrize(("name", "content"), COLUMNS_AND_KEYS)
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_columns_and_keys(write, name, content, suffix):
-    pairs = load_pairs(DataOptions(train_file=write(name + suffix, "\ufeff" + content)))
-    assert rows(pairs["train"]) == [PAIRS[0], ('"yes"', '"ja"')]
+@pytest.mark.parametrize(("name", "content"), FORMS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_columns_and_json_lines(write, name, content, compression):
+    path = write(name + compression, COMPRESSIONS[compression](b"\xef\xbb\xbf" + content.encode()))
+    assert rows(load_pairs(DataOptions(train_file=path))["train"]) == PAIRS
+    reverse = load_pairs(DataOptions(train_file=path, source_lang="de", target_lang="en"))["train"]
+    # Columns without the names of languages are source and target, whatever the languages are.
+    assert rows(reverse) == (PAIRS if "en" not in content else [pair[::-1] for pair in PAIRS])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquet(tmp_path, nested):
+    table = pd.DataFrame(PAIRS, columns=["en", "de"])
+    table = pd.DataFrame({"translation": table.to_dict("records")}) if nested else table
+    table.to_parquet(tmp_path / "a.parquet")
+    assert rows(load_pairs(DataOptions(train_file=str(tmp_path / "a.parquet")))["train"]) == PAIRS
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_text(write, compression):
+    """A line ends at a line feed alone."""
+    compress = COMPRESSIONS[compression]
+    source = write(f"a.en{compression}", compress("a\rb\u2028c\r\n\nthe dog\n".encode()))
+    target = write(f"a.de{compression}", compress("\ufeffeins\n\x85\nder Hund".encode()))
+    pairs = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
+    assert rows(pairs) == [("a\rb\u2028c", "eins"), ("", "\x85"), ("the dog", "der Hund")]
+    assert (pairs.column_names, pairs.split) == (["source", "target"], "train")
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl"])
@@ -79,17 +86,15 @@ def test_a_dataset_may_have_a_column_for_each_language(write, tmp_path, name):
     assert rows(load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus")))["train"]) == [("yes", "ja")]
 
 
-def test_a_field_may_hold_a_line_end_and_a_fault_is_named_where_its_row_starts(write):
-    good = 'en,de\n"two\nlines",zwei\n'
-    pairs = load_pairs(DataOptions(train_file=write("a.csv", "\n" + good + "\n")))
-    assert rows(pairs["train"]) == [("two\nlines", "zwei")]
+def test_a_field_of_csv_may_be_long_and_hold_line_ends_and_a_fault_is_named_where_its_row_starts(write):
+    good, long = 'en,de\n"two\nlines",', "lang " * 100_000
+    pairs = load_pairs(DataOptions(train_file=write("a.csv", good + long)))
+    assert rows(pairs["train"]) == [("two\nlines", long)]
     with pytest.raises(ValueError, match=r"b\.csv, line 4: not CSV: unexpected end of data"):
-        load_pairs(DataOptions(train_file=write("b.csv", good + '"a,b\nc,d\n')))
+        load_pairs(DataOptions(train_file=write("b.csv", good + 'zwei\n"a,b\nc,d\n')))
 
 
 TEXT = {"train_source": "a", "train_target": "b"}
-
-
 LANGUAGES = [
     (TEXT, (None, None)),
     ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
@@ -98,7 +103,7 @@ LANGUAGES = [
     ({"train_file": "a"}, ("en", "de")),
     ({"train_file": "a.tsv.gz"}, (None, None)),
     ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
-    ({"train_file": "train.eng_Latn-fr.tsv.gz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
+    ({"train_file": "train.eng_Latn-fr.tsv.xz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
     ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
     ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
     ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
@@ -112,40 +117,29 @@ def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, la
 
 
 @pytest.mark.parametrize("limit", [None, 2])
-def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, monkeypatch, limit):
-    write("corpus/train.jsonl", json_lines(PAIRS))
-    write("corpus/validation.jsonl", json_lines(PAIRS[:2]))
-    test = write("test.json", json_lines(PAIRS[2:]))
+def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, limit):
+    pairs = [*PAIRS, ("yes", "ja")]
+    write("corpus/train.jsonl", json_lines(pairs))
+    write("corpus/validation.jsonl", json_lines(pairs[:2]))
+    test = write("test.json", json_lines(pairs[2:]))
     options = DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit, test_file=test)
-    pairs = load_pairs(options)
-    assert {split: rows(pairs[split]) for split in pairs} == {
-        "train": PAIRS[:limit],
-        "validation": PAIRS[:2],
-        "test": PAIRS[2:],
+    first, again = load_pairs(options), load_pairs(options)  # the second as a resumed run would
+    assert {split: rows(first[split]) for split in first} == {
+        "train": pairs[:limit],
+        "validation": pairs[:2],
+        "test": pairs[2:],
     }
-
-    # As another process, or a resumed run, would: nothing is read and nothing is stored again.
-    with monkeypatch.context() as patch:
-        patch.setattr(data, "_pair", None)
-        again = load_pairs(options)
-    assert {split: again[split].cache_files for split in again} == {split: pairs[split].cache_files for split in pairs}
-    assert again["train"]._fingerprint == pairs["train"]._fingerprint  # by which what is made of it is found, too
-
-    write("corpus/train.jsonl", json_lines(PAIRS[1:]))
-    assert rows(load_pairs(options)["train"]) == PAIRS[1:]
+    assert {split: again[split].cache_files for split in again} == {split: first[split].cache_files for split in first}
+    assert again["train"]._fingerprint == first["train"]._fingerprint  # by which what is made of it is found, too
+    write("corpus/train.jsonl", json_lines(pairs[1:]))
+    assert rows(load_pairs(options)["train"]) == pairs[1:]
 
 
-def test_a_file_is_read_again_only_if_it_or_the_reader_changed(write, monkeypatch):
+def test_a_file_that_changed_is_read_again(write):
     options = DataOptions(train_file=(path := write("train.json", json_lines(PAIRS))))
-    first = load_pairs(options)["train"]
-    with monkeypatch.context() as patch:
-        patch.setattr(data, "_pair", None)
-        assert load_pairs(options)["train"].cache_files == first.cache_files
-    with monkeypatch.context() as patch:  # by another version of this package
-        patch.setattr(data, "_READER", b"")
-        assert load_pairs(options)["train"].cache_files != first.cache_files
-    before = os.stat(path)
-    write("train.json", json_lines([("a dog", "eine Katze"), *PAIRS[1:]]))
+    first, before = load_pairs(options)["train"], os.stat(path)
+    assert load_pairs(options)["train"].cache_files == first.cache_files
+    write("train.json", json_lines([("a dog", "eine Katze"), PAIRS[1]]))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as the one before
     assert os.stat(path).st_size == before.st_size
     assert rows(load_pairs(options)["train"])[0] == ("a dog", "eine Katze")
@@ -164,13 +158,13 @@ DAMAGED = [
 @pytest.mark.parametrize("limit", [None, 2])
 def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content, limit):
     write(f"corpus/{name}", content)
-    message = r"^(dataset_name: .*/corpus cannot be loaded: .|train data(: .* is empty| cannot be read: .))"
+    message = "^(dataset_name: .*/corpus cannot be loaded|train data: .*/corpus, train (is empty|cannot be read))"
     with pytest.raises(ValueError, match=message) as raised:
         load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit))
     assert "\n" not in str(raised.value)
 
 
-GOOD = json_lines(PAIRS[:2])
+GOOD = json_lines(PAIRS)
 
 
 def line_3(line):
@@ -182,26 +176,28 @@ def text(source, target):
 
 
 BROKEN = [
-    (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: .* at column 27 of "),
-    (line_3('{"text": "hello"}'), r"""line 3: no "en" in the record, which has \['text'\]$"""),
-    (line_3('["translation"]'), r"""line 3: the record is \['translation'\], not an object"""),
-    (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" in "translation", which has \['\\n'\]$"""),
-    (line_3('{"translation": ' + "[" * 10**5), "line 3: not a record: maximum recursion depth"),
-    (line_3('{"translation": ' + "1" * 5000), "line 3: not a record: Exceeds the limit"),
-    (line_3('{"translation": "a"}'), "line 3: \"translation\" is 'a', not an object of languages"),
+    (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: Expecting ',' delimiter: .*trans"),
+    (line_3('{"translation": ' + "[" * 10**5), "line 3: not JSON: maximum recursion depth"),
+    (line_3('{"translation": ' + "1" * 5000), "line 3: not JSON: Exceeds the limit"),
+    (line_3('{"text": "hello"}'), r"""line 3: no "en" among \['text'\]$"""),
+    (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" among \['\\n'\]$"""),
+    (line_3('["translation"]'), r"line 3: \['translation'\] is no object of languages$"),
+    (line_3('{"translation": "a"}'), "line 3: 'a' is no object of languages$"),
     (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
-    (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" is not Unicode text: .*ud800'),
-    (line_3('{"en": "a", "en": "c"}'), r"line 3: not a record: a key is repeated in \['en', 'en'\]$"),
-    ({"train_file": ""}, "train data: {train_file} is empty"),
+    (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" has half of a surrogate pair: .*ud800'),
+    ({"train_file": "\n"}, "train data: {train_file} is empty"),
+    ({"train_file.parquet": "PAR1"}, "train data: {train_file} cannot be read: .*Parquet"),
+    ({"train_file.gz": gzip.compress(GOOD.encode())[:-9]}, "^{train_file}: cannot be read: Compressed file ended"),
+    ({"train_file.xz": lzma.compress(GOOD.encode())[:-9]}, "^{train_file}: cannot be read: Compressed file ended"),
+    ({"train_file.bz2": GOOD}, "^{train_file}: cannot be read: Invalid data stream"),
     (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
-    (text("x\n" * 5, "x\n" * 3), "{train_source} has 5 lines, {train_target} has 3$"),
-    (text("x\n" * 3, "x\n" * 5), "{train_source} has 3 lines, {train_target} has 5$"),
+    (text("x\n" * 5, "x\n" * 3), "unequal length: {train_target} has 3 lines, {train_source} has more$"),
+    (text("x\n" * 3, "x\n" * 5), "unequal length: {train_source} has 3 lines, {train_target} has more$"),
     ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
     ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),
     ({"train_file.tsv": "a\tb\nc\n"}, r"line 2: 1 columns, not 2: \['c'\]$"),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
-    ({"train_file.CSV": "en,de,en\na,b,c\n"}, r"""line 1: the column "en" is repeated in \['en', 'de', 'en'\]$"""),
     ({"train_file.tsv": "en\tde\n"}, "is empty"),
 ]
 
@@ -218,12 +214,12 @@ WRONG_OPTIONS = [
     ({"train_file": "a", "source_lang": "de"}, "^source_lang and target_lang are both de, one column: give both$"),
     ({"train_file": "a", "dataset_config": "de-en"}, "^dataset_config de-en: there is no dataset_name$"),
     ({"test_file": "{good}"}, "no training data: give train_file"),
-    ({"train_file": "none.json"}, "train_file: 'none.json' cannot be read: No such file or dir"),
+    ({"train_file": "none.json"}, "^none.json: cannot be read: No such file or dir"),
     ({"train_file": "."}, "^.: cannot be read: Is a directory"),
-    ({"train_file": "{good}", "test_target": "{good}"}, "test_target {good} is given without test_source"),
-    ({"train_file": "{good}", "train_source": "{good}"}, "given twice, by train_file and by train_source"),
-    ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" .* .'en', 'de'.$"),
-    ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}: give each"),
+    ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}$"),
+    ({"train_file": "a", "train_source": "b"}, "^give train_file, or .* not train_file a and train_source b$"),
+    ({"dataset_name": "{good}-", "target_lang": "fr"}, "good-, train, row 1: no \"fr\" among .'en', 'de'.$"),
+    ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}$"),
     ({"train_file": "a.en-de.tsv", "test_file": "x.de-en.tsv"}, "train data are en-de, test data de-en"),
     ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
     ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),

@@ -1,23 +1,22 @@
-"""Sentence pairs: read from JSON lines, columns, text files or a named dataset, and checked one by one."""
+"""Sentence pairs: read from text files, columns, JSON lines, Parquet or a named dataset, and checked one by one."""
 
 import csv
-import inspect
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
+from pyarrow.parquet import ParquetFile
 
 from ..errors import one_line
 from ..files import read_lines
-from .options import SPLITS, CorpusOptions, is_language, is_table
+from .options import SPLITS, CorpusOptions, ending, is_language
 
-# By which the cache knows what has read the pairs in it.
-_READER = [Path(module).read_bytes() for module in (__file__, inspect.getfile(read_lines))]
+_READER = Path(__file__).read_bytes()  # pairs in the cache are read again by another version of this file
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -35,138 +34,53 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
             empty, not UTF-8, damaged, without the languages, or its two files differ in length.
     """
     name, languages = options.dataset_name, (options.source_lang or "en", options.target_lang or "de")
-    files = {split: paths for split in SPLITS if (paths := _files_of(options, split))}
-    dataset, state = _open_dataset(options) if name else ({}, None)
-    if "train" not in files and "train" not in dataset:
-        raise ValueError("no training data: give train_file, train_source with train_target, or dataset_name")
-    pairs = DatasetDict()
+    named, identity = _open_dataset(options) if name else ({}, ())
+    splits = DatasetDict()
     for split in SPLITS:
-        if split in files and split in dataset:
-            raise ValueError(
-                f"{split} data is given twice, by dataset_name {name} and by {' and by '.join(files[split])}: "
-                "give each split in one way"
-            )
-        if split in files:
-            pairs[split] = _load_files(files[split], split, languages)
-        elif name and split in dataset:
-            where = f"dataset_name: {name}, {split}, row"
-            rows = (_pair(row, languages, f"{where} {number}") for number, row in enumerate(dataset[split], start=1))
-            pairs[split] = _read_once(rows, split, name, (state, languages))
-    return pairs
+        files = options.files(split)
+        if files and split in named:
+            raise ValueError(f"{split} data is given twice, by dataset_name {name} and by {' and by '.join(files)}")
+        if len(files) == 2:
+            splits[split] = _cached(_read_text(*files), split, " and ".join(files), (*map(_file_state, files),))
+        elif files or split in named:
+            where = files[0] if files else f"dataset_name: {name}, {split}"
+            records = _read_file(files[0], languages) if files else _numbered(named[split], where)
+            pairs = (_pair(record, languages, place) for place, record in records)
+            splits[split] = _cached(pairs, split, where, (_file_state(files[0]) if files else identity, languages))
+    if "train" not in splits:
+        raise ValueError("no training data: give train_file, train_source with train_target, or dataset_name")
+    return splits
 
 
-# Files
+def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:
+    """Write the pairs to the cache; if they were read before in the same state, only find them there."""
+
+    def read() -> Iterator[dict[str, str]]:
+        first = next(pairs, None)
+        if first is None:
+            raise ValueError(f"{split} data: {name} is empty")
+        yield first
+        yield from pairs
+
+    try:
+        return Dataset.from_generator(
+            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash((_READER, split, state))
+        )
+    except DatasetsError as error:
+        # datasets wraps what the readers raise in an error that does not say what it was.
+        cause = error.__cause__ or error
+        if type(cause) is ValueError:  # ours; those of pyarrow and pandas are of classes derived from it
+            raise cause from cause.__cause__
+        raise ValueError(f"{split} data: {name} cannot be read: {one_line(cause)}") from cause
 
 
-def _files_of(options: CorpusOptions, split: str) -> tuple[str, ...]:
-    """The file of a split's pairs, or its source and target file, or nothing."""
-    file, source, target = (f"{split}_{part}" for part in ("file", "source", "target"))
-    given = {name: path for name in (file, source, target) if (path := getattr(options, name)) is not None}
-    if file in given and len(given) > 1:
-        raise ValueError(f"{split} data is given twice, by {' and by '.join(given)}: give each split in one way")
-    if len(given) == 1 and file not in given:
-        ((name, path),) = given.items()
-        raise ValueError(f"{name} {path} is given without {target if name == source else source}")
-    for name, path in given.items():
-        try:
-            os.stat(path)
-        except OSError as error:
-            raise ValueError(f"{name}: {path!r} cannot be read: {error.strerror}") from error
-    return tuple(given.values())
-
-
-def _load_files(paths: tuple[str, ...], split: str, languages: tuple[str, str]) -> Dataset:
-    if len(paths) == 2:
-        pairs = _read_text(*paths)
-    elif is_table(paths[0], (".csv", ".tsv")):
-        pairs = _read_columns(paths[0], languages)
-    else:
-        pairs = _read_json(paths[0], languages)
-    state = tuple((os.path.abspath(path), *_file_state(path)) for path in paths)
-    return _read_once(pairs, split, " and ".join(paths), (state, languages))
-
-
-def _file_state(path: str) -> tuple[int, int, int]:
-    """Size and times of a file. A copy may keep the time of the last write, but not that of the last change."""
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
-    sources, targets = read_lines(source_path), read_lines(target_path)
-    for number, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            longer = number + 1 + sum(1 for _ in chain(sources, targets))  # read on, as pipes are read once
-            lengths = (number, longer) if source is None else (longer, number)
-            raise ValueError(f"unequal length: {source_path} has {lengths[0]} lines, {target_path} has {lengths[1]}")
-        yield {"source": source, "target": target}
-
-
-def _read_json(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line, object_pairs_hook=_record)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno} of {_short(line)}") from error
-        except (ValueError, RecursionError) as error:  # such as a number of thousands of digits
-            raise ValueError(f"{where}: not a record: {error}") from error
-        yield _pair(record, languages, where)
-
-
-def _record(items: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of these items; ValueError if a key is repeated, whose last value JSON would take."""
-    record = dict(items)
-    if len(record) < len(items):
-        raise ValueError(f"a key is repeated in {_short([key for key, _ in items])}")
-    return record
-
-
-def _read_columns(path: str, languages: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """The pairs of a .csv or .tsv file: its columns of the languages or, in a .tsv without them, its two columns.
-
-    "source" and "target" in the first line of these, in either order, are their names.
-    """
-    rows = _rows(path)
-    place, header = next(rows, (path, []))
-    if not header:
-        return
-    for language in languages:
-        if header.count(language) > 1:
-            raise ValueError(f'{place}: the column "{language}" is repeated in {_short(header)}')
-    missing = [language for language in languages if language not in header]
-    if missing and (is_table(path, ".csv") or len(header) != 2 or all(map(is_language, header))):
-        raise ValueError(f'{place}: no column "{missing[0]}" in {_short(header)}')
-    names = ("source", "target") if {*header} == {"source", "target"} else languages
-    is_named = {*names} <= {*header}
-    source, target = map(header.index, names) if is_named else (0, 1)
-    pairs = [] if is_named else [(place, header)]
-    for where, row in chain(pairs, rows):
-        if len(row) != len(header):
-            raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
-        yield {"source": row[source], "target": row[target]}
-
-
-def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Each row of a .csv or .tsv file, with the place where it starts; blank lines of a .csv are none."""
-    if is_table(path, ".tsv"):
-        for number, line in enumerate(read_lines(path), start=1):
-            yield f"{path}, line {number}", line.split("\t")
-        return
-    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
-    while True:
-        where = f"{path}, line {rows.line_num + 1}"
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise ValueError(f"{where}: not CSV: {error}") from error
-        if row:
-            yield where, row
-
-
-# Datasets
+def _file_state(path: str) -> tuple[str, int, int, int]:
+    """What changes with a file. A copy may keep the time of the last write, but not that of the last change."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    return os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableDataset], tuple]:
@@ -187,48 +101,99 @@ def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableD
     return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
 
 
-# Both
+# Readers. Those of datasets do without our checks, but guess: its CSV takes a first column too many for an index and a
+# missing one for an empty text, its JSON makes dates of text, and its text ends lines at a lone "\r".
 
 
-def _read_once(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:
-    """Write the pairs to the cache; if they were read before in the same state, only find them there."""
+def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
+    lines = zip_longest(read_lines(source_path), read_lines(target_path))
+    for number, (source, target) in enumerate(lines):
+        if source is None or target is None:
+            shorter, longer = (source_path, target_path) if source is None else (target_path, source_path)
+            raise ValueError(f"unequal length: {shorter} has {number} lines, {longer} has more")
+        yield {"source": source, "target": target}
 
-    def read() -> Iterator[dict[str, str]]:
-        first = next(pairs, None)
-        if first is None:
-            raise ValueError(f"{split} data: {name} is empty")
-        yield first
-        yield from pairs
 
-    try:
-        return Dataset.from_generator(
-            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash((_READER, split, state))
-        )
-    except DatasetsError as error:
-        # datasets wraps what the readers raise in an error that does not say what it was.
-        cause = error.__cause__ or error
-        if type(cause) is ValueError:  # ours; those of pyarrow and pandas are of classes derived from it
-            raise cause from cause.__cause__
-        raise ValueError(f"{split} data cannot be read: {one_line(cause)}") from cause
+def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
+    """The records {language: text} of a file, each with its place."""
+    kind = ending(path)
+    if kind in (".csv", ".tsv"):
+        yield from _read_columns(_csv_rows(path) if kind == ".csv" else _tsv_rows(path), kind, languages)
+    elif kind == ".parquet":
+        yield from _numbered((row for batch in ParquetFile(path).iter_batches(1000) for row in batch.to_pylist()), path)
+    else:
+        yield from _read_json(path)
+
+
+def _numbered(rows: Iterable[object], where: str) -> Iterator[tuple[str, object]]:
+    for number, row in enumerate(rows, start=1):
+        yield f"{where}, row {number}", row
+
+
+def _read_json(path: str) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                yield f"{path}, line {number}", json.loads(line)
+            except (ValueError, RecursionError) as error:  # not only JSONDecodeError: a number of thousands of digits
+                reason = getattr(error, "msg", error)
+                raise ValueError(f"{path}, line {number}: not JSON: {reason}: {_short(line)}") from error
+
+
+def _tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line:
+            yield f"{path}, line {number}", line.split("\t")
+
+
+def _csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows that are not blank, each with the line where it starts."""
+    csv.field_size_limit(2**31 - 1)
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    while True:
+        where = f"{path}, line {rows.line_num + 1}"
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{where}: not CSV: {error}") from error
+        if row:
+            yield where, row
+
+
+def _read_columns(
+    rows: Iterator[tuple[str, list[str]]], kind: str, languages: tuple[str, str]
+) -> Iterator[tuple[str, object]]:
+    """The rows by the names in the first; two columns may be named source and target or, in a .tsv, not at all."""
+    where, header = next(rows, ("", [*languages]))
+    if {*header} == {"source", "target"}:
+        header = [languages[name == "target"] for name in header]
+    if missing := [language for language in languages if language not in header]:
+        if kind == ".csv" or len(header) != 2 or all(map(is_language, header)):
+            raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}')
+        rows, header = chain([(where, header)], rows), [*languages]
+    for where, row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
+        yield where, dict(zip(header, row, strict=True))
 
 
 def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:
     """The pair of a record {language: text} or {"translation": {language: text}}; ValueError names what is wrong."""
-    inner = isinstance(record, dict) and "translation" in record
-    texts = record["translation"] if inner else record
-    name = '"translation"' if inner else "the record"
+    texts = record["translation"] if isinstance(record, dict) and "translation" in record else record
     if not isinstance(texts, dict):
-        raise ValueError(f"{where}: {name} is {_short(texts)}, not an object of languages")
+        raise ValueError(f"{where}: {_short(texts)} is no object of languages")
     for language in languages:
         if language not in texts:
-            raise ValueError(f'{where}: no "{language}" in {name}, which has {_short([*texts])}')
+            raise ValueError(f'{where}: no "{language}" among {_short([*texts])}')
         text = texts[language]
         if not isinstance(text, str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(f'{where}: "{language}" is not Unicode text: {_short(text)}') from error
+            raise ValueError(f'{where}: "{language}" has half of a surrogate pair: {_short(text)}') from error
     return {"source": texts[languages[0]], "target": texts[languages[1]]}
 
 

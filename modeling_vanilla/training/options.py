@@ -20,16 +20,17 @@ _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
 _MAX_SEED = 2**32 - 1  # numpy's
 _FROM_ZERO = ("seed", "data_workers")  # counts that may be 0
-_TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+(?:\.gz)?$")  # train.en-de.tsv
+_TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+$")  # train.en-de.tsv
+_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 
 
 def _option(default, help: str):
     return field(default=default, metadata={"help": help})
 
 
-def is_table(path: str, endings: str | tuple[str, ...]) -> bool:
-    """Whether the name of a file, plain or .gz, has one of these endings, such as .tsv."""
-    return path.lower().removesuffix(".gz").endswith(endings)
+def ending(path: str) -> str:
+    """The ending of a file's name in small letters, such as .tsv, before that of a compression."""
+    return Path(_COMPRESSION.sub("", path)).suffix.lower()
 
 
 def is_language(text: str) -> bool:
@@ -41,21 +42,23 @@ def is_language(text: str) -> bool:
 class CorpusOptions:
     """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
-    Files are UTF-8, plain or, if their name ends in .gz, compressed. A line ends at "\\n" and nowhere else, with or
-    without a "\\r" before it. What a file of pairs holds, the ending of its name says:
+    Files are UTF-8, plain or compressed, by the ending of the name: .gz, .bz2, .xz or .zst. A line ends at "\\n" and
+    nowhere else, with or without a "\\r" before it. What a file of pairs holds, the ending of its name says:
 
     - .csv: columns, the first line naming them; those of the two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
       columns, source and target, which that line may say.
+    - .parquet: columns of the two languages, or a column "translation" of both.
     - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
 
-    The languages are those of the options; else those in the names of the files, as in train.en-de.tsv or in train.en
-    and train.de; else, in what names its languages, from "en" to "de". In text files and .tsv they may stay unknown.
+    Blank lines of these are skipped. The languages are those of the options; else those in the names of the files, as
+    in train.en-de.tsv or in train.en and train.de; else, in what names its languages, from "en" to "de". In text files
+    and .tsv they may stay unknown.
     """
 
     _argument_group_name = "data"
 
-    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv or .csv, as described above.")
+    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv, .csv or .parquet, as described above.")
     validation_file: str | None = _option(None, "Validation pairs, likewise.")
     test_file: str | None = _option(None, "Test pairs, likewise.")
     train_source: str | None = _option(None, "Source sentences to train on, one a line.")
@@ -77,23 +80,29 @@ class CorpusOptions:
             raise ValueError(f"dataset_config {self.dataset_config}: there is no dataset_name")
         named = self._languages_in_names() if None in (self.source_lang, self.target_lang) else (None, None)
         files = [file for split in SPLITS if (file := getattr(self, f"{split}_file"))]
-        if named == (None, None) and (self.dataset_name or not all(is_table(file, ".tsv") for file in files)):
+        if named == (None, None) and (self.dataset_name or any(ending(file) != ".tsv" for file in files)):
             named = ("en", "de")
         self.source_lang, self.target_lang = self.source_lang or named[0], self.target_lang or named[1]
         if (files or self.dataset_name) and self.source_lang is not None and self.source_lang == self.target_lang:
             raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")
 
+    def files(self, split: str) -> list[str]:
+        """The file of a split's pairs, or those of its sources and of its targets, or none; ValueError if in part."""
+        parts = {part: path for part in ("file", "source", "target") if (path := getattr(self, f"{split}_{part}"))}
+        if [*parts] not in ([], ["file"], ["source", "target"]):
+            given = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
+            raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {given}")
+        return [*parts.values()]
+
     def _languages_in_names(self) -> tuple[str | None, str | None]:
         """The source and the target language that file names tell; ValueError if those of two splits differ."""
-        found: dict[tuple[str, str], str] = {}
+        found: dict[tuple[str, ...], str] = {}
         for split in SPLITS:
-            file, *sides = (getattr(self, f"{split}_{part}") for part in ("file", "source", "target"))
-            matches = [_ONE_LANGUAGE.search(Path(side).name.removesuffix(".gz")) for side in sides if side]
-            if file:
-                matches = [_TWO_LANGUAGES.search(Path(file).name)]
-            languages = [language for match in matches if match for language in match.groups()]
-            if len(set(languages)) == 2:
-                found.setdefault((languages[0], languages[1]), split)
+            names = [_COMPRESSION.sub("", Path(path).name) for path in self.files(split)]
+            pattern = _TWO_LANGUAGES if len(names) == 1 else _ONE_LANGUAGE
+            languages = [language for name in names for match in pattern.finditer(name) for language in match.groups()]
+            if len({*languages}) == 2:
+                found.setdefault((*languages,), split)
         if len(found) > 1:
             (one, split), (other, another) = list(found.items())[:2]
             raise ValueError(
