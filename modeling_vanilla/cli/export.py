@@ -9,16 +9,17 @@ onnxruntime onnxscript).
 SRC is a model folder with its tokenizer, or their name on the Hub. DST, which must be new or empty, appears only once
 it is complete; it holds the tokenizer too.
 
-CTranslate2 and ONNX have weights of 32-bit floats or of 8-bit integers. To translate with CTranslate2's export:
+CTranslate2 and ONNX have weights of 32-bit floats or of 8-bit integers. CTranslate2 needs no more of this package:
 
     import ctranslate2
     from transformers import AutoTokenizer
-    from modeling_vanilla.interop.to_ctranslate2 import translate
 
     tokenizer, translator = AutoTokenizer.from_pretrained("runs/mine/ct2"), ctranslate2.Translator("runs/mine/ct2")
-    translate(translator, tokenizer, ["A sentence."])  # beam 4, GNMT's alpha 0.6, input + 50 tokens
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer("A sentence.").input_ids)
+    best = translator.translate_batch([tokens], beam_size=4, length_penalty=0.6)[0].hypotheses[0]
+    tokenizer.decode(tokenizer.convert_tokens_to_ids(best), skip_special_tokens=True)
 
-CTranslate2 itself divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
+It divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
 
 ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.to_onnx
 gives their inputs and outputs. To translate with its export (pip install onnxruntime):
@@ -30,9 +31,9 @@ gives their inputs and outputs. To translate with its export (pip install onnxru
     translate(model, tokenizer, ["A sentence."])  # the model's own search, as generate() has it
 
 MarianMT's folder is loaded by AutoModelForSeq2SeqLM and AutoTokenizer of transformers, without this package and without
-trust_remote_code. The search there is that of transformers; what it has not is named as the folder is written.
+trust_remote_code. The search there is that of transformers; the command names each setting that it lacks.
 
-transformers.js runs in Node and in a browser, and takes its folder for MarianMT's; it has 32 bits and 8 (dtype "q8"):
+transformers.js runs in Node and in a browser. Its folder has weights of 32 bits and of 8 (dtype "q8"):
 
     import { env, pipeline } from "@huggingface/transformers";
 

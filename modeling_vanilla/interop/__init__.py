@@ -1,18 +1,10 @@
 """Models of other libraries, brought in as this package's own.
 
-What takes a model out, to_marian, to_ctranslate2 and to_onnx, is in modules of those names; the last two need those
-libraries.
+The modules to_marian, to_ctranslate2, to_onnx and to_transformers_js take a model out; they need those libraries.
 """
 
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
 from .from_marian import from_marian, marian_tokenizer
 
-__all__ = [
-    "fairseq_tokenizer",
-    "from_fairseq",
-    "from_fsmt",
-    "from_marian",
-    "fsmt_tokenizer",
-    "marian_tokenizer",
-]
+__all__ = ["fairseq_tokenizer", "from_fairseq", "from_fsmt", "from_marian", "fsmt_tokenizer", "marian_tokenizer"]

@@ -18,6 +18,16 @@ LIBRARIES = {
     "fsmt": (from_fsmt, fsmt_tokenizer),
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
+# How a MarianMT is loaded, for its model card.
+MARIAN_USE = """\
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{model_id}")
+tokenizer = AutoTokenizer.from_pretrained("{model_id}")
+output = model.generate(**tokenizer("Hello.", return_tensors="pt"))
+print(tokenizer.decode(output[0], skip_special_tokens=True))
+```"""
 
 
 def convert(library: str, source: str, destination: Path) -> None:
@@ -28,7 +38,7 @@ def convert(library: str, source: str, destination: Path) -> None:
 
     Raises:
         ValueError: if `destination` holds something, `source` cannot be converted, or its tokenizer does not fit it.
-        OSError: if `destination` cannot be written, or the Hub not be reached.
+        OSError: if `destination` cannot be written, or the Hub cannot be reached.
     """
     check_unused("destination", destination)
     load_model, load_tokenizer = LIBRARIES[library]
@@ -57,37 +67,27 @@ def export(
 
     Args:
         revision: of a name on the Hub.
-        licence: of the weights, for the model card, by default that of what the model was made from.
-        model_id: what people will load it by, for the card.
-        settings: of to_ctranslate2, to_onnx or to_marian; to_transformers_js has none.
+        licence, model_id: for the model card of a MarianMT, as `write_model_card` has them.
+        settings: quantization and positions, as far as the module to_* of the format has them.
 
     Returns:
         A line for each setting that the format cannot express, with what is written instead.
 
     Raises:
-        ValueError: if `destination` holds something, `source` cannot be loaded, or for a setting or a model that the
-            format cannot express.
+        ValueError: if `destination` holds something, `source` cannot be loaded, or the format cannot express a setting
+            or the model.
         OSError: if `destination` cannot be written.
     """
-    library = import_module(f".to_{to.replace('.', '_')}", __package__)
+    name = f"to_{to.replace('.', '_')}"
+    write = getattr(import_module(f".{name}", __package__), name)
     check_unused("destination", destination)
     model, tokenizer = load_translator([source], "cpu", revision=revision)
-    notes: list[str] = []
     with whole_folder(destination) as part:
-        if to == "onnx":
-            library.to_onnx(model, part, show_progress=True, **settings)
-            model.config.save_pretrained(part)
-            model.generation_config.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-        elif to == "ctranslate2":
-            library.to_ctranslate2(model, tokenizer, part, **settings)
-        elif to == "transformers.js":
-            notes = library.to_transformers_js(model, tokenizer, part, show_progress=True)
-        else:
-            notes = library.to_marian(model, tokenizer, part, **settings)
+        notes = write(model, tokenizer, part, **settings)
+        if to == "marian":
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             model.config.layer_norm_eps = MARIAN_NORM_EPS
             model.config.max_position_embeddings = AutoConfig.from_pretrained(part).max_position_embeddings
-            card = {"licence": licence, "model_id": model_id, "use": library.USE}
+            card = {"licence": licence, "model_id": model_id, "use": MARIAN_USE}
             write_card_of_run(part, model, source, results_of(source), **card)
     return notes

@@ -6,15 +6,14 @@
     model, tokenizer = load_onnx("runs/mine/onnx")
     translate(model, tokenizer, ["A sentence."])  # beam 4, alpha 0.6, input + 50 tokens, or the model's own search
 
-generate() takes input_ids and attention_mask, in every search, and gives what the model itself gives but for rounding.
+generate() takes input_ids and attention_mask, in every search, and gives what the model itself gives, to rounding.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import torch
+from onnxruntime import InferenceSession
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -35,19 +34,17 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         providers: where onnxruntime computes, the best first, such as ["CUDAExecutionProvider"].
 
     Raises:
-        ValueError: if the folder lacks a file, or one of them cannot be read.
+        ValueError: if the folder lacks a graph or config.json, or one of them cannot be read.
+        OSError: if it lacks generation_config.json.
     """
 
     _can_compile_fullgraph = False
 
     def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
         super().__init__(load_config(Path(folder)))
-        try:
-            self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        except OSError as error:
-            raise ValueError(f"model: {folder} has no good generation_config.json: {one_line(error)}") from error
-        self.encoder = OnnxEncoder(_session(Path(folder) / "encoder.onnx", providers))
-        self.step = _session(Path(folder) / "decoder.onnx", providers)
+        self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        self.encoder = OnnxEncoder(_session(Path(folder, "encoder.onnx"), providers))
+        self.step = _session(Path(folder, "decoder.onnx"), providers)
 
     @property
     def device(self) -> torch.device:
@@ -64,10 +61,10 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         use_cache: bool | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
-        """Score the next token; the rows of decoder_input_ids (B, T) are those of a sentence's beams, side by side.
+        """Score the next token; decoder_input_ids (B * beams, T) has the beams of a sentence in adjacent rows.
 
         Returns:
-            logits (B, T, V) and cache.
+            logits (B * beams, T, V) and cache.
 
         Raises:
             ValueError: if attentions or hidden states are asked for.
@@ -75,30 +72,23 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         for name in ("output_attentions", "output_hidden_states"):
             if kwargs.get(name):
                 raise ValueError(f"{name}: the graphs of an ONNX export give none")
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
-        encoded, rows = encoder_outputs.last_hidden_state, len(decoder_input_ids)
+        encoded = (encoder_outputs or self.encoder(input_ids, attention_mask)).last_hidden_state
         mask = torch.ones(encoded.shape[:2]) if attention_mask is None else attention_mask
-
-        def repeat(tensor: torch.Tensor) -> np.ndarray:
-            """For each beam of a sentence."""
-            return tensor.repeat_interleave(rows // len(encoded), 0).numpy()
-
-        inputs = {
-            "input_ids": decoder_input_ids.numpy(),
-            "encoder_attention_mask": repeat(mask.long()),
-            "encoder_hidden_states": repeat(encoded),
+        beams = len(decoder_input_ids) // len(encoded)
+        feeds = {
+            "input_ids": decoder_input_ids,
+            "encoder_attention_mask": mask.long().repeat_interleave(beams, 0),
+            "encoder_hidden_states": encoded.repeat_interleave(beams, 0),
         }
-        has_past = cache is not None and cache.get_seq_length()
-        past = cache.self_attention_cache.layers if has_past else []
-        keys_and_values = [tensor for layer in past for tensor in (layer.keys, layer.values)]
-        for index, put in enumerate(self.step.get_inputs()[len(inputs) :]):
-            _, heads, _, width = put.shape
-            empty = torch.zeros(rows, heads, 0, width)
-            inputs[put.name] = (keys_and_values[index] if has_past else empty).numpy()
-        logits, *present = map(torch.from_numpy, self.step.run(None, inputs))
-        cache = DynamicCache(list(zip(present[::2], present[1::2], strict=True)))
-        return Seq2SeqLMOutput(logits=logits, **{CACHE: EncoderDecoderCache(cache, DynamicCache())})
+        inputs = self.step.get_inputs()[len(feeds) :]
+        if cache is not None and cache.get_seq_length():
+            past = [tensor for layer in cache.self_attention_cache.layers for tensor in (layer.keys, layer.values)]
+        else:  # (B * beams, H, 0, K)
+            past = [torch.zeros(len(decoder_input_ids), each.shape[1], 0, each.shape[3]) for each in inputs]
+        feeds |= zip((each.name for each in inputs), past, strict=True)
+        logits, *present = map(torch.from_numpy, self.step.run(None, {name: feeds[name].numpy() for name in feeds}))
+        present_cache = DynamicCache(list(zip(present[::2], present[1::2], strict=True)))
+        return Seq2SeqLMOutput(logits=logits, **{CACHE: EncoderDecoderCache(present_cache, DynamicCache())})
 
 
 class OnnxEncoder(nn.Module):
@@ -106,7 +96,7 @@ class OnnxEncoder(nn.Module):
 
     main_input_name = "input_ids"
 
-    def __init__(self, session: onnxruntime.InferenceSession):
+    def __init__(self, session: InferenceSession):
         super().__init__()
         self.session = session
 
@@ -120,12 +110,11 @@ def load_onnx(
     folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)
 ) -> tuple[OnnxModel, PreTrainedTokenizerBase]:
     """An exported folder as a model and its tokenizer, for `inference.translate` and generate(); as `OnnxModel`."""
-    tokenizer = load_tokenizer(Path(folder))
-    return OnnxModel(folder, providers), tokenizer
+    return OnnxModel(folder, providers), load_tokenizer(Path(folder))
 
 
-def _session(path: Path, providers: Sequence[str]) -> onnxruntime.InferenceSession:
+def _session(path: Path, providers: Sequence[str]) -> InferenceSession:
     try:
-        return onnxruntime.InferenceSession(path, providers=list(providers))
+        return InferenceSession(path, providers=list(providers))
     except Exception as error:  # onnxruntime raises nothing more special
         raise ValueError(f"{path}: cannot be read: {one_line(error)}") from error

@@ -6,27 +6,17 @@ CTranslate2's own converter of MarianMT takes only models like opus-mt's: "<pad>
 embedding of zeros, and both stacks have as many heads. to_ctranslate2 takes all.
 """
 
-import json
+from itertools import product
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
-from ..files import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .exports import POSITIONS, check_expressible, check_positions, save_tokenizer
 from .from_marian import marian_order, reorder
-from .weights import CROSS_ATTENTION, LAYER, MARIAN_NORM_EPS, POSITIONS, check_positions, same_fields
-
-USE = """\
-```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model = AutoModelForSeq2SeqLM.from_pretrained("{model_id}")
-tokenizer = AutoTokenizer.from_pretrained("{model_id}")
-output = model.generate(**tokenizer("Hello.", return_tensors="pt"))
-print(tokenizer.decode(output[0], skip_special_tokens=True))
-```"""
+from .weights import DECODER_LAYER, LAYER, MARIAN_NORM_EPS, same_fields
 
 
 def to_marian(
@@ -46,11 +36,22 @@ def to_marian(
     Raises:
         ValueError: if MarianMT cannot express the model.
     """
+    config = model.config
     check_positions(positions)
-    _check(model.config)
-    marian = MarianMTModel(marian_config(model.config, positions)).to(model.dtype)
+    heads = {config.encoder_attention_heads, config.decoder_attention_heads}
+    faults = {
+        f"position_embedding_type {config.position_embedding_type!r}": config.position_embedding_type != "sinusoidal",
+        f"attention_window {config.attention_window}": config.attention_window is not None,
+        "tie_word_embeddings False": not config.tie_word_embeddings,
+        f"d_k {config.d_k} and d_v {config.d_v}, which are not d_model / heads": any(
+            width * number != config.d_model for number in heads for width in config.head_dims(number)
+        ),
+        f"layer_norm_eps {config.layer_norm_eps}": config.layer_norm_eps > MARIAN_NORM_EPS,
+    }
+    check_expressible("MarianMT", faults)
+    marian = MarianMTModel(marian_config(config, positions)).to(model.dtype)
     marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has
-    marian.generation_config, notes = search_settings(model.generation_config, positions)
+    marian.generation_config, notes = marian_search(model.generation_config, positions)
     marian.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return notes
@@ -60,14 +61,6 @@ def marian_config(config: VanillaConfig, positions: int) -> MarianConfig:
     """The settings of a MarianMT of these dimensions, with so many rows of sinusoids."""
     fields = same_fields(config) | {"vocab_size": config.vocab_size, "max_position_embeddings": positions}
     return MarianConfig(**fields, scale_embedding=True, forced_eos_token_id=None, architectures=["MarianMTModel"])
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer so that transformers 4 and transformers.js know its class, which transformers 5 has renamed."""
-    tokenizer.save_pretrained(folder)
-    if type(tokenizer) is PreTrainedTokenizerFast:
-        file = folder / "tokenizer_config.json"
-        file.write_text(json.dumps(read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2))
 
 
 def marian_weights(model: VanillaForConditionalGeneration) -> dict[str, torch.Tensor]:
@@ -83,17 +76,16 @@ def marian_weights(model: VanillaForConditionalGeneration) -> dict[str, torch.Te
     weights = {f"{name}.weight": shared for name in ("model.shared", "lm_head")}
     weights |= {f"model.{stack}.embed_tokens.weight": shared for stack in ("encoder", "decoder")}
     weights["final_logits_bias"] = ours.get("lm_head.bias", shared.new_zeros(len(shared)))[None]
-    for stack, modules in (("encoder", LAYER), ("decoder", LAYER + CROSS_ATTENTION)):
+    for stack, modules in (("encoder", LAYER), ("decoder", DECODER_LAYER)):
         last = getattr(model.config, f"{stack}_layers") - 1
-        for layer in range(last + 1):
-            for module, parts in modules:
-                name = f"model.{stack}.layers.{layer}"
-                weight = ours[f"{name}.{module}.weight"]
-                bias = ours.get(f"{name}.{module}.bias", weight.new_zeros(len(weight)))
-                for kind, tensor in (("weight", weight), ("bias", bias)):
-                    for part, rows in zip(parts, tensor.chunk(len(parts)), strict=True):
-                        power = _power(part, kind, layer == 0, layer == last)
-                        weights[f"{name}.{part}.{kind}"] = reorder(f".{part}.{kind}", rows, order) * c**power
+        for layer, (module, parts) in product(range(last + 1), modules.items()):
+            name = f"model.{stack}.layers.{layer}"
+            weight = ours[f"{name}.{module}.weight"]
+            bias = ours.get(f"{name}.{module}.bias", weight.new_zeros(len(weight)))
+            for kind, tensor in (("weight", weight), ("bias", bias)):
+                for part, rows in zip(parts, tensor.chunk(len(parts)), strict=True):
+                    power = _power(part, kind, layer == 0, layer == last)
+                    weights[f"{name}.{part}.{kind}"] = reorder(f".{part}.{kind}", rows, order) * c**power
     return weights
 
 
@@ -106,28 +98,8 @@ def _power(part: str, kind: str, is_first: bool, is_last: bool) -> int:
     return 0 if is_last and part == "final_layer_norm" else 1
 
 
-def _check(config: VanillaConfig) -> None:
-    """Raise ValueError if MarianMT has no such model."""
-    nearest = "export it to ctranslate2 or onnx"
-    if config.position_embedding_type != "sinusoidal":
-        raise ValueError(f"position_embedding_type 'learned': MarianMT has the sinusoid alone; {nearest}")
-    if config.attention_window is not None:
-        raise ValueError(f"attention_window {config.attention_window}: MarianMT attends to all positions; use onnx")
-    if not config.tie_word_embeddings:
-        raise ValueError(f"tie_word_embeddings False: MarianMT's logits come from its embedding matrix; {nearest}")
-    for field in ("encoder_attention_heads", "decoder_attention_heads"):
-        heads = getattr(config, field)
-        d_k, d_v = config.head_dims(heads)
-        if not d_k * heads == d_v * heads == config.d_model:
-            raise ValueError(
-                f"d_k {d_k}, d_v {d_v}: MarianMT has d_model / heads, {config.d_model / heads:g}; use onnx"
-            )
-    if config.layer_norm_eps > MARIAN_NORM_EPS:
-        raise ValueError(f"layer_norm_eps {config.layer_norm_eps}: MarianMT's is {MARIAN_NORM_EPS}; {nearest}")
-
-
-def search_settings(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
-    """The settings of the search as far as transformers has them, and a line for each that it has not."""
+def marian_search(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
+    """The settings of the search that transformers has, and a line for each setting that it has not."""
     kept = settings.to_diff_dict()
     extra, penalty_type = (kept.pop(name, None) for name in ("max_extra_tokens", "length_penalty_type"))
     kept.pop("_from_model_config", None)

@@ -1,8 +1,8 @@
-"""Export for transformers.js, which translates in Node and in a browser; to it the folder is that of a MarianMT.
+"""Export for transformers.js, which translates in Node and in a browser and takes the folder for a MarianMT's.
 
 onnx/encoder_model.onnx, onnx/decoder_model_merged.onnx and their forms in 8 bits, *_quantized.onnx, are the graphs of
-to_onnx. The library hands what the encoder calls last_hidden_state to the decoder as it is, and begins with an empty
-past, so that a decoder of one branch is enough.
+to_onnx. The library hands the encoder's last_hidden_state to the decoder as it is, and begins with an empty past, so
+that a decoder of one branch is enough.
 """
 
 import copy
@@ -11,21 +11,15 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .to_marian import marian_config, save_tokenizer, search_settings
+from .exports import POSITIONS, save_tokenizer
+from .to_marian import marian_config, marian_search
 from .to_onnx import export_graphs, quantize
-from .weights import POSITIONS
 
 
 def to_transformers_js(
-    model: VanillaForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    show_progress: bool = False,
+    model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> list[str]:
-    """Write a model and its tokenizer to an existing folder. Takes a minute or two.
-
-    Args:
-        show_progress: a progress bar on stderr.
+    """Write a model and its tokenizer to an existing folder. It takes up to a minute or two.
 
     Returns:
         A line for each setting of the search that transformers.js has not, with what is written instead.
@@ -37,17 +31,17 @@ def to_transformers_js(
         raise ValueError(f"transformers.js needs a tokenizer.json, which a {type(tokenizer).__name__} has not")
     paths = [folder / "onnx" / f"{name}.onnx" for name in ("encoder_model", "decoder_model_merged")]
     paths[0].parent.mkdir()
-    export_graphs(model, *paths, show_progress)
+    export_graphs(model, *paths)
     for path in paths:
         quantize(path, path.with_stem(f"{path.stem}_quantized"))
-    config, settings = model.config, copy.deepcopy(model.generation_config)
+    config, search = model.config, copy.deepcopy(model.generation_config)
     positions = config.max_position_embeddings if config.position_embedding_type == "learned" else POSITIONS
     marian_config(config, positions).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
-    beams = settings.num_beams or 1
-    settings.update(num_beams=1, length_penalty=1.0, early_stopping=False, num_return_sequences=1)
-    settings, notes = search_settings(settings, positions)
-    settings.save_pretrained(folder)
+    beams = search.num_beams or 1
+    search.update(num_beams=1, length_penalty=1.0, early_stopping=False, num_return_sequences=1)
+    search, notes = marian_search(search, positions)
+    search.save_pretrained(folder)
     if beams > 1:
         notes.append(f"num_beams {beams}: transformers.js takes the best token at each step; 1 instead")
     return notes
