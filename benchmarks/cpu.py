@@ -1,161 +1,106 @@
-"""What is done only because a CPU is faster that way: CPU milliseconds of torch's own way and of ours, on one thread.
+"""What is there only because a CPU trains faster that way: a training step with all of it, and without each.
 
-    python benchmarks/cpu.py
-    python benchmarks/cpu.py --parts attention --rounds 5
-    python benchmarks/cpu.py --parts kernels
+    OMP_NUM_THREADS=1 python benchmarks/cpu.py
+    OMP_NUM_THREADS=1 python benchmarks/cpu.py --dims base --float32 --rounds 3
 
-"attention" is Eq. 1 written out beside torch's fused kernel, in a decoding step and in a training step (forward and
-backward), and `*` marks the sizes at which the package takes the former. "residual" is the sum behind a dropout that is
-ours in both. The figure is the median of the rounds. "kernels" trains in bf16 on 100 batches of new shapes, as in
-training, with oneDNN's cache of kernels as it is and bounded, which saves memory above all.
+Each variant is a process of its own, which take turns; the table has real tokens a second, the median of the rounds, and
+how much faster the step is with all of it. "kernels" is oneDNN's cache of compiled kernels left as it is: it saves memory
+above all, and is measured, as the others, on batches of always new shapes, with the peak of the process beside it.
 """
 
-import itertools
 import random
-import statistics
-import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
+import common
 import torch
-from common import DIMS, in_own_process, peak_gib, take_turns, timed
 from torch import nn
 from train_step import made_up_batch, real_tokens, training_step
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from modeling_vanilla import cpu_vanilla
-from modeling_vanilla.attention_vanilla import eager_attention
+from modeling_vanilla import attention_vanilla, cpu_vanilla, layers_vanilla, loss_vanilla, modeling_vanilla
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.training.cpu_memory import bound_kernel_caches
+from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
-Case = tuple[str, tuple, Callable, Callable]  # what is measured, arguments, and what they are given to: torch's, ours
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def softmax() -> Iterator[Case]:
-    for columns in (4, 8, 15, 16):
-        scores = torch.randn(256, 8, 8, columns)
-        yield f"{columns} columns", (scores,), lambda z: z.softmax(dim=-1), cpu_vanilla.short_softmax
+STEPS = 10  # of a turn
 
 
-def attention() -> Iterator[Case]:
-    def attend(function: Callable, q, k, v, mask) -> None:
-        output, _ = function(nn.Identity(), q, k, v, mask, scaling=0.125, dropout=0.0, is_causal=False)
-        if q.requires_grad:
-            output.sum().backward()
-
-    fused, written_out = partial(attend, sdpa_attention_forward), partial(attend, eager_attention)
-    sizes = ((1, 24), (1, 64), (1, 256), (24, 24), (64, 64), (128, 128), (256, 256), (512, 512))
-    for (dtype, kind), training, (queries, keys) in itertools.product(DTYPES.items(), (False, True), sizes):
-        if training and queries == 1:
-            continue
-        rows = max(1, 4096 // queries // (4 if queries == 1 else 1) // 4)
-        q, k, v = (
-            torch.randn(rows, 8, length, 64, dtype=kind, requires_grad=training) for length in (queries, keys, keys)
-        )
-        mask = torch.ones(rows, 1, 1, keys, dtype=torch.bool)
-        mask[..., -1] = False
-        with torch.set_grad_enabled(training):
-            chosen = "*" if cpu_vanilla.eager_is_faster(q, k) else " "
-        what = "training" if training else "decoding" if queries == 1 else "encoding"
-        name = f"{chosen} {what} {dtype:8} {rows:4} rows, {queries:3} queries, {keys:3} keys"
-        yield name, (q, k, v, mask), fused, written_out
+def use_torchs_dropout() -> None:
+    layers_vanilla.Dropout = modeling_vanilla.Dropout = nn.Dropout
 
 
-def dropout() -> Iterator[Case]:
-    for dtype, kind in DTYPES.items():
-        x = torch.randn(4096, 512, dtype=kind)
-        yield dtype, (x, 0.1), nn.functional.dropout, cpu_vanilla.dropout
+def use_the_fused_kernel() -> None:
+    attention_vanilla.eager_is_faster = lambda query, key: False
 
 
-def residual() -> Iterator[Case]:
-    def plain(x, y) -> None:
-        (x + cpu_vanilla.dropout(y, 0.1)).backward(x)
-
-    def ours(x, y) -> None:
-        cpu_vanilla.dropout(y, 0.1, x).backward(x)
-
-    for dtype, kind in DTYPES.items():
-        x, y = torch.randn(4096, 512, dtype=kind), torch.randn(4096, 512, dtype=kind, requires_grad=True)
-        yield f"{dtype}, training", (x, y), plain, ours
-
-
-def loss() -> Iterator[Case]:
-    def plain(h, w, y, out) -> tuple[torch.Tensor, torch.Tensor]:
+def use_log_softmax() -> None:
+    def softmax(h, w, y, out):
         z = torch.mm(h, w.T, out=out)
-        return z.softmax(dim=-1), z.float().logsumexp(dim=-1)
+        log_p = z.log_softmax(dim=-1, dtype=torch.float32)
+        z_y, log_p_y = (values.gather(1, y[:, None]).squeeze(1).float() for values in (z, log_p))
+        return log_p.exp_(), z_y, log_p_y
 
-    for (dtype, kind), vocabulary in itertools.product(DTYPES.items(), (8000, 37000)):
-        h, w = torch.randn(512, 64, dtype=kind), torch.randn(vocabulary, 64, dtype=kind) / 8
-        y, out = torch.randint(vocabulary, (512,)), torch.empty(512, vocabulary, dtype=kind)
-        yield f"{dtype}, V {vocabulary}", (h, w, y, out), plain, cpu_vanilla.softmax_of_logits
-
-
-def add_product() -> Iterator[Case]:
-    for d_model, vocabulary in ((128, 8000), (512, 32000)):
-        p, h = torch.randn(512, vocabulary).bfloat16(), torch.randn(512, d_model).bfloat16()
-        arguments = torch.zeros(vocabulary, d_model), p, h
-        name = f"bfloat16, {vocabulary} x {d_model}"
-        yield name, arguments, lambda total, p, h: total.add_((p.T @ h).float()), cpu_vanilla.add_product
+    loss_vanilla.softmax_of_logits = softmax
 
 
-def log_softmax() -> Iterator[Case]:
-    for sentences, vocabulary in ((64, 8000), (16, 37000)):
-        logits = torch.randn(4 * sentences, vocabulary).bfloat16()
-        name = f"{4 * sentences} rows, V {vocabulary}"
-        yield name, (logits,), lambda z: z.float().log_softmax(dim=-1), cpu_vanilla.log_softmax
+# What is changed before the model is made, and which of the process's two settings are left out.
+VARIANTS: dict[str, tuple[list[Callable], set[Callable]]] = {
+    "nothing": ([], set()),
+    "dropout": ([use_torchs_dropout], set()),
+    "attention": ([use_the_fused_kernel], set()),
+    "loss": ([use_log_softmax], set()),
+    "freed memory": ([], {keep_freed_memory}),
+    "kernels": ([], {bound_kernel_caches}),
+}
+VARIANTS["none"] = (
+    [use_torchs_dropout, use_the_fused_kernel, use_log_softmax],
+    {keep_freed_memory, bound_kernel_caches},
+)
 
 
-def top_sums() -> Iterator[Case]:
-    def plain(score, log_probs, k) -> tuple[torch.Tensor, torch.Tensor]:
-        return (score[..., None] + log_probs).flatten(1).topk(k)
+def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]]:
+    """A function that takes STEPS steps, and returns real tokens a second and the peak memory so far, in GiB."""
+    changes, left_out = VARIANTS[name]
+    for change in changes:
+        change()
+    for setting in {keep_freed_memory, bound_kernel_caches} - left_out:
+        setting()
+    dims = common.DIMS[options.dims]
+    step, rng = training_step("ours", dims, bf16=not options.float32), random.Random(0)
 
-    for sentences, vocabulary in itertools.product((1, 16, 64), (8000, 37000)):
-        score, log_probs = torch.randn(sentences, 4), torch.randn(sentences, 4, vocabulary).log_softmax(dim=-1)
-        yield f"{sentences} sentences, V {vocabulary}", (score, log_probs, 8), plain, cpu_vanilla.top_sums
+    def turn() -> tuple[float, float]:
+        real, seconds = 0, 0.0
+        for _ in range(STEPS):
+            longest = rng.randint(8, 40)
+            batch = made_up_batch(max(1, options.tokens // longest - rng.randint(0, 8)), longest, dims[-1])
+            seconds += common.timed(lambda batch=batch: step(batch))[0]
+            real += real_tokens(batch)
+        return real / seconds, common.peak_gib()
 
-
-def train_on_new_shapes(bounded: bool) -> None:
-    if bounded:
-        bound_kernel_caches()
-    dims, rng = DIMS["tiny"], random.Random(0)
-    step, held = training_step("ours", dims, bf16=True), peak_gib()
-    tokens, seconds = 0, 0.0
-    for _ in range(100):
-        longest = rng.randint(8, 40)
-        batch = made_up_batch(4096 // longest - rng.randint(0, 8), longest, dims[-1])
-        seconds += timed(partial(step, batch), time.process_time)[0]
-        tokens += real_tokens(batch)
-    name = "bounded" if bounded else "as it is"
-    print(f"{'kernels':10} cache {name}: {tokens / seconds:.0f} tokens/s, {peak_gib() - held:.2f} GiB", flush=True)
-
-
-FUNCTIONS = (softmax, attention, dropout, residual, loss, add_product, log_softmax, top_sums)
-PARTS = {part.__name__: part for part in FUNCTIONS}
+    return turn
 
 
 def measure(options: Namespace) -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    for part in options.parts:
-        if part == "kernels":
-            for bounded in (False, True):
-                in_own_process(partial, train_on_new_shapes, bounded)()
-            continue
-        for name, arguments, plain, ours in PARTS[part]():
-            both = {"torch": partial(plain, *arguments), "ours": partial(ours, *arguments)}
-            turns = {system: partial(timed, function, time.process_time) for system, function in both.items()}
-            with torch.set_grad_enabled("training" in name):
-                measured = take_turns(turns, options.rounds).values()
-            torchs, own = (1000 * statistics.median(seconds for seconds, _ in rounds) for rounds in measured)
-            print(f"{part:10} {name:55} torch {torchs:8.2f} ms, ours {own:8.2f} ms, ratio {torchs / own:.2f}")
+    print(common.machine())
+    turns = {name: common.in_own_process(make_turn, name, options) for name in VARIANTS}
+    rates, peaks = {}, {}
+    for name, measured in common.take_turns(turns, options.rounds).items():
+        rates[name], peaks[name] = zip(*measured, strict=True)
+    rows = [
+        (
+            name,
+            common.with_range(found),
+            f"{common.median_ratio(rates['nothing'], found):.2f}",
+            f"{peaks[name][-1]:.2f}",
+        )
+        for name, found in rates.items()
+    ]
+    print(common.table(("without", "tokens/s, median (range)", "with all, times as fast", "GiB"), rows))
 
 
 if __name__ == "__main__":
     parser = CommandParser(__doc__)
-    parser.add_argument(
-        "--parts", nargs="+", choices=[*PARTS, "kernels"], default=list(PARTS), help="functions to measure"
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
+    parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the model")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
+    parser.add_argument("--float32", action="store_true", help="32 bits instead of autocast to bfloat16")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     run_command(parser, measure)

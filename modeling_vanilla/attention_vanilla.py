@@ -12,7 +12,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla import VanillaConfig
-from .cpu_vanilla import eager_is_faster, short_softmax
+from .cpu_vanilla import eager_is_faster
 
 
 def eager_attention(
@@ -40,11 +40,11 @@ def eager_attention(
     # The softmax in 32 bits is more exact than in 16.
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
     if attention_mask is None:
-        weights = short_softmax(scores)
+        weights = scores.softmax(dim=-1)
     else:
         # The most negative number stands for the paper's minus infinity, which would turn a row of nothing into NaN.
         hidden = torch.finfo(torch.float32).min
-        weights = short_softmax(torch.where(attention_mask, scores, hidden))
+        weights = torch.where(attention_mask, scores, hidden).softmax(dim=-1)
         weights = weights * attention_mask.any(dim=-1, keepdim=True)
     weights = weights.to(value.dtype)
     if module.training:
@@ -95,18 +95,18 @@ class MultiHeadAttention(nn.Module):
         beams = rows // q.shape[0]
         back_end = "eager" if output_attentions else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        stand_in = back_end == "sdpa" and eager_is_faster(q, k)
-        if stand_in:
+        written_out = back_end == "sdpa" and eager_is_faster(q, k)
+        if written_out:
             attention = eager_attention
-            if attention_mask is None and self.is_causal and q.shape[2] > 1:
+            if attention_mask is None and self.is_causal:
                 # SDPA is told of causality by a flag where the mask would say nothing else.
                 attention_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         dropout = self.config.attention_dropout if self.training else 0.0
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
-        if stand_in:
-            weights = None  # SDPA keeps none, at whatever length
+        if written_out:
+            weights = None  # as SDPA keeps none
         if beams > 1 and weights is not None:
             weights = weights.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
         output = output.reshape(rows, q.shape[2] // beams, -1)
@@ -173,7 +173,6 @@ class CrossAttention(MultiHeadAttention):
         x = encoder_hidden_states
         k, v = (self.split_heads(part, x.shape[0]) for part in self.kv_proj(x).split(self.parts, dim=-1))
         if cache is not None:
-            # Contiguous, as after each reordering of the cache: a compiled step is made for one layout.
-            k, v = cache.cross_attention_cache.update(k.contiguous(), v.contiguous(), self.layer_idx)
+            k, v = cache.cross_attention_cache.update(k, v, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
         return k, v

@@ -2,9 +2,7 @@
 
 import math
 
-import torch
 from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
@@ -64,9 +62,6 @@ PRESETS: dict[str, dict] = {
     "D-ls0.2": {"label_smoothing": 0.2},
     "E-learned": {"position_embedding_type": "learned"},
 }
-
-# No model has more, but a damaged configuration may: building it would take all memory, or for ever.
-_MOST, _MOST_LAYERS = 10**8, 1000
 
 
 def named_tokens(ids: int | list[int] | None) -> list[int]:
@@ -159,9 +154,6 @@ class VanillaConfig(PreTrainedConfig):
         if not __name__.startswith("transformers_modules"):
             # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
             kwargs.pop("custom_pipelines", None)
-        dtype = getattr(torch, self.dtype, False) if isinstance(self.dtype, str) else self.dtype
-        if not isinstance(dtype, torch.dtype | None):
-            raise ValueError(f"dtype {self.dtype!r} is no number format of torch")
         super().__post_init__(**kwargs)
         self.check()
 
@@ -183,33 +175,6 @@ class VanillaConfig(PreTrainedConfig):
             raise ValueError(f"preset: {unknown[0]!r} is not a field of {cls.__name__}")
         return cls(**{**PRESETS[name], **overrides})
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "VanillaConfig":
-        """Load a configuration, as PreTrainedConfig.from_pretrained does.
-
-        Raises:
-            ValueError: if the content of the file is invalid; the message names the folder or model.
-        """
-        try:
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        except (TypeError, ValueError, RecursionError, StrictDataclassError) as error:
-            what = " ".join(str(error).split())
-            raise ValueError(f"the configuration of {pretrained_model_name_or_path} is bad: {what}") from error
-
-    @classmethod
-    def from_dict(cls, config_dict: dict, **kwargs) -> "VanillaConfig":
-        """Build a configuration from a dictionary, as PreTrainedConfig.from_dict does; unknown fields are kept.
-
-        Raises:
-            ValueError: if it is no dictionary, or the configuration of another architecture.
-        """
-        if not isinstance(config_dict, dict):
-            raise ValueError(f"it is {config_dict!r:.60}, not a JSON object of fields")
-        model_type = config_dict.get("model_type", cls.model_type)
-        if model_type != cls.model_type:
-            raise ValueError(f"model_type {model_type!r} is of another architecture, not {cls.model_type!r}")
-        return super().from_dict(config_dict, **kwargs)
-
     def head_dims(self, num_heads: int) -> tuple[int, int]:
         """Return (d_k, d_v), the widths of one of `num_heads` heads (3.2.2)."""
         default = self.d_model // num_heads
@@ -229,40 +194,33 @@ class VanillaConfig(PreTrainedConfig):
     def check(self) -> None:
         """Raise a ValueError that names the field and the value if no model can have this configuration."""
 
-        def require(condition: bool, message: str) -> None:
+        def require(field: str, condition: bool, meaning: str) -> None:
             if not condition:
-                raise ValueError(message)
+                raise ValueError(f"{field} must be {meaning}, not {getattr(self, field)!r}")
 
         # The fields that count something are the whole numbers that name no token.
         for field, kind in VanillaConfig.__annotations__.items():
-            if kind not in (int, int | None) or field.endswith("_token_id"):
-                continue
             value = getattr(self, field)
-            most = _MOST_LAYERS if field.endswith("_layers") else _MOST
-            require(value is None or value >= 1, f"{field} must be at least 1, not {value}")
-            require(value is None or value <= most, f"{field} must be at most {most}, not {value}")
+            if kind in (int, int | None) and not field.endswith("_token_id"):
+                require(field, value is None or value >= 1, "at least 1")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
-            heads, given = getattr(self, field), None not in (self.d_k, self.d_v)
-            require(
-                given or self.d_model % heads == 0,
-                f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v",
-            )
+            heads = getattr(self, field)
+            if self.d_model % heads and None in (self.d_k, self.d_v):
+                raise ValueError(
+                    f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v"
+                )
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
-            value = getattr(self, field)
-            require(0 <= value < 1, f"{field} must be at least 0 and below 1, not {value}")
+            require(field, 0 <= getattr(self, field) < 1, "at least 0 and below 1")
         for field in ("layer_norm_eps", "init_std"):
             value = getattr(self, field)
-            require(value is None or 0 < value < math.inf, f"{field} must be above 0 and finite, not {value}")
-        positions, activation = self.position_embedding_type, self.activation_function
+            require(field, value is None or 0 < value < math.inf, "above 0 and finite")
         known = ("sinusoidal", "learned")
-        require(positions in known, f"position_embedding_type must be 'sinusoidal' or 'learned', not {positions!r}")
-        require(activation in ACT2FN, f"activation_function {activation!r} is not known to transformers")
+        require("position_embedding_type", self.position_embedding_type in known, " or ".join(known))
+        require("activation_function", self.activation_function in ACT2FN, "an activation that transformers knows")
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             for token_id in named_tokens(getattr(self, field)):
-                require(
-                    token_id < self.vocab_size,
-                    f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens",
-                )
+                if token_id >= self.vocab_size:
+                    raise ValueError(f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens")
 
 
 __all__ = ["PRESETS", "VanillaConfig"]

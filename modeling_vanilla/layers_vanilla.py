@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention_vanilla import CrossAttention, SelfAttention
 from .configuration_vanilla import VanillaConfig
-from .cpu_vanilla import dropout
+from .cpu_vanilla import Dropout
 
 
 class EncoderLayer(GradientCheckpointingLayer):
@@ -70,7 +70,7 @@ class AddNorm(nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
         """x, the sub-layer's input, and its output, both (B, T, D) -> (B, T, D)"""
-        return super().forward(self.dropout(sublayer_output, residual=x))
+        return super().forward(x + self.dropout(sublayer_output))
 
 
 class FeedForward(nn.Module):
@@ -86,16 +86,6 @@ class FeedForward(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (B, T, D) -> (B, T, D)"""
         return self.fc2(self.dropout(self.activation(self.fc1(x))))
-
-
-class Dropout(nn.Dropout):
-    """torch's Dropout, with masks that a CPU draws faster, and the sum with a residual connection (3.1)."""
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        """Dropout(x), or residual + Dropout(x)"""
-        if self.training:
-            return dropout(x, self.p, residual)
-        return x if residual is None else residual + x
 
 
 class SinusoidalPositions(nn.Module):

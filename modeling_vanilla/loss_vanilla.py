@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .cpu_vanilla import add_product, softmax_of_logits
+from .cpu_vanilla import softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
@@ -107,7 +107,7 @@ class _FusedLoss(torch.autograd.Function):
             p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
             p = flat.index_copy_(0, of_label, (p_y - (1 - epsilon)).to(p.dtype)).view_as(p).to(dtype)
             hidden_grad[rows] = p @ w - spread * weight_sum
-            add_product(weight_grad, p, h)
+            weight_grad += torch.mm(p.T, h).float()
         ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
         return total
 

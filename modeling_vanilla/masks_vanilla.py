@@ -1,4 +1,8 @@
-"""Who sees whom: no later position (3.2.3), no padding, and the restricted window of section 4."""
+"""Attention masks: which positions each position attends to, by causality (3.2.3), padding and section 4's window.
+
+A mask of two axes, (B, past + T), is 0 for padding. One of four axes, broadcastable to (B, H, T, past + T), is the whole
+mask: False or 0 where a position is not attended to, or numbers to add to the scores, 0 or the least of their format.
+"""
 
 import copy
 from collections.abc import Callable
@@ -12,34 +16,18 @@ from .configuration_vanilla import VanillaConfig
 
 
 def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
-    """Refuse an attention mask that would be misread; the tokens x (B, T, D) follow the `past` tokens in the cache.
+    """Refuse a mask (B, past + T) of another shape, which would be misread; x (B, T, D) follows the cached tokens.
 
-    Args:
-        name: of the mask, for the error message.
-        mask: None, or of two axes: (B, past + T), 0 for padding. Or of four axes, broadcastable to
-            (B, H, T, past + T): 0 where a token is not attended to; or floating-point numbers to add to the scores, 0
-            or the least of their format. Masks of a compiled or exported model are not checked: its graph cannot
-            depend on their values.
+    name: of the mask, for the error message.
 
     Raises:
-        ValueError: if the mask is of another shape, or would be added to the scores with another value.
+        ValueError: with both shapes.
     """
-    if not isinstance(mask, torch.Tensor) or is_tracing(mask):  # flex attention has masks of a class of its own
+    if not isinstance(mask, torch.Tensor) or mask.dim() == 4:  # flex attention has masks of a class of its own
         return
-    rows, length = x.shape[:2]
-    shape = (rows, length if cache is None else length + int(cache.get_seq_length()))
-    if mask.dim() < 4 and mask.shape != shape:
+    shape = (x.shape[0], x.shape[1] + (0 if cache is None else int(cache.get_seq_length())))
+    if not is_tracing(mask) and mask.shape != shape:
         raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
-    if mask.dim() == 4 and mask.is_floating_point():
-        right = (mask == 0) | (mask <= _hidden(mask))
-        if not right.all():
-            value = mask[~right][0].item()
-            raise ValueError(f"{name} must hold 0 and the least number of its format, not {value}")
-
-
-def _hidden(mask: torch.Tensor) -> float:
-    """The most that hides a token when added to its score: half the least number, as formats round it differently."""
-    return torch.finfo(mask.dtype).min / 2
 
 
 def config_for(config: VanillaConfig, output_attentions: bool | None) -> VanillaConfig:
@@ -54,20 +42,19 @@ def config_for(config: VanillaConfig, output_attentions: bool | None) -> Vanilla
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
     """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4).
 
-    An attention_mask (B, 1, S, S), which says what each source token sees, is the whole mask.
+    An attention_mask (B, 1, S, S) is the whole mask.
     """
-    and_mask_function = window(config, causal=False)
-    return _padding_mask(config, x, attention_mask, and_mask_function=and_mask_function)
+    return _padding_mask(config, x, attention_mask, and_mask_function=window(config, causal=False))
 
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
     """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window.
 
-    An attention_mask (B, 1, T, past + T), which says what each target token sees, is the whole mask.
+    An attention_mask (B, 1, T, past + T) is the whole mask.
     """
     whole = cache is not None and cache.is_compileable  # with places for tokens yet to come
     if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not whole:
-        return None  # one position behind all the others sees everything
+        return None  # one position behind all the others attends to all
     and_mask_function = window(config, causal=True)
     return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=and_mask_function))
 
@@ -86,7 +73,7 @@ def _as_booleans(mask):
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
         return mask
-    return mask > _hidden(mask) if mask.is_floating_point() else mask.bool()
+    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
 
 
 def cross_mask(

@@ -26,7 +26,7 @@ def bound_kernel_caches() -> None:
     """Let oneDNN keep fewer of its compiled kernels, unless the environment says how many.
 
     In bf16 it compiles each matrix product for the shapes of its factors, and keeps 1024 of them: with batches of
-    always new shapes that comes to gigabytes (`python benchmarks/cpu.py --parts kernels`). Has an effect only before
+    always new shapes that comes to gigabytes (`python benchmarks/cpu.py`). Has an effect only before
     the process's first such product.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and torch's in front of it
