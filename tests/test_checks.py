@@ -8,11 +8,16 @@ from datasets import Dataset, DatasetDict
 from helpers import as_lines, call, make_tokenizer
 
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.training import DataOptions, checks, run
+from modeling_vanilla.training import DataOptions, run
 from modeling_vanilla.training.checks import FAULTS, find_faults, findings, write_clean
 from modeling_vanilla.training.data import load_pairs
 
-GOOD = [(f"Number {n} is a good sentence.", f"Nummer {n} ist ein guter Satz über {n}.") for n in range(100, 150)]
+
+def good_pairs(numbers):
+    return [(f"Number {n} is a good sentence.", f"Nummer {n} ist ein guter Satz über {n}.") for n in numbers]
+
+
+GOOD = good_pairs(range(100, 150))
 
 
 def as_rows(pairs):
@@ -52,11 +57,16 @@ FAULTY = [
 ]
 
 
-@pytest.mark.parametrize("row", [6, 25, 50])
-@pytest.mark.parametrize(("pair", "fault"), FAULTY)
-def test_each_fault_is_found_where_it_is(pair, fault, row, monkeypatch):
-    monkeypatch.setattr(checks, "_ROWS", 20)  # so that the pairs are in several batches
-    assert faults_of([*GOOD[:row], pair, *GOOD[row:]]) == ({fault: [row]} if fault else {})
+def test_each_fault_is_found_where_it_is():
+    """In a corpus of several batches, of which these pairs are evenly spread."""
+    corpus = good_pairs(range(100, 12000))
+    expected = {fault: [] for fault in FAULTS}
+    for number, (pair, fault) in enumerate(FAULTY, start=1):
+        corpus.insert(700 * number, pair)
+        if fault:
+            expected[fault].append(700 * number)
+    faults = find_faults(DatasetDict(train=as_rows(corpus)))["train"]
+    assert {fault: faults.index[faults[fault]].tolist() for fault in FAULTS} == expected
 
 
 def test_a_japanese_side_may_mix_its_scripts():
@@ -98,7 +108,7 @@ BAD = [("", "Ein Satz."), GOOD[0], ("Kept for its ☃.", "Ein ☃."), ("A two\nl
 
 @pytest.mark.parametrize(
     ("languages", "names"),
-    [(("en", "de"), ["train.en", "train.de"]), (("../en", "de"), ["train.source", "train.target"])],
+    [(("en", "de"), ["train.en", "train.de"]), (("en", "en"), ["train.source", "train.target"])],
 )
 def test_the_clean_corpus(languages, names, tmp_path, own_cache):
     rows = as_rows([*GOOD, *BAD])

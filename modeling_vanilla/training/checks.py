@@ -1,13 +1,12 @@
-"""A look at sentence pairs before training: what in them is likely to lower the scores, and the pairs without it.
+"""Checks of sentence pairs before training: what in them is likely to lower the scores, and the pairs without it.
 
-The means are simple: lengths, hashes, and what Unicode says of characters. No pair is understood. All is one pass over
-the pairs, which keeps some 60 bytes of each in memory.
+They use the lengths and hashes of texts and the properties that Unicode gives to characters, in one pass over the
+pairs, which keeps some 60 bytes of each in memory.
 """
 
 import re
 import string
 import unicodedata
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +39,7 @@ _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private us
 _BROKEN_CHARACTERS = "\ufffd\ufeff"
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
-# Scripts that one language mixes, and letters named otherwise than by theirs.
+# Scripts that one language mixes, and letters whose names in Unicode do not begin with their script.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
@@ -53,16 +52,13 @@ class Finding(NamedTuple):
     rows: list[int]
 
 
-# Looking
-
-
 def find_faults(
     pairs: DatasetDict,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_length_ratio: float = 3.0,
     show_progress: bool = False,
 ) -> dict[str, pd.DataFrame]:
-    """Look at all pairs of all splits.
+    """Check all pairs of all splits.
 
     Args:
         pairs: what load_pairs returns.
@@ -73,81 +69,86 @@ def find_faults(
         show_progress: a progress bar on stderr.
 
     Returns:
-        For each split a table that says of each of its pairs whether it has each of FAULTS.
+        For each split a table of its pairs with a bool column for each of FAULTS.
     """
-    seen = _alphabet(pairs["train"]) if tokenizer is None else _alphabet_of(tokenizer)
+    seen = _characters_of_pairs(pairs["train"]) if tokenizer is None else _characters_of_tokens(tokenizer)
+    properties = {}
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
-        facts = {split: _look(rows, seen, bar.update) for split, rows in pairs.items()}
-    train = facts["train"]
-    held_out = pd.concat([train[:0], *(table for split, table in facts.items() if split != "train")])
+        for split, rows in pairs.items():
+            parts = []
+            for batch in rows.with_format("arrow").iter(_ROWS):
+                parts.append(_properties(batch.to_pandas().astype(object), seen))
+                bar.update(len(batch))
+            properties[split] = pd.concat(parts, ignore_index=True)
+    train = properties["train"]
+    held_out = pd.concat([train[:0], *(table for split, table in properties.items() if split != "train")])
     return {
-        split: _judge(table, train, held_out if split == "train" else train, max_length_ratio)
-        for split, table in facts.items()
+        split: _faults(table, train, held_out if split == "train" else train, max_length_ratio)
+        for split, table in properties.items()
     }
 
 
 def findings(faults: pd.DataFrame) -> list[Finding]:
     """What find_faults has found in a split, the faults in the order of FAULTS; those without a pair are left out."""
     rows = {name: np.flatnonzero(faults[name]) for name in FAULTS}
-    return [Finding(name, len(those), those[:_EXAMPLES].tolist()) for name, those in rows.items() if len(those)]
+    return [Finding(name, len(found), found[:_EXAMPLES].tolist()) for name, found in rows.items() if len(found)]
 
 
-def _alphabet(rows: Dataset) -> set[str]:
-    """All characters of some pairs."""
+def _characters_of_pairs(pairs: Dataset) -> set[str]:
     characters: set[str] = set()
-    for batch in rows.with_format("arrow").iter(_ROWS):
+    for batch in pairs.with_format("arrow").iter(_ROWS):
         characters.update(*batch["source"].to_pylist(), *batch["target"].to_pylist())
     return characters
 
 
-def _alphabet_of(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+def _characters_of_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """The characters that some token holds as a whole, not a byte of them. Blanks may be lost as a token is decoded."""
     tokens = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
     return set(string.whitespace).union(*tokens)
 
 
-def _look(rows: Dataset, seen: set[str], progress: Callable[[int], object]) -> pd.DataFrame:
-    """What is kept of each pair of a split; `seen` are the characters that the tokenizer saw."""
-    parts = []
-    for batch in rows.with_format("arrow").iter(_ROWS):
-        part = pd.DataFrame({"broken": False, "unseen": False}, range(len(batch)))
-        for side in _SIDES:
-            texts = batch[side].to_pandas().astype(object)
-            # Few batches have such characters at all, which one look at the batch's alphabet tells.
-            alphabet = set().union(*texts)
-            broken, unseen = set(filter(_is_broken, alphabet)), alphabet - seen
-            part[f"{side}_hash"] = texts.map(hash)
-            part[f"{side}_length"] = texts.map(str.strip).map(len)
-            part[f"{side}_script"] = texts.map(_script)
-            part["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
-            part["unseen"] |= ~texts.map(unseen.isdisjoint)
-        parts.append(part)
-        progress(len(batch))
-    return pd.concat(parts, ignore_index=True)
+def _properties(pairs: pd.DataFrame, seen: set[str]) -> pd.DataFrame:
+    """What is kept of each pair, of which the faults follow. seen: the characters that the tokenizer has seen."""
+    table = pd.DataFrame({"broken": False, "unseen": False}, pairs.index)
+    for side in _SIDES:
+        texts = pairs[side]
+        # Few batches have such characters at all, which the set of all characters of a batch tells.
+        characters = set().union(*texts)
+        broken, unseen = set(filter(_is_broken, characters)), characters - seen
+        table[f"{side}_hash"] = texts.map(hash)
+        table[f"{side}_length"] = texts.map(str.strip).map(len)
+        table[f"{side}_script"] = texts.map(_script)
+        table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
+        table["unseen"] |= ~texts.map(unseen.isdisjoint)
+    return table
 
 
-def _judge(facts: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float) -> pd.DataFrame:
-    """Which faults each pair has. others: the pairs that may share no sentence with these."""
-    scale = (train["target_length"] / train["source_length"]).where(_is_filled(train)).median()
-    source, target = facts["source_length"] * scale, facts["target_length"]
-    faults = pd.DataFrame(False, facts.index, list(FAULTS))
-    faults["equal"] = facts["source_hash"] == facts["target_hash"]
-    faults["duplicate"] = facts.duplicated(["source_hash", "target_hash"])
+def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float) -> pd.DataFrame:
+    """The faults of pairs by their properties.
+
+    Args:
+        train: the properties of the training pairs, by which lengths and scripts are judged.
+        others: those of the pairs that may share no sentence with these.
+    """
+    scale = (train["target_length"] / train["source_length"])[_no_side_is_empty(train)].median()
+    source, target = pairs["source_length"] * scale, pairs["target_length"]
+    faults = pd.DataFrame(False, pairs.index, list(FAULTS))
+    faults["equal"] = pairs["source_hash"] == pairs["target_hash"]
+    faults["duplicate"] = pairs.duplicated(["source_hash", "target_hash"])
     faults["length"] = np.maximum(source, target) > max_length_ratio * np.minimum(source, target) + _LENGTH_MARGIN
+    faults["broken"], faults["unseen"] = pairs["broken"], pairs["unseen"]
     for side in _SIDES:
-        script, usual = facts[f"{side}_script"], train[f"{side}_script"].mode()
+        script, usual = pairs[f"{side}_script"], train[f"{side}_script"].mode()
         faults["script"] |= script.notna() & ~script.isin(usual)
-    faults["broken"], faults["unseen"] = facts["broken"], facts["unseen"]
-    for side in _SIDES:
-        faults["shared"] |= facts[f"{side}_hash"].isin(others[f"{side}_hash"])
-    faults[~_is_filled(facts)] = False  # nothing else is worth saying of these
-    faults["empty"] = ~_is_filled(facts)
+        faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
+    faults[~_no_side_is_empty(pairs)] = False  # nothing else is worth saying of these
+    faults["empty"] = ~_no_side_is_empty(pairs)
     return faults
 
 
-def _is_filled(facts: pd.DataFrame) -> pd.Series:
-    return (facts["source_length"] > 0) & (facts["target_length"] > 0)
+def _no_side_is_empty(pairs: pd.DataFrame) -> pd.Series:
+    return (pairs["source_length"] > 0) & (pairs["target_length"] > 0)
 
 
 def _script(text: str) -> str | None:
@@ -169,9 +170,6 @@ def _is_broken(character: str) -> bool:
     return unicodedata.category(character) in _BROKEN_CATEGORIES or character in _BROKEN_CHARACTERS
 
 
-# Cleaning
-
-
 def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str], folder: Path) -> int:
     """Write the pairs without a fault as two text files, `train.LANGUAGE` each, into a new folder; all or nothing.
 
@@ -181,7 +179,7 @@ def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str],
     Args:
         rows: the training pairs.
         faults: theirs of find_faults.
-        languages: of source and target. The files are train.source and train.target if these give no two file names.
+        languages: of source and target. The files are train.source and train.target if these are the same.
 
     Returns:
         How many pairs were written.
@@ -194,12 +192,10 @@ def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str],
     kept = rows.select(np.flatnonzero(~faults.drop(columns="unseen").any(axis=1)))
     if not len(kept):
         raise ValueError(f"none of {len(rows)} training pairs is without a fault")
-    names = [f"train.{language}" for language in languages]
-    if names[0] == names[1] or any(Path(name).name != name for name in names):
-        names = ["train.source", "train.target"]
+    names = _SIDES if languages[0] == languages[1] else languages
     with whole_folder(folder) as part:
         for side, name in zip(_SIDES, names, strict=True):
-            with (part / name).open("w", encoding="utf-8", newline="\n") as stream:
+            with (part / f"train.{name}").open("w", encoding="utf-8", newline="\n") as stream:
                 for batch in kept.with_format("arrow").iter(_ROWS):
                     stream.writelines(f"{text}\n" for text in batch[side].to_pylist())
     return len(kept)

@@ -2,10 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
@@ -17,9 +15,6 @@ _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Va
 _EXAMPLES = 5
 _PAIRS_OF_A_PROCESS = 10_000  # a second's work or so: fewer are not worth a process of their own
 _MAX_PROCESSES = 16  # each takes some 200 MB
-
-
-# Tokens
 
 
 def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -44,6 +39,8 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             f"tokenizer: it encodes '' as {ids}, which does not end with its end-of-sentence token "
             f"({tokenizer.eos_token!r}, id {tokenizer.eos_token_id})"
         )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(cores, _MAX_PROCESSES, len(pairs) // _PAIRS_OF_A_PROCESS)
     with patch_environment(tokenizers_parallelism="false"):  # or every process would have a thread for each core
         return pairs.map(
             _encode,
@@ -52,16 +49,9 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             fn_kwargs={"tokenizer": tokenizer},
             remove_columns=pairs.column_names,
             features=_TOKENIZED_PAIR,
-            num_proc=_processes(len(pairs)),
+            num_proc=processes if processes > 1 else None,  # None: in this one
             desc=f"Tokenising {pairs.split or 'pairs'}",
         )
-
-
-def _processes(pairs: int) -> int | None:
-    """As many processes as there are cores and work for; None for this one alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(cores, _MAX_PROCESSES, pairs // _PAIRS_OF_A_PROCESS)
-    return count if count > 1 else None
 
 
 def _encode(
@@ -92,14 +82,13 @@ def tokenize_training_pairs(
         ValueError: if no pair remains, or as tokenize_pairs does.
     """
     tokenized = tokenize_pairs(pairs, tokenizer)
-    lengths = dict(zip(("source", "target"), pair_lengths(tokenized), strict=True))
     limits = {"source": options.max_source_tokens, "target": options.max_target_tokens}
+    lengths = dict(zip(limits, pair_lengths(tokenized), strict=True))
     # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
-    empty = {side: (_measure(pairs, side, _visible_length) == 0) | (lengths[side] <= 1) for side in limits}
+    empty = {side: _blank(pairs, side) | (lengths[side] <= 1) for side in limits}
     too_long = {side: lengths[side] > limits[side] for side in limits}
     any_empty = empty["source"] | empty["target"]
-    any_too_long = too_long["source"] | too_long["target"]
-    removed = any_empty | any_too_long
+    removed = any_empty | too_long["source"] | too_long["target"]
 
     def describe(row: int) -> str:
         faults = [f"empty {side}" for side in limits if empty[side][row]]
@@ -108,7 +97,7 @@ def tokenize_training_pairs(
 
     report: dict = {
         "empty": int(any_empty.sum()),
-        "too_long": int((any_too_long & ~any_empty).sum()),
+        "too_long": int((removed & ~any_empty).sum()),
         "examples": [describe(row) for row in np.flatnonzero(removed)[:_EXAMPLES].tolist()],
     }
     if removed.all():
@@ -122,17 +111,17 @@ def tokenize_training_pairs(
     return tokenized, report
 
 
+# On Arrow's columns, a part at a time: a Python list of every row would not fit in memory for millions of pairs.
+
+
 def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of each row's source and target, end-of-sentence tokens included: two int64 arrays of (rows,)."""
-    return _measure(tokenized, "input_ids", pc.list_value_length), _measure(tokenized, "labels", pc.list_value_length)
+    tables = tokenized.with_format("arrow").iter(batch_size=100_000)
+    parts = [[pc.list_value_length(table[side]).to_numpy() for side in ("input_ids", "labels")] for table in tables]
+    source, target = np.concatenate(parts, axis=1, dtype=np.int64)
+    return source, target
 
 
-def _visible_length(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.utf8_length(pc.utf8_trim_whitespace(texts))
-
-
-def _measure(dataset: Dataset, column: str, length: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> np.ndarray:
-    # On Arrow's columns: a Python list of every row would not fit in memory for millions of pairs.
-    tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
-    parts = [length(table[column]).to_numpy() for table in tables]
-    return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64)
+def _blank(pairs: Dataset, side: str) -> np.ndarray:
+    tables = pairs.select_columns([side]).with_format("arrow").iter(batch_size=10_000)
+    return np.array([not text.strip() for table in tables for text in table[side].to_pylist()])
