@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart reproduce test slow robust gpu newest floor check docs clean
+.PHONY: quickstart reproduce test slow gpu newest floor check docs clean
 
 quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
@@ -27,9 +27,6 @@ test: $(VENV)/test  ## the fast tests
 
 slow: $(VENV)/test  ## the tests that take longer
 	$(PYTEST) -m slow
-
-robust: $(VENV)/test  ## bad input, malicious folders, kills, properties and load of every command, and their figures
-	$(PYTEST) -m slow tests/robustness
 
 gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of training and decoding there, in runs/gpu
 	$(BIN)/python -m pytest -m gpu

@@ -120,38 +120,6 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(p, dtype):
     torch.testing.assert_close(x.grad, weight * y.detach())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_adds_a_residual_that_it_does_not_touch(dtype):
-    x, residual = (torch.randn(30, 33, dtype=dtype).requires_grad_() for _ in range(2))
-    torch.manual_seed(0)
-    dropped = Dropout(0.1)(x).detach()
-    torch.manual_seed(0)
-    total = Dropout(0.1)(x, residual)
-    # Rounded once, where the sum of two tensors is rounded twice.
-    torch.testing.assert_close(total, residual + dropped, atol=1e-6 if dtype == torch.float32 else 0.02, rtol=0.01)
-    weight = torch.randn_like(x)
-    (total * weight).sum().backward()
-    assert torch.equal(residual.grad, weight)
-    torch.testing.assert_close(x.grad * x, weight * dropped, atol=1e-3 if dtype == torch.float32 else 0.05, rtol=0.02)
-    assert torch.equal(Dropout(0.1).eval()(x, residual), residual + x)
-
-
-def test_compiled_dropouts_draw_the_same_masks_one_for_each():
-    """The compiler merges operations that are alike."""
-    dropout = Dropout(0.5)
-
-    def layers(x: torch.Tensor) -> torch.Tensor:
-        return dropout(dropout(dropout(x) * 2, residual=x) * 3)
-
-    x, outputs, gradients = torch.randn(30, 40, requires_grad=True), [], []
-    for function in (layers, torch.compile(layers, backend="aot_eager_decomp_partition", fullgraph=True)):
-        torch.manual_seed(0)
-        outputs.append(function(x))
-        gradients += torch.autograd.grad(outputs[-1].sum(), x)
-    torch.testing.assert_close(*outputs)
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize("field", ["attention_dropout", "activation_dropout"])
 def test_the_other_dropouts_act_in_training_and_not_in_evaluation(make_model, batch, field, attn):
     model = make_model(attn=attn, **{field: 0.3})

@@ -2,7 +2,7 @@
 
 An editable install of transformers brings its tests along. Otherwise TRANSFORMERS_TESTS names the folder that has them:
 
-    git clone --depth 1 --branch v5.23.0 https://github.com/huggingface/transformers
+    git clone --depth 1 --branch v5.24.0 https://github.com/huggingface/transformers
     TRANSFORMERS_TESTS=transformers/tests python -m pytest -o addopts= -rs tests/test_transformers_common.py
 
 They need `parameterized`.
