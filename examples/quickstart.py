@@ -24,8 +24,8 @@ def quickstart(run: Path, max_steps: int) -> dict:
         max_steps=max_steps,
         tokens_per_update=2500,
         tokens_per_batch=2500,
-        warmup_steps=400,
-        learning_rate_scale=0.5,  # with the paper's, some seeds never learn to read the source
+        warmup_steps=250,
+        learning_rate_scale=0.4,  # with the paper's, some seeds never learn to read the source
         validate_steps=-(-max_steps // 3),
         checkpoint_steps=max(1, max_steps // 15),
         checkpoint_minutes=None,
