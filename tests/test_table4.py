@@ -1,8 +1,6 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
-import re
 from argparse import Namespace
-from unittest.mock import Mock
 
 import helpers
 import pytest
@@ -15,7 +13,7 @@ from parsing.trees import bracketed
 from transformers import AutoTokenizer
 
 TINY = {
-    **{**helpers.TINY, "vocab_size": 400, "tokens_per_update": 100, "tokens_per_batch": 200, "sustained_tflops": 1},
+    **{**helpers.TINY, "vocab_size": 400, "tokens_per_update": 100, "tokens_per_batch": 200},
     **{"max_steps": 2, "warmup_steps": 2, "checkpoint_steps": 1, "num_beams": 2, "max_extra_tokens": 40},
 }
 FILES = toy_treebank(files=5, sentences=4)
@@ -53,7 +51,7 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
     table = (run / "table.md").read_text(encoding="utf-8")
     for split, name, gold in (("validation", "development", FILES[3]), ("test", "test", FILES[4])):
         assert (run / "parses" / f"{split}.gold").read_text().splitlines() == list(map(bracketed, gold))
-        for kind, title in table4.PARSERS.items():
+        for kind, title in table4.PARSERS.values():
             texts = (run / "parses" / f"{split}.{kind}").read_text().splitlines()
             # Tags and words are the gold tree's, whatever brackets are above them.
             assert [Tree.fromstring(text).pos() for text in texts] == [tree.pos() for tree in gold]
@@ -63,13 +61,11 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
         assert results[split]["constrained"]["well_formed"] == 100 > results[split]["unconstrained"]["well_formed"]
     saved = read_json(run / "training" / "model" / "generation_config.json")
     assert (saved["num_beams"], saved["length_penalty"], saved["max_extra_tokens"]) == (2, 0.3, 40)
-    assert "at most 40 tokens more" in (run / "training" / "model" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("writes, f1, well_formed", [("gold", 100, 100), ("nothing", 0, 0), ("half", 100, 0)])
-def test_figures_are_of_what_the_model_writes(writes, f1, well_formed, main, tmp_path, monkeypatch):
-    """An output that lacks its last bracket ("half") is not well-formed, and repaired without loss."""
-    asked = []
+@pytest.mark.parametrize("kept, f1", [(slice(None), 100), (slice(-1), 0)])
+def test_figures_are_of_what_the_model_writes(kept, f1, main, tmp_path, monkeypatch):
+    """An output that lacks its last bracket is no tree."""
     lexicon, _ = parsing_vocabulary([tree for trees in FILES[:3] for tree in trees], 400)
     gold = {}
     for tree in (tree for trees in FILES for tree in trees):
@@ -77,18 +73,14 @@ def test_figures_are_of_what_the_model_writes(writes, f1, well_formed, main, tmp
         gold[tuple(tokens)] = target(tree, tokens).split()
 
     def write(model, tokenizer, sentences, constrained):
-        asked.append((model.generation_config.to_dict(), constrained))
-        kept = {"gold": slice(None), "nothing": slice(0), "half": slice(-1)}[writes]
         return [gold[tuple(sentence)][kept] for sentence in sentences]
 
     monkeypatch.setattr(table4, "write_trees", write)
-    assert main(num_beams=21, max_extra_tokens=300).code == 0
+    assert main().code == 0
     results = read_json(tmp_path / "run" / "results.json")
     for split in ("validation", "test"):
         for kind in ("constrained", "unconstrained"):
-            assert (results[split][kind]["f1"], results[split][kind]["well_formed"]) == (f1, well_formed)
-    assert all((one["num_beams"], one["length_penalty"], one["max_extra_tokens"]) == (21, 0.3, 300) for one, _ in asked)
-    assert [constrained for _, constrained in asked] == [True, False] * 2
+            assert (results[split][kind]["f1"], results[split][kind]["well_formed"]) == (f1, f1)
 
 
 def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
@@ -103,19 +95,7 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     assert "other" in (both / "table.md").read_text() and not (both / "training").exists()
     size = len(AutoTokenizer.from_pretrained(runs[0] / "training" / "model"))
     wrong = main(output_dir=tmp_path / "wrong", ensemble=runs[0], vocab_size=size - 1).error
-    assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees with this vocab_size"
-
-
-def test_parses_of_text_are_silver_trees(main, tmp_path):
-    text, first, second = (tmp_path / name for name in ("text", "run", "second"))
-    text.write_text("the Unseen\nthe dog\n")
-    assert main(text=text).code == 0
-    silver = first / "silver.mrg"
-    assert [" ".join(Tree.fromstring(line).leaves()) for line in silver.open()] == ["the Unseen", "the dog"]
-    assert main(output_dir=second, silver_trees=silver, copies=3).code == 0
-    assert read_json(second / "results.json")["training"]["training_pairs"] == 3 * 12 + 2
-    assert "12 sentences and 2 silver trees" in (second / "table.md").read_text()
-    assert main(output_dir=tmp_path / "third", silver_trees=silver, ensemble=second).code == 0
+    assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees"
 
 
 def test_splits_that_are_given(tmp_path):
@@ -123,12 +103,8 @@ def test_splits_that_are_given(tmp_path):
     for split, files in parts.items():
         (tmp_path / split).write_text(penn(files))
     options = {f"{split}_trees": [str(tmp_path / split)] for split in parts}
-    splits = table4.read_splits(Namespace(trees=[], silver_trees=[], **options))
-    parts["silver"] = []
+    splits = table4.read_splits(Namespace(trees=[], **options))
     assert splits == {split: [tree for trees in files for tree in trees] for split, files in parts.items()}
-
-
-# Resuming
 
 
 def test_a_run_continues_where_it_stopped_on_the_same_trees_alone(main, treebank, tmp_path):
@@ -138,27 +114,15 @@ def test_a_run_continues_where_it_stopped_on_the_same_trees_alone(main, treebank
     assert main(output_dir=parts, max_steps=3, resume=True).code == 0
     for name in ("training/model/model.safetensors", "parses/test.constrained.output", "parses/test.constrained"):
         assert (whole / name).read_bytes() == (parts / name).read_bytes()
-    other = tmp_path / "other.mrg"
-    other.write_text(treebank.read_text().replace("(NN ", "(NNS ", 1))
-    complaint = main(output_dir=parts, trees=other, resume=True).error
-    assert re.fullmatch(r"resume: \S+parts was started with trees \w+, not \w+", complaint)
-
-
-# Bad input
+    treebank.write_text(treebank.read_text().replace("(NN ", "(NNS ", 1))
+    assert "resume" in main(output_dir=parts, max_steps=4, resume=True).error
 
 
 BAD_OPTIONS = [
-    ({"train_trees": "toy.mrg"}, "train_trees is given beside trees"),
-    ({"trees": None, "test_trees": "a.mrg"}, "test_trees is given without the others"),
-    ({"length_penalty": "nan"}, "length_penalty must be a finite number, not nan"),
+    ({"train_trees": "toy.mrg"}, "give trees, which are split, or all of train_trees,"),
+    ({"trees": None, "test_trees": "a.mrg"}, "give trees, which are split, or all of train_trees,"),
     ({"vocab_size": 40}, "vocab_size must be at least"),
-    ({"substitution": 1.1}, "substitution must be from 0 to 1, not 1.1"),
-    ({"substitution": 0.5, "copies": 1}, "substitution 0.5: the first copy stays as it is, and copies is 1"),
     ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
-    ({"resume": True}, "holds no parsing run"),
-    ({"resume": True, "ensemble": "runs/a"}, "resume: an ensemble is not trained"),
-    ({"early_stopping": 2}, "early_stopping 2: parsers are not validated"),
-    ({"push_to_hub": "me/parser"}, "push_to_hub: publish training/model by vanilla push"),
 ]
 
 
@@ -170,11 +134,11 @@ def test_bad_options_are_one_line(options, says, main, tmp_path):
 
 @pytest.mark.parametrize("scale", ["smoke", "sample", "paper"])
 def test_each_scale_sets_defaults_that_options_override(scale, monkeypatch, tmp_path):
-    reproduce = Mock()
-    monkeypatch.setattr(table4, "reproduce", reproduce)
+    calls = []
+    monkeypatch.setattr(table4, "reproduce", lambda *given: calls.append(given))
     (tmp_path / "table.md").write_text("")
     assert call(table4.main, "--scale", scale, "--output_dir", tmp_path, "--warmup_steps", 7).code == 0
-    options, training, model = reproduce.call_args.args
+    [(options, training, model)] = calls
     expected = read_json(table4.SCALES / f"{scale}.json") | {"warmup_steps": 7}
     given = {**model, **vars(options), **vars(training)}
     assert given == given | expected

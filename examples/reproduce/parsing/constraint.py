@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from .trees import MAX_DEPTH
-
 # The most opening brackets in a row, which bounds unary chains. The longest run in the sample of the treebank is 6.
 MAX_OPENINGS = 10
 _OTHER, _WORD, _TAG, _OPEN, _CLOSE = range(5)
@@ -74,7 +72,7 @@ class TreeConstraint(LogitsProcessor):
 
         shifts = last.eq(_TAG) & unwritten.gt(0)
         begins = depth.eq(0) & tagged.eq(0)
-        opens = ~shifts & untagged.gt(0) & (depth.gt(0) | begins) & openings.lt(MAX_OPENINGS) & depth.lt(MAX_DEPTH - 1)
+        opens = ~shifts & untagged.gt(0) & (depth.gt(0) | begins) & openings.lt(MAX_OPENINGS)
         opens &= tokens_left >= unwritten + untagged + depth + 3  # the bracket, its end, words, tags, ends and </s>
         closes = ~shifts & last.ne(_OPEN) & (depth.gt(1) | untagged.eq(0)) & depth.gt(0)
         tags = ~shifts & untagged.gt(0) & depth.gt(0)

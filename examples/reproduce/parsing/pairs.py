@@ -45,7 +45,7 @@ def training_pairs(
 
     A small treebank is memorised otherwise. (The paper does not do so.) In each copy words become signatures
     (`Lexicon.read`); in all but the first, constituents are replaced with probability `substitution` (`substitute`).
-    Each constituent of a copy that has two words or more is with probability `constituents` a pair of its own: short
+    Each constituent of a copy that has two to LONGEST words is with probability `constituents` a pair of its own: short
     pairs teach sooner which word of the source the decoder has come to.
     """
     rng = random.Random(0)

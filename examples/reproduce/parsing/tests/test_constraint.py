@@ -12,7 +12,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.search_vanilla import length_penalty
 
 from ..constraint import MAX_OPENINGS, TreeConstraint
-from ..linear import is_bracket, is_well_formed, linearise
+from ..linear import delinearise, is_bracket, linearise
 from ..pairs import parsing_vocabulary
 from ..toy_trees import toy_treebank
 from .test_trees import is_linear_form
@@ -62,7 +62,7 @@ def test_random_models_write_trees_over_the_words_alone(settings):
         sentences = [rng.choices(words, k=length) for length in (1, 2, 9, 30, rng.randint(3, 30))]
         torch.manual_seed(seed)
         for sentence, tokens in zip(sentences, generate(model, tokenizer, sentences, extra, **settings), strict=True):
-            assert is_well_formed(tokens, sentence)
+            assert delinearise(tokens, sentence) is not None
             assert [token for token in tokens if not is_bracket(token)] == sentence
             assert len(tokens) <= len(sentence) + extra
             runs = [len(list(run)) for opening, run in itertools.groupby(tokens, _opens) if opening]

@@ -1,19 +1,12 @@
-"""Scores and baseline, against figures by hand."""
+"""Scores, against figures by hand."""
 
 import pytest
 from nltk import Tree
 
-from ..baseline import right_branching, right_branching_labels
-from ..evalb import constituents, percentages, score
-from ..toy_trees import toy_treebank
-from ..trees import bracketed
+from ..evalb import percentages, score
 
 COUNTS = ("matched", "gold", "tested", "sentences", "complete", "errors")
 GOLD = "(S (NP (NNP John)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN job))) (. .))"
-
-
-def toy(files):
-    return [tree for trees in toy_treebank(files=files) for tree in trees]
 
 
 def counts(gold, tested):
@@ -55,30 +48,3 @@ def test_percentages_by_hand():
 def test_other_words_are_an_error_and_in_no_score(tested):
     gold = Tree.fromstring(GOLD)
     assert counts([gold, gold], [gold, Tree.fromstring(tested)]) == [5, 5, 5, 1, 1, 1]
-
-
-# The baseline
-
-
-def test_right_branching_by_hand():
-    sentence = ["``", "Mary", ",", "who", "sings", ",", "left", "''"]
-    text = "(S (XX ``) (XX Mary) (XX ,) (VP (XX who) (VP (XX sings) (XX ,) (XX left) (XX ''))))"
-    assert bracketed(right_branching(sentence, "S", "VP")) == text
-    assert bracketed(right_branching(["Yes"], "S", "VP")) == "(S (XX Yes))"
-    assert bracketed(right_branching([".", "."], "S", "VP")) == "(S (XX .) (XX .))"
-
-
-def test_no_other_labels_score_higher_on_the_training_trees():
-    ends = []
-    for sentence, spans in map(constituents, toy(4)):
-        ends += [(label, start) for label, start, end in spans if end == len(sentence) > start + 1]
-
-    def matched(root, inner):
-        return sum(label == (inner if start else root) for label, start in ends)
-
-    labels = ["S", "SQ", "NP", "VP", "PP", "SBAR", "ADVP"]
-    assert matched(*right_branching_labels(toy(4))) == max(matched(root, inner) for root in labels for inner in labels)
-    assert right_branching_labels([]) == ("S", "S")
-    # A last word alone is no right branch, however many brackets there are around it.
-    tree = Tree.fromstring("(S (NP (NN a)) (VP (VB b) (NP (NP (NN c)))))")
-    assert right_branching_labels([tree]) == ("S", "VP")
