@@ -115,14 +115,13 @@ class VanillaStack(VanillaPreTrainedModel):
         Args:
             input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
             attention_mask: (B, past + T), 0 for padding, which does not count as a position.
-            cache: of the past positions.
 
         Returns:
             (B, T, D)
 
         Raises:
-            ValueError: unless exactly one of input_ids and inputs_embeds is given, if the sequence is longer than
-                the table of learned positions, and as `check_mask` does.
+            ValueError: unless exactly one of input_ids and inputs_embeds is given, and for a sequence beyond the table
+                of learned positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
@@ -175,14 +174,10 @@ class VanillaEncoder(VanillaStack):
 
         Args:
             input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D), rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 1 for a token, 0 for padding, which may be on either side; or (B, 1, S, S), the
-                tokens that each token attends to.
+            attention_mask: (B, S), 0 for padding, on either side; or (B, 1, S, S), what each token attends to.
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
-
-        Raises:
-            ValueError: as `embed` does.
         """
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = encoder_mask(config_for(self.config, kwargs.get("output_attentions")), x, attention_mask)
@@ -223,11 +218,9 @@ class VanillaDecoder(VanillaStack):
         Args:
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
                 With a cache, only the tokens that are not in it yet.
-            attention_mask: (B * beams, past + T), 0 where the target is padding; or (B * beams, 1, T, past + T), the
-                tokens that each token attends to.
-            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: the encoder's own; see
-                `cross_mask`.
-            cache: cache of the keys and values of earlier positions. use_cache: whether to return one.
+            attention_mask: (B * beams, past + T), 0 for padding; or (B * beams, 1, T, past + T), as the encoder's.
+            encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: as the encoder took it.
+            cache: the keys and values of earlier positions. use_cache: whether to return them.
 
         Returns:
             last_hidden_state (B * beams, T, D), cache; hidden_states and attentions if requested.
@@ -283,18 +276,13 @@ class VanillaModel(VanillaPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
-        """Encode the source, decode the target.
+        """Encode the source, unless encoder_outputs are given, and decode the target, shifted right.
 
-        Args:
-            input_ids, attention_mask, inputs_embeds: the source, as in VanillaEncoder.forward.
-            encoder_outputs: output of the encoder, in place of the source.
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds: the target, shifted right, as in
-                VanillaDecoder.forward.
-            cache, use_cache: as in VanillaDecoder.forward.
+        The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
 
         Returns:
-            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), cache; hidden
-            states and attentions of both if requested.
+            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), cache; hidden states and
+            attentions of both if requested.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -378,12 +366,11 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
                 input is made from them if it is not given.
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
-            logits_to_keep: compute the logits of so many last positions, or of these, in place of all (0).
+            logits_to_keep: the logits of so many last positions, or of these, are computed; 0 is all.
 
         Returns:
-            - loss: scalar, cross-entropy with label smoothing (5.4), if there are labels.
-            - logits: (B, T, V). None in training mode with labels, unless the projection is more than its matrix
-              (`_is_plain`): the fused loss never holds the whole of them.
+            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); None in
+            training mode with labels, as the fused loss never holds the whole of them (but see `_is_plain`).
         """
         if labels is not None:
             use_cache = False
