@@ -10,11 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
-from transformers.generation import (
-    GenerationConfig,
-    LogitsProcessorList,
-    StoppingCriteriaList,
-)
+from transformers.generation import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -79,12 +75,8 @@ class Hypotheses:
         return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
 
     def extend(self, score: torch.Tensor, index: torch.Tensor, log_probs: torch.Tensor) -> "Hypotheses":
-        """Continued by one token each.
-
-        Args:
-            score: (B, k), the new ones. index: (B, k), hypothesis * V + token.
-            log_probs: (B, K, V), log P of the next tokens by the model.
-        """
+        """Continued by one token each: score (B, k) and index (B, k), hypothesis * V + token, as `candidates` has them;
+        log_probs (B, K, V), log P of the next tokens by the model."""
         vocab_size = log_probs.shape[-1]
         parent, token = index // vocab_size, index % vocab_size
         parents = self.gather(parent)
@@ -115,14 +107,10 @@ class Rules:
         return length_penalty(length, self.alpha, self.penalty_type)
 
     def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
-        """Which of the candidates end, and which of these may enter the finished list.
+        """Which of the candidates end, and which of these may enter the finished list. (B, k) each
 
-        By the paper's rules, those that end in EOS. By those of transformers, the candidates at the limit end, too, and
-        only as many of the best candidates as there are beams may finish.
-
-        Args:
-            ended: (B, k), whether a candidate ends in EOS. at_limit: (B, 1), whether no further token is allowed.
-            among_best: (B, k) or (k,), whether there are fewer better candidates than beams.
+        By the paper's rules, those that end in EOS (`ended`). By those of transformers, the candidates at the limit end,
+        too, and only those may finish that fewer candidates than beams are better than (`among_best`).
         """
         if self.penalty_type == "gnmt":
             return ended, ended
@@ -204,8 +192,8 @@ class BeamSearch:
         """Extend each alive hypothesis by a token.
 
         Args:
-            log_probs: (B * K, V), the next tokens' log-probabilities as logits processors leave them; unprocessed: (B *
-                K, V), as the model has them.
+            log_probs, unprocessed: (B * K, V), log P of the next tokens, as logits processors leave it and as the model
+                has it.
 
         Returns:
             The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
@@ -323,10 +311,8 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 class NextTokens:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate.
-
-    Args:
-        share_encoding: whether the model takes one encoding for all beams of a sentence.
+    It also records each step for return_dict_in_generate. With share_encoding the model takes one encoding for all
+    beams of a sentence.
     """
 
     def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict, share_encoding: bool):
