@@ -28,7 +28,7 @@ PAGES = {
                 f"training.{name}"
                 for name in ("data", "checks", "tokenizer", "preprocessing", "batches", "optimization")
             ),
-            *(f"training.{name}" for name in ("averaging", "metrics", "cost")),
+            *(f"training.{name}" for name in ("averaging", "metrics")),
         ],
     ),
     "interop": (

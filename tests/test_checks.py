@@ -8,9 +8,10 @@ from datasets import Dataset, DatasetDict
 from helpers import as_lines, call, make_tokenizer
 
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.training import DataOptions, run
+from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.checks import FAULTS, find_faults, findings, write_clean
 from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.training.train import tell_faults
 
 
 def good_pairs(numbers):
@@ -155,7 +156,7 @@ def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeyp
 def test_a_training_run_says_the_counts(capsys):
     tokenizer = make_tokenizer(chain(*GOOD), 400)
     splits = DatasetDict(train=as_rows([*GOOD, GOOD[0], GOOD[0], ("", "x")]), test=as_rows(GOOD[:1]))
-    run.report_data(splits, tokenizer, len(tokenizer))
+    tell_faults(splits, tokenizer)
     lines = capsys.readouterr()
     empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
     assert (lines.out + lines.err).splitlines() == [

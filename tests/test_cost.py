@@ -2,17 +2,24 @@
 
 import time
 
-import numpy as np
 import pytest
 import torch
+from cost import measured_rate, model_flops, training_cost
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla import VanillaConfig
-from modeling_vanilla.training.cost import measured_rate, model_flops, training_cost
 
 # Every size of its own, so that a mix-up shows.
 ODD = {"d_k": 5, "d_v": 7, "encoder_attention_heads": 3, "decoder_attention_heads": 2}
-SOURCES, TARGETS = np.array([3, 11, 1, 6]), np.array([4, 2, 9, 8])
+PAIRS = [(3, 4), (11, 2), (1, 9), (6, 8)]  # tokens of source and target
+
+
+def sums_of(pairs):
+    return {
+        **{"source": sum(s for s, _ in pairs), "target": sum(t for _, t in pairs)},
+        **{"source_source": sum(s * s for s, _ in pairs), "target_target": sum(t * t for _, t in pairs)},
+        "target_source": sum(s * t for s, t in pairs),
+    }
 
 
 def counted_by_torch(model, s: int, t: int) -> int:
@@ -25,27 +32,11 @@ def counted_by_torch(model, s: int, t: int) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["fused loss", "logits"])
-def test_torch_counts_as_much(make_model, train):
-    """In the real model, on pairs without padding; the fused loss and the written-out one take the same products."""
-    model = make_model(attn="eager", **ODD).train(train)
-    counted = sum(counted_by_torch(model, s, t) for s, t in zip(SOURCES.tolist(), TARGETS.tolist(), strict=True))
-    assert model_flops(model.config, SOURCES, TARGETS) == counted
-
-
-def test_the_mask_of_a_window_saves_nothing(make_model):
-    """Torch counts what the model does, which is all pairs of positions: more by the keys beyond the window."""
-    model = make_model(attn="eager", attention_window=3, **ODD)
-    beyond = 2 * 3 * (5 + 7) * (2 * 3 * 11 * (11 - 3) + 3 * 2 * 4 * (4 - 3))  # encoder: 2 layers of 3 heads; decoder
-    counted = counted_by_torch(model, 11, 4)
-    assert counted - model_flops(model.config, np.array([11]), np.array([4])) == beyond
-
-
-def test_large_figures_do_not_overflow(make_config):
-    """Of so long sentences only attention counts, which grows with the square of their length."""
-    config, lengths = make_config(**ODD), np.full(2, 1_000_000_000, np.int32)
-    once, twice = (model_flops(config, length, length) for length in (lengths, 2 * lengths))
-    assert twice / once == pytest.approx(4, rel=1e-4) and once > 2**63
+@pytest.mark.parametrize("given", [{}, {"attention_window": 3}])
+def test_torch_counts_as_much_on_pairs_without_padding(make_model, given):
+    """The mask of a window saves nothing."""
+    model = make_model(attn="eager", **ODD, **given).train()
+    assert model_flops(model.config, sums_of(PAIRS)) == sum(counted_by_torch(model, *pair) for pair in PAIRS)
 
 
 HOUR, DAY = 3600.0, 86400.0
@@ -55,36 +46,31 @@ HOUR, DAY = 3600.0, 86400.0
     ("name", "updates", "seconds", "expected", "printed"),
     [("base", 100_000, 12 * HOUR, 3.28e18, 3.3e18), ("big", 300_000, 3.5 * DAY, 2.298e19, 2.3e19)],
 )
-def test_the_paper_s_own_run(name, updates, seconds, expected, printed):
+def test_the_papers_own_run(name, updates, seconds, expected, printed):
     """12 hours, or 3.5 days, of 8 P100s at 9.5 TFLOP/s (5.2, Table 2). What such a run extrapolates to is itself."""
     config, tokens = VanillaConfig.preset(name), updates * (25_000 + 25_000)
-    run = training_cost(config, SOURCES, TARGETS, tokens, seconds, 8, 9.5e12)
-    assert run["table_2_flops"] == pytest.approx(expected, rel=1e-3)
-    assert f"{run['table_2_flops']:.1e}" == f"{printed:.1e}"
-    flops = {key: pytest.approx(run[key]) for key in ("table_2_flops", "analytic_flops")}
+    run = {"length_sums": sums_of(PAIRS), "tokens": tokens, "tokens_per_second": tokens / seconds, "processes": 8}
+    cost = training_cost(config, run, 9.5e12)
+    assert cost["table_2_flops"] == pytest.approx(expected, rel=1e-3)
+    assert f"{cost['table_2_flops']:.1e}" == f"{printed:.1e}"
+    flops = {key: pytest.approx(cost[key]) for key in ("table_2_flops", "analytic_flops")}
     hours = pytest.approx(seconds / HOUR)
-    assert run["paper"][name] == {"printed_table_2_flops": printed, "hours": hours, **flops}
-
-
-def test_an_epoch_costs_what_its_pairs_cost(make_config):
-    config = make_config(**ODD)
-    tokens = int(SOURCES.sum() + TARGETS.sum())
-    run = training_cost(config, SOURCES, TARGETS, tokens, 5.0, 2, 1e12)
-    assert run["analytic_flops"] == pytest.approx(model_flops(config, SOURCES, TARGETS))
-    assert run["achieved_flops_per_second"] == pytest.approx(run["analytic_flops"] / 10)
-    assert run["sustained_flops_per_second"] == 1e12
-    assert run["table_2_flops"] == 1e13
+    assert cost["paper"][name] == {"printed_table_2_flops": printed, "hours": hours, **flops}
 
 
 def test_extrapolation_by_hand():
-    """Sentences of 20 and 30 tokens: a pair is 50 tokens, an update 1000 pairs."""
-    sources, targets = np.full(7, 20), np.full(7, 30)
-    run = training_cost(VanillaConfig.preset("tiny"), sources, targets, 50 * 13, 4.0, 3, 5e12)
+    """Sentences of 20 and 30 tokens: a pair is 50 tokens, an update of the paper 1000 pairs. Three devices, 4 s."""
+    config, sums = VanillaConfig.preset("tiny"), sums_of([(20, 30)] * 7)
+    run = {"length_sums": sums, "tokens": 50 * 13, "tokens_per_second": 50 * 13 / 4, "processes": 3}
+    cost = training_cost(config, run, 5e12)
+    assert cost["analytic_flops"] == pytest.approx(13 * model_flops(config, sums_of([(20, 30)])))
+    assert cost["achieved_flops_per_second"] == pytest.approx(cost["analytic_flops"] / (4 * 3))
+    assert (cost["sustained_flops_per_second"], cost["table_2_flops"]) == (5e12, pytest.approx(4 * 3 * 5e12))
     for name, updates in (("base", 100_000), ("big", 300_000)):
-        flops = updates * 1000 * model_flops(VanillaConfig.preset(name), sources[:1], targets[:1])
-        seconds = 4.0 * flops / run["analytic_flops"]
+        flops = updates * 1000 * model_flops(VanillaConfig.preset(name), sums_of([(20, 30)]))
+        seconds = 4.0 * flops / cost["analytic_flops"]
         expected = {"analytic_flops": flops, "hours": seconds / 3600, "table_2_flops": seconds * 3 * 5e12}
-        assert {figure: run["paper"][name][figure] for figure in expected} == pytest.approx(expected)
+        assert {figure: cost["paper"][name][figure] for figure in expected} == pytest.approx(expected)
 
 
 def test_rate_of_this_machine():

@@ -12,7 +12,7 @@ from modeling_vanilla.files import write_text
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_fairseq, from_marian
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.checkpoints import average_checkpoints
+from modeling_vanilla.training.averaging import average_checkpoints
 from modeling_vanilla.training.data import load_pairs
 
 

@@ -6,6 +6,7 @@ import re
 import pytest
 import table2
 import table3
+from cost import model_flops
 from helpers import as_options, call, change_json, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
@@ -70,7 +71,7 @@ def arguments(tmp_path):
     """Options of a table of two updates a row."""
     data = {**write_toy_corpus(tmp_path, train=300, validation=10, test=10), "test_file": None}
     scale = read_json(SCALES / "smoke.json")
-    scale |= {"steps": 2e-5, "training": {**scale["training"], "sustained_tflops": 1.0}}
+    scale |= {"steps": 2e-5, "training": scale["training"]}
     (tmp_path / "scale.json").write_text(json.dumps(scale))
     return as_options({**data, "scale": tmp_path / "scale.json", "output_dir": tmp_path / "out"})
 
@@ -106,10 +107,15 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
 def test_table_2_has_runs_below_the_paper(tmp_path):
     results = {"bleu": 12.345, "bleu_compound_split": 13.5, "test_sentences": 7}
     results["settings"] = {"data": {"source_lang": "en", "target_lang": "de"}}
-    results["cost"] = {"analytic_flops": 1.5e15, "table_2_flops": 4e15}
+    sums = dict.fromkeys(("source", "target", "source_source", "target_target", "target_source"), 1000)
+    results |= {"length_sums": sums, "tokens": 10**9, "tokens_per_second": 10**6}
+    results |= {"processes": 4, "device": "cpu", "precision": "no"}
     (tmp_path / "results.json").write_text(json.dumps(results))
-    assert call(table2.main, "--runs", tmp_path, "--output_dir", tmp_path / "out").code == 0
+    VanillaConfig().save_pretrained(tmp_path / "model")
+    run = ["--runs", tmp_path, "--sustained_tflops", 1]
+    assert call(table2.main, *run, "--output_dir", tmp_path / "out").code == 0
     text = (tmp_path / "out/table2.md").read_text()
     assert "| Transformer (big) | 28.4 | 41.8 | 2.3e+19 | 2.3e+19 |" in text
-    assert f"| {tmp_path.name} | en-de | 7 | 12.35 | 13.50 | 1.50e+15 | 4.00e+15 |" in text
+    counted = model_flops(VanillaConfig(), sums) * 10**9 / 2000
+    assert f"| {tmp_path.name} | en-de | 7 | 12.35 | 13.50 | {counted:.2e} | 4.00e+15 |" in text
     assert (tmp_path / "out/table2.png").read_bytes()[:4] == PNG

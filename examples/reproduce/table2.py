@@ -3,14 +3,18 @@
     python examples/reproduce/table2.py --runs runs/mine runs/other --output_dir runs/table2
 
 Each run is an output folder of train_translation.py with a test set. Its cost is given twice: counted by formula, and
-as the paper estimates it, training time x devices x sustained FLOPS. Leaves table2.md, table2.json and table2.png.
+as the paper estimates it, training time x devices x sustained FLOPS (--sustained_tflops 9.5 for a P100; by default
+this machine's, measured). Leaves table2.md, table2.json and table2.png.
 """
 
 from pathlib import Path
 
+import torch
 from common import PAPER, markdown_table, write_results
+from cost import measured_rate, training_cost
 from matplotlib.figure import Figure
 
+from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
 
@@ -18,8 +22,11 @@ FIGURES = ("de", "fr", "flops_de", "flops_fr")  # of the paper's systems; None w
 SYSTEMS = {system: [printed.get(name) for name in FIGURES] for system, printed in PAPER["table2"].items()}
 
 
-def read_run(folder: Path) -> dict:
+def read_run(folder: Path, sustained_tflops: float | None) -> dict:
     """The figures of a run.
+
+    Args:
+        sustained_tflops: of one device of the run; None to measure this machine's.
 
     Raises:
         ValueError: if the folder holds no finished run with scores on a test set; it names the file.
@@ -29,18 +36,22 @@ def read_run(folder: Path) -> dict:
         raise ValueError(f"runs: {folder} holds no finished run, as it has no results.json")
     try:
         results = read_json(path)
-        data = results["settings"]["data"]
+        data, device = results["settings"]["data"], torch.device(results["device"])
+        precision = torch.bfloat16 if results["precision"] == "bf16" else torch.float32
+        rate = (sustained_tflops or 0) * 1e12 or measured_rate(device, precision)
+        cost = training_cost(VanillaConfig.from_pretrained(folder / "model"), results, rate)
         return {
             "run": folder.name,
             "languages": f"{data['source_lang'] or '?'}-{data['target_lang'] or '?'}",
             "test_sentences": results["test_sentences"],
             "BLEU": results["bleu"],
             "compound_split_BLEU": results["bleu_compound_split"],
-            "counted_flops": results["cost"]["analytic_flops"],
-            "table_2_flops": results["cost"]["table_2_flops"],
+            "counted_flops": cost["analytic_flops"],
+            "table_2_flops": cost["table_2_flops"],
+            "cost": cost,
         }
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"runs: {path} is no result with scores on a test set and a cost ({error!r})") from error
+        raise ValueError(f"runs: {path} is no result with scores on a test set ({error!r})") from error
 
 
 def as_markdown(runs: list[dict]) -> str:
@@ -49,7 +60,7 @@ def as_markdown(runs: list[dict]) -> str:
 
     paper = [[name, *map(number, figures, ("g", "g", ".1e", ".1e"))] for name, figures in SYSTEMS.items()]
     forms = {"BLEU": ".2f", "compound_split_BLEU": ".2f", "counted_flops": ".2e", "table_2_flops": ".2e"}
-    rows = [[format(value, forms.get(name, "")) for name, value in run.items()] for run in runs]
+    rows = [[format(value, forms.get(name, "")) for name, value in run.items() if name != "cost"] for run in runs]
     head = ["run", "languages", "test sentences", "sacreBLEU", "compound-split BLEU"]
     parts = [
         "# Table 2\n",
@@ -87,12 +98,13 @@ def main() -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="output folders of train_translation.py")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write to")
-    run_command(parser, lambda options: reproduce(options.runs, options.output_dir))
+    parser.add_argument("--sustained_tflops", type=float, help="what one device of the runs sustains")
+    run_command(parser, lambda options: reproduce(options.runs, options.output_dir, options.sustained_tflops))
 
 
-def reproduce(folders: list[Path], output_dir: Path) -> None:
+def reproduce(folders: list[Path], output_dir: Path, sustained_tflops: float | None = None) -> None:
     """Write table, numbers and picture of these runs to a folder, and print the table."""
-    runs = [read_run(folder) for folder in folders]
+    runs = [read_run(folder, sustained_tflops) for folder in folders]
     table = as_markdown(runs)
     write_results(output_dir, "table2", {"paper": SYSTEMS, "runs": runs}, {"table2": plot(runs)}, table)
     print(table)

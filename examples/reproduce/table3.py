@@ -28,8 +28,8 @@ from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
-from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
+from modeling_vanilla.training.train import process_group
 
 # As the paper prints them, None for what it leaves out.
 ROWS = {

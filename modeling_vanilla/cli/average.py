@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..inference.loading import model_folder
 from ..training.averaging import write_average
-from ..training.checkpoints import last_checkpoints
+from ..training.checkpoints import list_checkpoints
 from .parser import CommandParser, add_revision, run_command, warn
 
 
@@ -37,7 +37,7 @@ def average(options: Namespace) -> None:
         if len(checkpoints) > 1:
             raise ValueError(f"last: of one run, not of {len(checkpoints)}: {', '.join(map(str, checkpoints))}")
         (run,) = checkpoints
-        checkpoints = last_checkpoints(run, options.last)
+        checkpoints = list_checkpoints(run)[-options.last :]
         if not checkpoints:
             raise ValueError(f"{run}: has no checkpoints")
         if len(checkpoints) < options.last:

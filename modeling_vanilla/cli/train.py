@@ -29,36 +29,21 @@ from dataclasses import fields
 from pathlib import Path
 
 import yaml
+from accelerate import PartialState
 
 from ..errors import one_line
-from ..training.options import REGULARISATION, SPLITS, DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from .parser import CommandParser, run_command
 
 _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
-_FIELDS_OF_MODEL = {field.name for field in fields(ModelOptions)}
-# What an option on the command line takes the place of, if the file has it.
-_REPLACED: dict[str, tuple[str, ...]] = {"learning_rate": ("learning_rate_scale",)}
-_REPLACED |= {"learning_rate_scale": ("learning_rate",)}
-_REPLACED |= {"model": ("revision", "preset", "tokenizer", "tokenizer_algorithm", *_FIELDS_OF_MODEL)}
-_REPLACED |= {"preset": ("model", "revision")}
-_REPLACED |= {"tokenizer": ("model", "revision", "tokenizer_algorithm", "vocab_size")}
-_DATASET = "dataset_name", "dataset_config", "max_train_pairs"
-_REPLACED |= {"dataset_name": tuple(f"{split}_{part}" for split in SPLITS for part in ("file", "source", "target"))}
-for _split in SPLITS:
-    _sides = f"{_split}_source", f"{_split}_target"
-    _of_hub = _DATASET if _split == "train" else ()
-    _REPLACED |= {f"{_split}_file": (*_sides, *_of_hub), **dict.fromkeys(_sides, (f"{_split}_file", *_of_hub))}
 
 
-def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
-    """The options in a YAML file as words of the command line; of a run's record those of all its parts.
-
-    Args:
-        given: the words of the command line, which win: what excludes one of them is left out.
+def read_config(path: str) -> dict[str, str]:
+    """The options in a YAML file, each as it is written; of a run's record those of all its parts.
 
     Raises:
-        ValueError: if the file holds no options, or a config of its own.
-        OSError: if it cannot be read.
+        ValueError: the file holds no options.
+        OSError: it cannot be read.
     """
     try:
         # Every value as it is written: "no" is a language, and a precision.
@@ -67,19 +52,13 @@ def read_config(path: str, given: Sequence[str] = ()) -> list[str]:
         raise ValueError(f"config: {path} is no YAML: {one_line(error)}") from error
     if not isinstance(record, dict):
         raise ValueError(f"config: {path} holds no options")
-    record.pop("training_data", None)  # the digest in a run's record
-    options: dict = {}
+    record.pop("pairs", None)  # of a run's record, no options
+    options: dict[str, str] = {}
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
-    if "config" in options:
-        raise ValueError(f"config: {path} names another, {options['config']}")
-    named = (word[2:].partition("=")[0].replace("-", "_") for word in given if word.startswith("--"))
-    replaced = {name for option in named for name in _REPLACED.get(option, ())}
-    if options.get("model", "") not in _NULL:  # they were for fine-tuning already
-        replaced -= {*REGULARISATION}
-    # Of the model's fields "none" is a value, too.
-    kept = {name: value for name, value in options.items() if value not in _NULL or name in _FIELDS_OF_MODEL}
-    return [f"--{name}={'none' if kept[name] in _NULL else kept[name]}" for name in kept if name not in replaced]
+    of_model = {field.name for field in fields(ModelOptions)}  # of these "none" is a value, too
+    given = {name: value for name, value in options.items() if value not in _NULL or name in of_model}
+    return {name: "none" if value in _NULL else value for name, value in given.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -87,22 +66,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__, (DataOptions, TranslationOptions, TrainingOptions, ModelOptions))
 
     def train(given: Namespace) -> None:
-        from accelerate import PartialState
-
-        from ..training import summary, train_translation
-
         data, options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
         results = train_translation(data, training, options, model.overrides())
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
 
-    # Parsed before the others, as what it names stands before them: the last one given is taken.
+    # Read before the others, as the file that it names sets their defaults.
     config = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for each in (config, parser):
         each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")
     try:
         path = config.parse_known_args(arguments)[0].config
-        words = [] if path is None else read_config(path, arguments)
+        options = {} if path is None else read_config(path)
     except (ValueError, OSError, argparse.ArgumentError) as error:
         parser.error(one_line(error))
-    run_command(parser, train, [*words, *arguments])
+    actions = {action.dest: action for action in parser._actions}
+    for name in options:
+        if name not in actions or name == "config":
+            parser.error(f"config: {path}: {name} is no option")
+        actions[name].required = False
+    parser.set_defaults(**options)
+    run_command(parser, train, arguments)

@@ -1,9 +1,8 @@
-"""Section 5, in this order: options, read, look at the corpus, tokenise, batch, train, validate and score."""
+"""Section 5: train.py reads from top to bottom; the other files are its parts, in the order in which it calls them."""
 
 from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
 from .results import summary
-from .run import train_translation
-from .trainer import train
+from .train import train_translation
 
 __all__ = [
     "DataOptions",
@@ -11,6 +10,5 @@ __all__ = [
     "TrainingOptions",
     "TranslationOptions",
     "summary",
-    "train",
     "train_translation",
 ]

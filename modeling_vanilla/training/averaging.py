@@ -1,28 +1,44 @@
-"""The average of checkpoints (6.1) as a model folder."""
+"""The average of checkpoints (6.1): the last 5 for the base model, the last 20 for the big one."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from ..files import check_unused, whole_folder
 from ..inference.loading import load_tokenizer, load_translator
-from .checkpoints import average_checkpoints, save_model
+from .checkpoints import save_model
+
+
+def average_checkpoints(checkpoints: Sequence[Path]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model whose weights are the mean of the checkpoints', with all else of the last one.
+
+    Raises:
+        ValueError: a checkpoint cannot be read, or their weights or vocabularies differ; the message names it.
+    """
+    vocabulary, total, model, tokenizer = load_tokenizer(checkpoints[0]).get_vocab(), {}, None, None
+    for checkpoint in checkpoints:
+        model, tokenizer = load_translator([checkpoint], "cpu", "auto")
+        weights = model.state_dict()
+        if tokenizer.get_vocab() != vocabulary:
+            raise ValueError(f"{checkpoint}: its vocabulary is another than that of {checkpoints[0]}")
+        shapes, others = ({name: value.shape for name, value in each.items()} for each in (weights, total or weights))
+        if shapes != others:
+            raise ValueError(f"{checkpoint}: its weights are of other shapes than those of {checkpoints[0]}")
+        # In 64 bits, so that the order of the checkpoints cannot change the mean.
+        total = {name: value.double() + total.get(name, 0) for name, value in weights.items()}
+    model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()})
+    return model, tokenizer
 
 
 def write_average(checkpoints: Sequence[Path], destination: Path) -> None:
-    """Write the mean of the checkpoints' weights to `destination`, with all else of the last one.
+    """Write the average of checkpoints as a model folder.
 
     Raises:
-        ValueError: if `destination` holds something, a checkpoint cannot be read, or their weights or vocabularies
-            differ.
-        OSError: if `destination` cannot be written.
+        ValueError: `destination` holds something, or as average_checkpoints does.
+        OSError: `destination` cannot be written.
     """
     check_unused("destination", destination)
-    weights = average_checkpoints(checkpoints)
-    first = load_tokenizer(checkpoints[0]).get_vocab()
-    for checkpoint in checkpoints[1:]:
-        if load_tokenizer(checkpoint).get_vocab() != first:
-            raise ValueError(f"{checkpoint}: its vocabulary is another than that of {checkpoints[0]}")
-    model, tokenizer = load_translator(checkpoints[-1:], "cpu", "auto")
-    model.load_state_dict(weights)
+    model, tokenizer = average_checkpoints(checkpoints)
     with whole_folder(destination) as part:
         save_model(model, tokenizer, part)

@@ -1,29 +1,27 @@
 """The largest batch that a device holds."""
 
-import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedType, find_executable_batch_size
+from datasets import Dataset
 
 from .batches import epoch_batches
+from .checkpoints import TrainingState
+from .preprocessing import pair_lengths
 
 
-def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.ndarray], tokens_per_batch: int) -> int:
-    """The largest tokens_per_batch, from the given one downwards, with which a training step fits in memory everywhere.
+def fit_batch(state: TrainingState, training_data: Dataset) -> int:
+    """The largest tokens_per_batch, from the option's downwards, with which a training step fits in memory everywhere.
 
     Tried are the first pass forward and backward of the batches that need most, with room for Adam's moments.
 
-    Args:
-        model: as accelerate has prepared it; its gradients are cleared.
-        lengths: tokens of each training pair, as pair_lengths gives them.
-
     Raises:
-        ValueError: if not even a batch of the longest pair fits, or the model is sharded, where a process that runs out
-            of memory would leave the others waiting.
+        ValueError: not even a batch of the longest pair fits, or the model is sharded, where a process that runs out of
+            memory would leave the others waiting.
     """
+    accelerator, lengths = state.accelerator, pair_lengths(training_data)
     if accelerator.distributed_type == DistributedType.FSDP:
         raise ValueError("fit_batch: a model sharded by FSDP cannot be tried out; set tokens_per_batch instead")
-    model = accelerator.unwrap_model(model).train()
+    model = accelerator.unwrap_model(state.model).train()
     longest = int(max(side.max() for side in lengths))
 
     def attempt(tokens_per_batch: int) -> int:
@@ -31,7 +29,10 @@ def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.nda
             raise ValueError(f"fit_batch: a batch of the longest pair, {longest} tokens, does not fit in memory")
         moments = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
         batches = epoch_batches(*lengths, tokens_per_batch, seed=0, epoch=0)
-        for rows, source, target in _largest(batches, lengths):
+        shapes = [(len(rows), int(lengths[0][rows].max()), int(lengths[1][rows].max())) for rows in batches]
+        most_positions = max(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))
+        most_weights = max(shapes, key=lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2 + shape[1] * shape[2]))
+        for rows, source, target in {most_positions, most_weights}:
             ids = torch.ones(rows, source, dtype=torch.long, device=accelerator.device)
             labels = torch.ones(rows, target, dtype=torch.long, device=accelerator.device)
             with accelerator.autocast():
@@ -40,14 +41,6 @@ def fit_batch(accelerator: Accelerator, model, lengths: tuple[np.ndarray, np.nda
         del moments
         return tokens_per_batch
 
-    found = find_executable_batch_size(attempt, starting_batch_size=tokens_per_batch)()
+    found = find_executable_batch_size(attempt, starting_batch_size=state.options.tokens_per_batch)()
     model.zero_grad()
     return int(accelerator.gather(torch.tensor([found], device=accelerator.device)).min())
-
-
-def _largest(batches: list[np.ndarray], lengths: tuple[np.ndarray, np.ndarray]) -> set[tuple[int, int, int]]:
-    """(rows, longest source, longest target) of the batch of most positions and of that of most attention weights."""
-    shapes = [(len(rows), int(lengths[0][rows].max()), int(lengths[1][rows].max())) for rows in batches]
-    positions = max(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))
-    weights = max(shapes, key=lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2 + shape[1] * shape[2]))
-    return {positions, weights}

@@ -1,15 +1,14 @@
 """What a training starts from: a tokenizer and a model, saved ones or new ones, and whether they fit the data."""
 
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import PRESETS, VanillaConfig, named_tokens
+from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
@@ -17,73 +16,51 @@ from .options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 
-_NEEDED_TOKENS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
 
-
-def check_model_options(options: TranslationOptions, overrides: dict) -> Path | None:
-    """Check the settings of the model before any data are read.
+def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
+    """The folder of the model to fine-tune, if there is one.
 
     Args:
-        overrides: fields of VanillaConfig that replace the preset's.
-
-    Returns:
-        The folder of the model to fine-tune, if there is one.
+        overrides: fields of VanillaConfig that replace the preset's, or the saved model's.
 
     Raises:
-        ValueError: as VanillaConfig.preset does; for a model folder that does not exist or lacks a special token, or
-            one with a preset, another tokenizer or overrides beyond REGULARISATION; and for a tokenizer_algorithm where
-            none is trained.
+        ValueError: the overrides are no fields of the preset, or others than REGULARISATION of a saved model; or there
+            is no such model, or it lacks a special token.
     """
-    saved = options.model or options.tokenizer
-    if saved and options.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
-        raise ValueError(f"tokenizer_algorithm {options.tokenizer_algorithm}: {saved} has a tokenizer")
     if options.model is None:
-        if options.revision is not None:
-            raise ValueError(f"revision {options.revision}: there is no model")
         if options.preset is not None:
             VanillaConfig.preset(options.preset, **overrides)
         return None
-    for name in ("preset", "tokenizer"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"{name} {getattr(options, name)}: model {options.model} has its own")
     if fixed := [name for name in overrides if name not in REGULARISATION]:
         raise ValueError(f"model {options.model}: its {fixed[0]} cannot be changed")
     folder = model_folder(options.model, options.revision)
     config = load_config(folder)
-    for name in _NEEDED_TOKENS:
+    for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
         if not named_tokens(getattr(config, name)):
             raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
     return folder
 
 
-def vocabulary_size(options: TranslationOptions, overrides: dict) -> int:
-    """The size asked for of a vocabulary to train; 0 where a saved one is taken.
-
-    Raises:
-        ValueError: no vocabulary of this size, or by this algorithm, can be trained.
-    """
-    if options.model or options.tokenizer:
-        return 0
-    size = overrides.get("vocab_size", PRESETS[cast(str, options.preset)].get("vocab_size", VanillaConfig().vocab_size))
-    check_vocabulary(size, options.tokenizer_algorithm)
-    return size
-
-
 def make_tokenizer(
-    folder: Path | None, options: TranslationOptions, size: int, pairs: Dataset
+    folder: Path | None, options: TranslationOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
     """The tokenizer saved in the model folder, if there is one, or one that is saved elsewhere, or a new one.
 
     A new one is trained on the pairs by the main process, which gives it to the others.
+
+    Raises:
+        ValueError: the tokenizer cannot be loaded, or no vocabulary of this size can be trained.
     """
     if folder is not None:
         return load_tokenizer(folder)
     if options.tokenizer is not None:
         return load_vocabulary(Path(options.tokenizer))
+    size = VanillaConfig.preset(options.preset, **overrides).vocab_size
+    check_vocabulary(size, options.tokenizer_algorithm)
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
-        size_and_kind: dict = {"vocab_size": size, "algorithm": options.tokenizer_algorithm}
-        shared = [train_tokenizer(vocabulary_texts(pairs), tags=language_tags(pairs), **size_and_kind)]
+        kind: dict = {"tags": language_tags(pairs), "algorithm": options.tokenizer_algorithm}
+        shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, **kind)]
     return broadcast_object_list(shared)[0]
 
 
@@ -104,7 +81,12 @@ def make_model(
             f"the model {folder or options.preset} has {size}"
         )
     if folder is not None:
-        return _in_memory(load_model(folder, **{name: overrides[name] for name in REGULARISATION if name in overrides}))
+        model = load_model(folder, **{name: overrides[name] for name in REGULARISATION if name in overrides})
+        # Copied out of the file that they are mapped from: there they start at any byte, and a CPU's matrix products
+        # round by where their factors start, so that a resumed run would differ in the last bit.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+        return model
     special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -112,34 +94,23 @@ def make_model(
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.bos_token_id,
     }
-    return VanillaForConditionalGeneration(VanillaConfig.preset(cast(str, options.preset), **{**overrides, **special}))
+    return VanillaForConditionalGeneration(VanillaConfig.preset(options.preset, **{**overrides, **special}))
 
 
-def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy the weights out of the file that they are mapped from.
-
-    There they start at any byte, and a CPU's matrix products round by where their factors start: a resumed run would
-    differ from the uninterrupted one in the last bit.
-    """
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
-    return model
-
-
-def check_positions(
-    training_data: Dataset, validation: Dataset | None, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+def check_longest(
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, pairs: DatasetDict
 ) -> None:
-    """Raise ValueError if a pair has more tokens than the model has learned positions.
+    """Raise ValueError if a pair of training or validation has more tokens than the model has learned positions.
 
     Test sentences may have: they are translated in pieces.
     """
     if config.position_embedding_type != "learned":
         return
-    splits = {"training": pair_lengths(training_data)}
-    if validation is not None:
-        splits["validation"] = pair_lengths(tokenize_pairs(validation, tokenizer))
-    for split, lengths in splits.items():
-        longest = np.maximum(*lengths)
+    splits = {"training": training_data}
+    if "validation" in pairs:
+        splits["validation"] = tokenize_pairs(pairs["validation"], tokenizer)
+    for split, rows in splits.items():
+        longest = np.maximum(*pair_lengths(rows))
         if longest.max() > config.max_position_embeddings:
             raise ValueError(
                 f"{split} pair {longest.argmax() + 1} has {longest.max()} tokens, beyond max_position_embeddings "

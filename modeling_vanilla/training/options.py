@@ -1,16 +1,18 @@
-"""What a run is told: one dataclass each for its data, its model and its training.
+"""The options of a training: one dataclass each for its data, its model and its training.
 
-transformers' HfArgumentParser makes command line options of them, a group for each dataclass.
+transformers' HfArgumentParser makes command line options of their fields, a group for each dataclass.
 """
 
-import ast
+import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import cast
+from types import NoneType
+from typing import get_args
 
+from ..configuration_vanilla import VanillaConfig
 from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
 
 SPLITS = ("train", "validation", "test")
@@ -122,7 +124,7 @@ class DataOptions(CorpusOptions):
 
 @dataclass
 class TranslationOptions:
-    """Which model to train, over which vocabulary. With neither preset nor model a recipe chooses."""
+    """The model to train and its vocabulary. With neither preset nor model a recipe chooses."""
 
     _argument_group_name = "model"
 
@@ -133,10 +135,20 @@ class TranslationOptions:
     tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
     resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
 
+    def __post_init__(self):
+        for name in ("preset", "tokenizer"):
+            if self.model is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name} {getattr(self, name)}: model {self.model} has its own")
+        if self.revision is not None and self.model is None:
+            raise ValueError(f"revision {self.revision}: there is no model")
+        saved = self.model or self.tokenizer
+        if saved and self.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
+            raise ValueError(f"tokenizer_algorithm {self.tokenizer_algorithm}: {saved} has a tokenizer")
 
-def _field_texts(config: ast.ClassDef) -> dict[str, str]:
-    """What the docstring of VanillaConfig says first of each field."""
-    arguments = str(ast.get_docstring(config)).split("\nArgs:\n")[1].split("\n\n")[0]
+
+def _field_texts() -> dict[str, str]:
+    """The first sentence of what the docstring of VanillaConfig says of each field."""
+    arguments = (inspect.getdoc(VanillaConfig) or "").partition("\nArgs:\n")[2].split("\n\n")[0]
     texts: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
         names, text = entry.split(":", 1)
@@ -144,11 +156,11 @@ def _field_texts(config: ast.ClassDef) -> dict[str, str]:
     return texts
 
 
-def _argument_type(annotation: str) -> Callable[[str], int | float | str]:
-    """The function that argparse applies to a word: a type; where a field may be None, "none" stays as it is."""
-    types = annotation.split(" | ")
-    number = float if "float" in types else {"int": int, "bool": bool, "str": str}[types[0]]
-    if "None" not in types:
+def _argument_type(annotation) -> Callable[[str], int | float | str]:
+    """What argparse applies to a word: a type; where a field may be None, "none" stays as it is."""
+    types = get_args(annotation) or (annotation,)
+    number = float if float in types else types[0]
+    if NoneType not in types:
         return number
 
     def number_or_none(word: str) -> int | float | str:
@@ -160,17 +172,12 @@ def _argument_type(annotation: str) -> Callable[[str], int | float | str]:
 
 def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
-    # Read in the source: -OO strips docstrings, and importing the class imports PyTorch.
-    source = Path(__file__).parents[1].joinpath("configuration_vanilla.py").read_text(encoding="utf-8")
-    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-    texts, result = _field_texts(classes["VanillaConfig"]), []
-    for node in classes["VanillaConfig"].body:
-        if not isinstance(node, ast.AnnAssign):
-            continue
-        name = ast.unparse(node.target)
-        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_")):
-            result.append((name, _argument_type(ast.unparse(node.annotation)), _option(None, texts[name])))
-    return result
+    texts = _field_texts()
+    return [
+        (name, _argument_type(annotation), _option(None, texts.get(name, "")))
+        for name, annotation in VanillaConfig.__annotations__.items()
+        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_"))
+    ]
 
 
 def _overrides(model_options) -> dict:
@@ -185,13 +192,13 @@ ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overr
 
 
 def _by_recipe(help: str):
-    """An option that is None until a recipe is chosen; recipe.complete then has a value for it."""
+    """An option that is None until recipe.decide gives it a value."""
     return _option(None, f"{help} (default: the recipe's)")
 
 
 @dataclass
 class TrainingOptions:
-    """How to train. What is not given, and not said here, is the recipe's: see recipe.py."""
+    """How to train. recipe.py decides what is not given and has no default here."""
 
     _argument_group_name = "training"
 
@@ -209,17 +216,18 @@ class TrainingOptions:
     compile: bool = _option(False, "Compile the training step by torch.compile.")
     validate_steps: int = _by_recipe("Validate every so many updates, and at the end.")
     early_stopping: int | None = _by_recipe("Stop when so many validations in a row have not raised the best BLEU.")
-    checkpoint_steps: int | None = _option(None, "Updates between checkpoints (default: 1.5%% of max_steps, but 10).")
-    checkpoint_minutes: float | None = _option(10.0, "Write one every so many minutes, too, which is not averaged.")
-    keep_checkpoints: int = _option(5, "Keep the last so many checkpoints. The best model by validation BLEU is apart.")
+    checkpoint_steps: int | None = _option(
+        None, "Updates between checkpoints (default: 1.5%% of max_steps, at least 10)."
+    )
+    checkpoint_minutes: float | None = _option(10.0, "Also write a checkpoint every so many minutes, to resume from.")
+    keep_checkpoints: int = _option(5, "Keep the last so many checkpoints.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
     report_to: str = _option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")
-    push_to_hub: str | None = _option(None, "Publish the model as this name, and on its branch best the best so far.")
-    hub_private_repo: bool = _option(True, "Whether nobody else sees what push_to_hub creates.")
+    push_to_hub: str | None = _option(None, "Publish the model as this name, and the best so far on its branch best.")
+    hub_private_repo: bool = _option(True, "Whether only its owner sees what push_to_hub creates.")
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
     data_workers: int = _option(0, "Processes that prepare batches for each training process.")
-    sustained_tflops: float | None = _option(None, "What one device sustains, for the cost (default: measured).")
 
     def __post_init__(self):
         for option in fields(self):
@@ -244,33 +252,3 @@ class TrainingOptions:
 
     def trackers(self) -> list[str]:
         return [] if self.report_to == "none" else self.report_to.split(",")
-
-    def rate_scale(self, d_model: int) -> float:
-        """The scale of Eq. 3: as given, or that with which the rate rises to learning_rate in the warm-up."""
-        if self.learning_rate is None:
-            return cast(float, self.learning_rate_scale)
-        return self.learning_rate * (d_model * self.warmup_steps) ** 0.5
-
-    @property
-    def checkpoint_interval(self) -> int:
-        """Updates from one checkpoint to the next.
-
-        The paper averages checkpoints written every 10 minutes (6.1), which are 1500 of the base model's updates of
-        0.4 s (5.2) and 600 of the big one's. Counted in updates, as by the clock no two runs would average the same; as
-        a share of the run, so that the last ones lie as near its end in a short run; but at least 10, as writing one
-        takes time, too.
-        """
-        return self.checkpoint_steps or max(10, round(0.015 * self.max_steps))
-
-    def is_scheduled(self, step: int) -> bool:
-        """Whether a checkpoint after this update is of those to average: they lie evenly up to the last update."""
-        return (self.max_steps - step) % self.checkpoint_interval == 0
-
-
-# What may differ when a run is resumed: a longer run, or one that reports more often or is tested on something else, is
-# still the same.
-_TEST = {"test_file", "test_source", "test_target"}
-_LENGTH = {"max_steps", "max_minutes", "validate_steps", "early_stopping", "data_workers", "sustained_tflops"}
-_CHECKPOINTS = {"checkpoint_steps", "checkpoint_minutes", "keep_checkpoints", "average_checkpoints"}
-_REPORTS = {"report_to", "push_to_hub", "hub_private_repo"}
-MAY_CHANGE_ON_RESUME = _TEST | _LENGTH | _CHECKPOINTS | _REPORTS

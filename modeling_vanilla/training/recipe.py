@@ -1,4 +1,4 @@
-"""A recipe: the model, the vocabulary, the updates and the learning rate, where they are not given.
+"""What is not given of a training: as in the paper if there is a preset, else chosen by corpus and machine.
 
 The paper has one recipe, for millions of pairs and eight GPUs. For less there is that of Wu et al. (2021) for Multi30k,
 and the base model with more dropout, as is customary for IWSLT. A model that is trained already is fine-tuned.
@@ -17,7 +17,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
 from .cpu_memory import bound_kernel_caches
-from .options import DataOptions, TrainingOptions
+from .options import DataOptions, TrainingOptions, TranslationOptions
 
 # The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
 PAPER = {
@@ -33,18 +33,57 @@ _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
 _CHARACTERS = 4  # of a token, more or less
-# The peak is that of transformers' Trainer.
-_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "learning_rate_scale": None}
+_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5}  # the peak is that of transformers' Trainer
 _EPOCHS, _VALIDATIONS = 5, 10  # of a fine-tuning
 _MOST_EPOCHS = 200  # of a training from scratch on few pairs: Multi30k has 130 in its 8000 updates
 
 _RATES = {"learning_rate", "learning_rate_scale"}  # who gives one of them has decided both
-_OF_MODEL = {"preset", "dropout", "vocab_size"}
+_OF_MODEL = {"dropout", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
-CHOSEN = _OF_MODEL | _OF_TRAINING
 
 
-def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, str]:
+def decide(
+    pairs: DatasetDict,
+    data: DataOptions,
+    training: TrainingOptions,
+    options: TranslationOptions,
+    overrides: dict,
+    before: dict | None = None,
+) -> tuple[TrainingOptions, TranslationOptions, dict, str]:
+    """Give every option of training and model that is not given its value.
+
+    Args:
+        before: what run.json records of a run that is resumed, which goes on with it.
+
+    Returns:
+        The options, the overrides, and what to say of a recipe that was chosen.
+    """
+    chosen, reason = {}, ""
+    if before is not None:
+        chosen = before["training"] | before["model"]
+    elif options.preset is None:
+        given = {name: value for part in (data, training, options) for name, value in vars(part).items()} | overrides
+        chosen, reason = choose_recipe(pairs, {name: value for name, value in given.items() if value is not None})
+        reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
+    if options.preset is None and options.model is None:
+        options = replace(options, preset=chosen["preset"])
+        overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
+    return complete(training, chosen), options, overrides, reason
+
+
+def complete(training: TrainingOptions, chosen: dict | None = None) -> TrainingOptions:
+    """Give the options of training that are not given the values that were chosen, or else the paper's."""
+    chosen = chosen or {}
+    given = {name for name, value in vars(training).items() if value is not None}
+    given |= _RATES if given & _RATES else set()
+    # An update holds at least one batch.
+    batch = min(PAPER["tokens_per_batch"], training.tokens_per_update or math.inf)
+    values = {**PAPER, "tokens_per_batch": batch} | (dict.fromkeys(_RATES) if chosen.keys() & _RATES else {})
+    values |= {name: chosen[name] for name in _OF_TRAINING & chosen.keys()}
+    return replace(training, **{name: value for name, value in values.items() if name not in given})
+
+
+def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     """Choose what to train on these pairs, and how, on the devices of this process group.
 
     Args:
@@ -52,18 +91,14 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
         given: options that are decided; the others are made to fit them. With "model" that one is fine-tuned.
 
     Returns:
-        The other options of CHOSEN, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in
-        a line.
+        The other options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
     """
-    state, given = PartialState(), given or {}
+    state = PartialState()
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
     longest = min(most, _most_bytes(pairs["train"]) + 2)
-    if "model" in given:
-        usual, reason = _FINE_TUNING, f"{given['model']} is fine-tuned"
-    else:
-        usual, reason = _by_size(characters, has_gpu)
+    usual, reason = _usual(given.get("model"), characters, has_gpu)
     # No update sees more than a tenth of the corpus, or so.
     recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(longest, characters // 100))}
     if not {"model", "tokenizer"} & given.keys():
@@ -72,71 +107,51 @@ def choose_recipe(pairs: DatasetDict, given: dict | None = None) -> tuple[dict, 
         recipe["early_stopping"] = 5
     # Where accelerate was told a precision, or the caller's own Accelerator has set one, that stands.
     is_decided = "ACCELERATE_MIXED_PRECISION" in os.environ or AcceleratorState._shared_state
-    if _has_fast_bf16(state.device) and not is_decided:
+    if not is_decided and _has_fast_bf16(state.device):
         recipe["mixed_precision"] = "bf16"
     recipe |= given
     # A little more than a process's share, or a small batch is left over in each update.
     share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
     recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
+    epoch = characters / 2 / _CHARACTERS / recipe["tokens_per_update"]  # updates in which each pair is seen once
     if "model" in given:
-        recipe |= _schedule(recipe, characters)
+        steps = recipe.setdefault("max_steps", math.ceil(_EPOCHS * epoch))
+        recipe |= {"warmup_steps": math.ceil(steps / 10), "validate_steps": math.ceil(steps / _VALIDATIONS)}
     else:
         if characters < _SMALL and "max_steps" not in given:
-            recipe["max_steps"] = min(recipe["max_steps"], math.ceil(_MOST_EPOCHS * _epoch(recipe, characters)))
+            recipe["max_steps"] = min(recipe["max_steps"], math.ceil(_MOST_EPOCHS * epoch))
             recipe.setdefault("validate_steps", math.ceil(recipe["max_steps"] / 8))
-        recipe |= _warm_up(usual, recipe, given)
+        # A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
+        # warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
+        warmup = given.get("warmup_steps", min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4)))
+        scale = usual["learning_rate_scale"] * min(1, warmup / usual["warmup_steps"])
+        recipe |= {"warmup_steps": warmup, "learning_rate_scale": round(scale, 4)}
+    decided = given.keys() | (_RATES if given.keys() & _RATES else set())
     devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
-    facts = f"{len(pairs['train'])} pairs of {characters} characters, {devices}"
-    decided = _decided(given)
+    facts = f"{len(pairs['train'])} training pairs of {characters} characters, {devices}"
     return {name: value for name, value in recipe.items() if name not in decided}, f"{facts}: {reason}"
 
 
-def _warm_up(usual: dict, recipe: dict, given: dict) -> dict:
-    """The warm-up of a run from scratch, and its learning rate.
-
-    A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
-    warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
-    """
-    warmup_steps = given.get("warmup_steps", min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4)))
-    shorter = min(1, warmup_steps / usual["warmup_steps"])
-    return {"warmup_steps": warmup_steps, "learning_rate_scale": round(usual["learning_rate_scale"] * shorter, 4)}
-
-
-def _schedule(recipe: dict, characters: int) -> dict:
-    """The updates of a fine-tuning, of which the first tenth is warm-up, and its validations."""
-    steps = recipe.get("max_steps", math.ceil(_EPOCHS * _epoch(recipe, characters)))
-    return {
-        "max_steps": steps,
-        "warmup_steps": math.ceil(steps / 10),
-        "validate_steps": math.ceil(steps / _VALIDATIONS),
-    }
-
-
-def _epoch(recipe: dict, characters: int) -> float:
-    """The updates in which each pair is seen once."""
-    return characters / 2 / _CHARACTERS / recipe["tokens_per_update"]
-
-
-def complete(training: TrainingOptions, recipe: dict | None = None) -> TrainingOptions:
-    """The options, with those that are not given as the recipe has them, or else the paper."""
-    decided = _decided({name: value for name, value in vars(training).items() if value is not None})
-    # An update holds at least one batch.
-    batch = min(PAPER["tokens_per_batch"], training.tokens_per_update or math.inf)
-    values = {**PAPER, "tokens_per_batch": batch, **(recipe or {})}
-    return replace(training, **{name: values[name] for name in _OF_TRAINING & values.keys() - decided})
-
-
-def _decided(given: dict) -> set[str]:
-    return given.keys() | (_RATES if given.keys() & _RATES else set())
+def _usual(model: str | None, characters: int, has_gpu: bool) -> tuple[dict, str]:
+    """The model and its training for a corpus of this size, and why they are these."""
+    if model is not None:
+        return _FINE_TUNING, f"fine-tunes {model}"
+    if characters < _SMALL:
+        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "a small model, as the corpus is small"
+    if not has_gpu:
+        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"
+    if characters < _LARGE:
+        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"
+    return {**_BASE, "max_steps": 100_000}, "the paper's base model"
 
 
 def _characters(pairs: Dataset) -> int:
-    """Of both sides; unlike words, every language has them."""
+    """Characters of both sides; unlike words, every language has them."""
     return sum(pc.sum(pc.utf8_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
 
 
 def _most_bytes(pairs: Dataset) -> int:
-    """Of one side of a pair, which bounds its tokens but for two: the vocabulary has one for every byte."""
+    """Bytes of the longest side, which bound its tokens but for two: the vocabulary has a token for every byte."""
     return max(pc.max(pc.binary_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
 
 
@@ -144,17 +159,6 @@ def _vocabulary_size(characters: int) -> int:
     """10000 for Multi30k, as Wu et al. and RESULTS.md have it, some more for IWSLT, the paper's 37000 (5.1) for WMT."""
     root = math.sqrt(characters)
     return round(max(300, min(5 * root, 10_000), min(2 * root, 37_000)))
-
-
-def _by_size(characters: int, has_gpu: bool) -> tuple[dict, str]:
-    """The model and its training, and why they are these."""
-    if characters < _SMALL:
-        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "few, so a small model with much dropout"
-    if not has_gpu:
-        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"
-    if characters < _LARGE:
-        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "the paper's base model with more dropout"
-    return {**_BASE, "max_steps": 100_000}, "the paper's base model"
 
 
 def _has_fast_bf16(device: torch.device) -> bool:

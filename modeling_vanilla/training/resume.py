@@ -1,58 +1,62 @@
-"""Whether a run can be resumed: run.json holds its settings and a digest of its training data."""
+"""run.json: what a run was started with, and so what a resumed run must be started with, too."""
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..files import read_json, write_json
-from .options import MAY_CHANGE_ON_RESUME
+from .options import DataOptions, TrainingOptions, TranslationOptions
 
 _FILE = "run.json"
-_NOT_GIVEN = "the default"
+# The options on which the updates depend. Others may change: a run that is longer, reports more often or is tested on
+# something else is still the same.
+_DATA = ("max_source_tokens", "max_target_tokens")
+_TRAINING = (
+    *("tokens_per_update", "tokens_per_batch", "fit_batch", "learning_rate", "learning_rate_scale", "warmup_steps"),
+    *("max_grad_norm", "mixed_precision", "bleu_tokenize", "seed"),
+)
 
 
-def started_with(run: Path) -> dict:
-    """The run.json in a folder: settings of "data", "training" and "model"; ValueError if it lacks them."""
-    if not (run / _FILE).is_file():
-        raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
-    settings = read_json(run / _FILE)
-    for part in ("data", "training", "model"):
-        if not isinstance(settings.get(part), dict):
-            raise ValueError(f"resume: {run / _FILE} lacks the settings of {part}")
-    return settings
-
-
-def check_same_settings(run: Path, before: dict, settings: dict[str, dict]) -> None:
-    """Raise ValueError unless a run was started with the same settings. before: its `started_with`."""
-    for part, values in settings.items():
-        # The model's fields are saved where they were given. Another option that is saved only is one that is gone.
-        saved = before[part]
-        for name in {**saved, **values} if part == "model" else values:
-            was, now = saved.get(name, _NOT_GIVEN), values.get(name, _NOT_GIVEN)
-            if was != now and name not in MAY_CHANGE_ON_RESUME:
-                raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")
-
-
-def check_same_data(run: Path, before: dict, digest: str) -> None:
-    """Raise ValueError unless a run was started with training data of the same digest. before: its `started_with`."""
-    was = before.get("training_data")
-    if was != digest:
-        raise ValueError(f"resume: {run} was started with other training data (digest {was}, not {digest})")
-
-
-def write_run(run: Path, settings: dict[str, dict], digest: str) -> None:
-    """Write the run.json that the checks read to the folder of a run."""
-    write_json(run / _FILE, {**settings, "training_data": digest})
-
-
-def data_digest(tokenized: Dataset) -> str:
-    """A short hash of all token ids in their order."""
-    result = hashlib.sha256()
-    for table in tokenized.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=100_000):
+def record_run(
+    data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, training_data: Dataset
+) -> dict:
+    """All options of a run but its folder and whether it is resumed, and the number and digest of its pairs."""
+    digest = hashlib.sha256()
+    for table in training_data.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=100_000):
         for column in table.columns:
             ids = column.combine_chunks()
-            result.update(pc.list_value_length(ids).to_numpy())
-            result.update(ids.flatten().to_numpy())
-    return result.hexdigest()[:16]
+            digest.update(pc.list_value_length(ids).to_numpy())
+            digest.update(ids.flatten().to_numpy())
+    return {
+        "data": asdict(data),
+        "training": {name: value for name, value in asdict(training).items() if name != "output_dir"},
+        "model": {name: value for name, value in asdict(options).items() if name != "resume"} | overrides,
+        "pairs": {"training_pairs": len(training_data), "training_data": digest.hexdigest()[:16]},
+    }
+
+
+def write_run(run: Path, record: dict) -> None:
+    write_json(run / _FILE, record)
+
+
+def read_run(run: Path) -> dict:
+    """The record of a run; ValueError if the folder has none that this version can go on with."""
+    if not (run / _FILE).is_file():
+        raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
+    record = read_json(run / _FILE)
+    if not all(isinstance(record.get(part), dict) for part in ("data", "training", "model", "pairs")):
+        raise ValueError(f"resume: {run} was begun by another version of this package: train it anew")
+    return record
+
+
+def check_same_run(run: Path, before: dict, record: dict) -> None:
+    """Raise ValueError if the updates of two records would differ. before: what `read_run` gave for the run."""
+    fields = {**before["model"], **record["model"]}  # those that were given
+    for part, names in (("data", _DATA), ("training", _TRAINING), ("model", fields), ("pairs", record["pairs"])):
+        for name in names:
+            was, now = (each[part].get(name, "the default") for each in (before, record))
+            if was != now:
+                raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")

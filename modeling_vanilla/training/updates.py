@@ -1,23 +1,26 @@
-"""The updates of a run: which pairs are in each, and which of its batches each process takes."""
+"""The updates of a training: which pairs are in each, which process reads them, and the step that Adam takes."""
 
 import math
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from accelerate import Accelerator
+import torch
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerBase
 
 from ..errors import SIGNALS
 from .batches import collate, epoch_batches, update_batches
-from .checkpoints import Progress
+from .checkpoints import TrainingState
+from .optimization import learning_rate
 from .options import TrainingOptions
+from .preprocessing import pair_lengths
 
-Lengths = tuple[np.ndarray, np.ndarray]  # of each pair's source and target, as pair_lengths gives them
+_NAMED_ROWS = 5
 
 
 @dataclass
@@ -38,60 +41,61 @@ class Update:
     positions: int
 
 
-def plan_epoch(lengths: Lengths, options: TrainingOptions, epoch: int) -> list[list[np.ndarray]]:
-    """The rows of each batch of each update of an epoch.
-
-    Raises:
-        ValueError: the data cannot be cut into batches and updates of the sizes asked for.
-    """
-    batches = epoch_batches(*lengths, options.tokens_per_batch, options.seed, epoch)
-    return update_batches(batches, *lengths, options.tokens_per_update)
-
-
-def updates(
-    plan: list[list[np.ndarray]],
-    lengths: Lengths,
-    training_data: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    options: TrainingOptions,
-    progress: Progress,
-    accelerator: Accelerator,
-) -> Iterator[Update]:
-    """This process's share of every update from `progress` on, epoch after epoch, without end.
+def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Update]:
+    """Yield this process's share of every update from the state's progress on, epoch after epoch, without end.
 
     An update's batches are dealt out to the processes in turn, so that which sentences make an update does not depend
     on how many processes there are.
 
-    Args:
-        plan: of the epoch that `progress` is in.
+    Raises:
+        ValueError: at once, if the data cannot be cut into batches and updates of the sizes asked for.
     """
+    lengths, progress = pair_lengths(training_data), state.progress
     data = training_data.select_columns(["input_ids", "labels"])
-    while True:
-        plan = plan[progress.updates_of_epoch :]
-        shares = [_share(update, accelerator.process_index, accelerator.num_processes) for update in plan]
-        loader = DataLoader(
-            data,
-            batch_sampler=[batch for share, _ in shares for batch in share],
-            collate_fn=partial(collate, pad_token_id=tokenizer.pad_token_id),
-            num_workers=options.data_workers,
-            worker_init_fn=_ignore_signals,
-            pin_memory=accelerator.device.type == "cuda",
+
+    def plan_epoch() -> list[list[np.ndarray]]:
+        """The rows of each batch of each update of the epoch."""
+        batches = epoch_batches(*lengths, state.options.tokens_per_batch, state.options.seed, progress.epoch)
+        return update_batches(batches, *lengths, state.options.tokens_per_update)
+
+    def read(plan: list[list[np.ndarray]]) -> Iterator[Update]:
+        while True:
+            yield from _read_epoch(state, data, lengths, plan[progress.updates_of_epoch :])
+            progress.epoch += 1
+            progress.updates_of_epoch = 0
+            plan = plan_epoch()
+
+    return read(plan_epoch())
+
+
+def _read_epoch(
+    state: TrainingState, data: Dataset, lengths: tuple[np.ndarray, np.ndarray], plan: list[list[np.ndarray]]
+) -> Iterator[Update]:
+    rank, world = state.accelerator.process_index, state.accelerator.num_processes
+    # Every process must take part in as many backward passes: a share that is one short repeats a batch with weight 0.
+    own = [update[rank::world] for update in plan]
+    missing = [math.ceil(len(update) / world) - len(share) for update, share in zip(plan, own, strict=True)]
+    shares = [share + [update[0]] * some for update, share, some in zip(plan, own, missing, strict=True)]
+    loader = DataLoader(
+        data,
+        batch_sampler=[batch for share in shares for batch in share],
+        collate_fn=partial(collate, pad_token_id=state.tokenizer.pad_token_id),
+        num_workers=state.options.data_workers,
+        worker_init_fn=_ignore_signals,
+        pin_memory=state.accelerator.device.type == "cuda",
+    )
+    loaded = iter(loader)
+    for update, share, some in zip(plan, shares, missing, strict=True):
+        rows = np.concatenate(update)
+        target_tokens = int(lengths[1][rows].sum())
+        yield Update(
+            batches=[next(loaded) for _ in share],
+            rows=share,
+            weights=[1.0] * (len(share) - some) + [0.0] * some,
+            target_tokens=target_tokens,
+            tokens=target_tokens + int(lengths[0][rows].sum()),
+            positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
         )
-        loaded = iter(loader)
-        for update, (share, weights) in zip(plan, shares, strict=True):
-            rows = np.concatenate(update)
-            target_tokens = int(lengths[1][rows].sum())
-            yield Update(
-                batches=[next(loaded) for _ in share],
-                rows=share,
-                weights=weights,
-                target_tokens=target_tokens,
-                tokens=target_tokens + int(lengths[0][rows].sum()),
-                positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
-            )
-        progress.epoch += 1
-        progress.updates_of_epoch = 0
-        plan = plan_epoch(lengths, options, progress.epoch)
 
 
 def _ignore_signals(worker: int) -> None:
@@ -100,11 +104,71 @@ def _ignore_signals(worker: int) -> None:
         signal.signal(signum, signal.SIG_IGN)
 
 
-def _share(update: list[np.ndarray], rank: int, world: int) -> tuple[list[np.ndarray], list[float]]:
-    """The batches of an update that fall to process `rank` of `world`, and their weights.
+def take_update(state: TrainingState, model: nn.Module, update: Update) -> dict[str, float]:
+    """Take one update: the gradient of its mean loss, on all processes, and Adam's step.
 
-    Every process must take part in as many backward passes: a share that is one short repeats a batch with weight 0.
+    Args:
+        model: the state's, or what torch.compile has made of it.
+
+    Returns:
+        "loss", the mean over all its target tokens on all processes, in nats; "gradient_norm" before it is clipped; and
+        the "learning_rate".
+
+    Raises:
+        ValueError: the loss or the gradient is not finite.
     """
-    own = update[rank::world]
-    missing = math.ceil(len(update) / world) - len(own)
-    return own + [update[0]] * missing, [1.0] * len(own) + [0.0] * missing
+    accelerator, options, step = state.accelerator, state.options, state.progress.step + 1
+    # Dropout is a function of seed, step and process: a resumed run draws what the uninterrupted one would have.
+    torch.manual_seed(int(np.random.SeedSequence([options.seed, step, accelerator.process_index]).generate_state(1)[0]))
+    rate = rate_of(options, accelerator.unwrap_model(state.model).config.d_model, step)
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    model.train()
+    losses = []
+    for index, (batch, weight) in enumerate(zip(update.batches, update.weights, strict=True), start=1):
+        batch = {name: value.to(accelerator.device, non_blocking=True) for name, value in batch.items()}
+        with nullcontext() if index == len(update.batches) else accelerator.no_sync(model):
+            loss = model(**batch, num_items_in_batch=update.target_tokens).loss * weight
+            # Processes' gradients are averaged where the mean over the update's tokens asks for their sum.
+            accelerator.backward(loss * accelerator.num_processes)
+        losses.append(loss.detach())
+    total = accelerator.reduce(torch.stack(losses).sum(), reduction="sum")
+    if options.max_grad_norm is not None:
+        norm = accelerator.clip_grad_norm_(model.parameters(), options.max_grad_norm)
+    else:
+        accelerator.unscale_gradients()  # as clip_grad_norm_ does
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    loss, norm = float(total), float(norm)
+    # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
+    if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
+        what = f"gradient norm of step {step} is {norm}" if math.isfinite(loss) else f"loss of step {step} is {loss}"
+        raise ValueError(_divergence(what, update, losses, options))
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
+
+
+def rate_of(options: TrainingOptions, d_model: int, step: int) -> float:
+    """The learning rate of a step: Eq. 3, times learning_rate_scale or so that its peak is learning_rate."""
+    scale = options.learning_rate_scale
+    if options.learning_rate is not None:
+        scale = options.learning_rate * (d_model * options.warmup_steps) ** 0.5
+    return learning_rate(step, d_model, options.warmup_steps, scale)
+
+
+def _divergence(what: str, update: Update, losses: list[torch.Tensor], options: TrainingOptions) -> str:
+    """What went wrong, in which batches, and what to do about it."""
+    bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
+    if what.startswith("gradient"):
+        bad = list(range(len(losses)))
+    where = "none of this process's batches"
+    if bad:
+        rows = np.concatenate([update.rows[index] for index in bad])
+        named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
+        where = f"{len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named} of those kept)"
+    rate = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
+    return (
+        f"the {what}, in {where}. "
+        f"Post-LN is sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower {rate} "
+        f"({getattr(options, rate)}) or set max_grad_norm ({options.max_grad_norm})"
+    )

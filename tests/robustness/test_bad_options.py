@@ -20,7 +20,6 @@ TRAINING = {
     **dict.fromkeys(("max_steps", "tokens_per_update", "tokens_per_batch", "warmup_steps", "validate_steps"), COUNT),
     **dict.fromkeys(("early_stopping", "checkpoint_steps", "keep_checkpoints", "average_checkpoints"), COUNT),
     **dict.fromkeys(("max_minutes", "learning_rate_scale", "max_grad_norm", "checkpoint_minutes"), ABOVE),
-    **dict.fromkeys(("sustained_tflops",), ABOVE),
     "seed": (*INDEX, str(2**32)),
     "data_workers": INDEX,
     **dict.fromkeys(("mixed_precision", "bleu_tokenize", "preset", "tokenizer_algorithm"), CHOICE),

@@ -34,7 +34,7 @@ SIZES = """--preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --deco
     --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32"""
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
 TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
-    --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2 --sustained_tflops 1"""
+    --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2"""
 FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"""
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
@@ -131,8 +131,15 @@ class Trial:
         self.number += 1
         return Path(shutil.copytree(self.template, self.folder / str(self.number), symlinks=True))
 
-    def run(self, words: Sequence[str], folder: Path, stdin: bytes = b"", hooks: Sequence[Callable] = ()) -> Outcome:
-        """Run a program in a folder to its end."""
+    def run(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        stdin: bytes = b"",
+        hooks: Sequence[Callable] = (),
+        kill_after: float | None = None,
+    ) -> Outcome:
+        """Run a program in a folder to its end, or so many seconds."""
         files = self.folder / "streams"
         files.mkdir(exist_ok=True)
         for name, content in {"stdin": stdin, "stdout": b"", "stderr": b""}.items():
@@ -141,6 +148,9 @@ class Trial:
         arguments = (list(words), folder, files, self.folder / "cache", tuple(hooks))
         process = self.context.Process(target=_play, args=arguments)
         process.start()
+        process.join(kill_after)
+        if process.is_alive():
+            process.kill()
         process.join()
         code = "out of time" if process.exitcode == -signal.SIGALRM else process.exitcode
         after = tree(folder)

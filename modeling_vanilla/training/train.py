@@ -1,0 +1,378 @@
+"""Section 5, from top to bottom: read, tokenise, make a model, train it, average it, write it, score it."""
+
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import ProjectConfiguration, parse_flag_from_env, set_seed
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import Interrupted, on_signal
+from ..files import check_unused, locked, whole_folder, write_json
+from ..hub.model_card import source_metadata, write_model_card
+from ..hub.publishing import open_repo, publish_best, publish_model
+from ..progress import inform, progress_bar
+from .averaging import average_checkpoints
+from .batch_size import fit_batch
+from .checkpoints import (
+    Progress,
+    TrainingState,
+    checkpoint_step,
+    is_scheduled,
+    list_checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    save_model,
+    save_validation,
+    whole_model,
+)
+from .checks import FAULTS, find_faults, findings
+from .cpu_memory import bound_kernel_caches, keep_freed_memory
+from .data import load_pairs
+from .evaluation import translate_and_score, validation_scores
+from .model import check_longest, make_model, make_tokenizer, record_sources, saved_model
+from .optimization import adam
+from .options import DataOptions, TrainingOptions, TranslationOptions
+from .preprocessing import tokenize_training_pairs
+from .recipe import decide
+from .results import plot, training_results
+from .resume import check_same_run, read_run, record_run, write_run
+from .updates import Update, read_updates, take_update
+
+logger = logging.getLogger(__name__)
+
+
+def train_translation(
+    data: DataOptions,
+    training: TrainingOptions,
+    options: TranslationOptions | None = None,
+    overrides: dict | None = None,
+) -> dict:
+    """Train a translation model, and write what belongs to it to training.output_dir.
+
+    What is not given is as in the paper if there is a preset, and otherwise chosen from the corpus and the machine, and
+    printed (recipe.py).
+
+    - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
+    - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
+    - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
+      BLEU was the highest.
+
+    Args:
+        overrides: fields of VanillaConfig that replace the preset's; vocab_size is the size of the vocabulary to train.
+
+    Returns:
+        What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
+        data ("validation"), "train_seconds", "tokens_per_second", "parameters", the settings and the versions.
+
+    Raises:
+        ValueError: the data or the settings are bad, and nothing is written; or a loss or gradient is not finite.
+        OSError: a file cannot be written.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
+    """
+    group = process_group()
+    is_callers = bool(AcceleratorState._shared_state)
+    try:
+        with locked("output_dir", Path(training.output_dir)) if group.is_main_process else nullcontext():
+            return _train_translation(data, training, options or TranslationOptions(), overrides or {}, group)
+    finally:
+        if not is_callers:  # or the next training of this process would have the precision of this one
+            AcceleratorState._reset_state()
+
+
+def process_group() -> PartialState:
+    """The processes that train together, and the device of this one."""
+    # Without the first argument accelerate would take processes on CPUs for as many separate runs. The others wait
+    # while the main one reads and tokenises a large corpus, for which NCCL's own 10 minutes are not enough.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=3))
+
+
+def _train_translation(
+    data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, group: PartialState
+) -> dict:
+    """As train_translation, of a run that no other process holds."""
+    run = Path(training.output_dir)
+    before = read_run(run) if options.resume else None
+    if before is None:
+        check_unused("output_dir", run)
+    checkpoint = newest_checkpoint(run) if before else None
+    folder = checkpoint or saved_model(options, overrides)
+    installed = [str(name) for name in get_available_trackers()]
+    if missing := [name for name in training.trackers() if name not in installed]:
+        raise ValueError(f"report_to: {missing[0]!r} is no installed tracker of accelerate; {', '.join(installed)} is")
+    if training.push_to_hub and group.is_main_process:
+        open_repo(training.push_to_hub, training.hub_private_repo)
+
+    # Read
+    with group.main_process_first():
+        pairs = load_pairs(data)
+    training, options, overrides, reason = decide(pairs, data, training, options, overrides, before)
+    if training.early_stopping is not None and "validation" not in pairs:
+        raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
+    if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
+        raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
+
+    # Tokenise
+    tokenizer = make_tokenizer(folder, options, overrides, pairs["train"])
+    with group.main_process_first():
+        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
+    record = record_run(data, training, options, overrides, training_data)
+    if before:
+        check_same_run(run, before, record)
+
+    # Make the model
+    set_seed(training.seed)
+    model = make_model(folder, options, overrides, tokenizer)
+    check_longest(model.config, tokenizer, training_data, pairs)
+    record_sources(model.config, training_data, pairs["train"])
+    state = prepare(model, tokenizer, training, training_data, checkpoint)
+    updates = read_updates(state, training_data)
+
+    # Train: all is checked, so from here on files are written
+    if group.is_main_process:
+        write_run(run, record)
+        if checkpoint is None:
+            tell_beginning(state, pairs, reason, removed)
+    group.wait_for_everyone()
+    if options.model and "validation" in pairs and not state.progress.validations:
+        validate(state, pairs["validation"])  # as the model should become better
+    train(state, updates, pairs.get("validation"))
+    if options.model and group.is_main_process:
+        warn_if_worse(state.progress)
+
+    # Average
+    last = list_checkpoints(run)[-training.average_checkpoints :]
+    model = average_checkpoints(last)[0].to(group.device).eval()
+    group.wait_for_everyone()  # all have read the checkpoints
+
+    # Write
+    results = {
+        **training_results(state, model, training_data),
+        "averaged_checkpoints": [checkpoint_step(checkpoint) for checkpoint in last],
+        "removed": removed,
+        "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
+        "settings": record,
+    }
+    source = source_metadata(options.model) if options.model else None
+    if group.is_main_process:
+        (run / "results.json").unlink(missing_ok=True)  # of the model whose place this one takes
+        with whole_folder(run / "model") as part:
+            save_model(model, tokenizer, part)
+            write_model_card(part, model, results, source)
+
+    # Score: the model is safe by now, whatever happens here
+    with state.accelerator.autocast():
+        if "validation" in pairs:
+            results["validation"] = validation_scores(model, tokenizer, pairs["validation"], state.options)
+        if "test" in pairs:
+            results |= translate_and_score(model, tokenizer, pairs["test"], state.options, show_progress=True)
+            results["test_sentences"] = len(pairs["test"])
+    if group.is_main_process:
+        write_model_card(run / "model", model, results, source)
+        write_json(run / "results.json", results)
+        plot(state, model.config.d_model)
+        if training.push_to_hub:
+            publish_model(run / "model", training.push_to_hub, run / "results.json", private=training.hub_private_repo)
+    group.wait_for_everyone()
+    return results
+
+
+def prepare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TrainingOptions,
+    training_data: Dataset,
+    checkpoint: Path | None = None,
+) -> TrainingState:
+    """Place the model on the devices, with its optimizer, as accelerate was told.
+
+    Args:
+        checkpoint: to go on from; the model has its weights.
+
+    Raises:
+        ValueError: fit_batch finds no batch that fits.
+    """
+    accelerator = Accelerator(
+        mixed_precision=options.mixed_precision,
+        log_with=options.trackers() or None,
+        project_config=ProjectConfiguration(logging_dir=str(Path(options.output_dir, "tensorboard"))),
+    )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+        bound_kernel_caches()
+    # FSDP2 takes a weight that input and output embedding share, but no third module: the stacks share theirs.
+    model.set_input_embeddings(model.get_input_embeddings())
+    if accelerator.is_fsdp2 and accelerator.mixed_precision != "no":
+        plugin = accelerator.state.fsdp_plugin
+        # By accelerate's policy the processes' gradients would be summed, and the loss given, in 16 bits.
+        plugin.mixed_precision_policy = replace(
+            plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
+        )
+    model, optimizer = accelerator.prepare(model, adam(model))
+    state = TrainingState(accelerator, model, optimizer, tokenizer, options, Progress())
+    if checkpoint is not None:
+        load_checkpoint(checkpoint, state)
+    elif options.fit_batch:
+        state.progress.tokens_per_batch = fit_batch(state, training_data)
+    if state.progress.tokens_per_batch is not None:
+        state.options = replace(options, tokens_per_batch=state.progress.tokens_per_batch)
+    return state
+
+
+def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, removed: dict) -> None:
+    """Print what was chosen and left out, and what was found in the pairs."""
+    options = state.options
+    if reason:
+        inform(reason)
+    if options.warmup_steps > options.max_steps / 2:
+        logger.warning(
+            f"warmup_steps: the learning rate rises for {options.warmup_steps} of {options.max_steps} updates and "
+            "hardly falls; set fewer"
+        )
+    if removed["examples"]:
+        inform(f"removed from training: {removed}")
+    tell_faults(pairs, state.tokenizer)
+
+
+def tell_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Print a line for each split in which find_faults finds something."""
+    for split, faults in find_faults(pairs, tokenizer).items():
+        said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(faults)]
+        if said:
+            inform(f"{split}: {len(faults)} pairs, {'; '.join(said)} (vanilla check --tokenizer shows them)")
+
+
+def train(state: TrainingState, updates: Iterator[Update], validation: Dataset | None) -> None:
+    """Take updates until max_steps, max_minutes or early_stopping ends the run; save and validate on the way.
+
+    Before each validation there is a checkpoint, so that whatever happens in it costs no update.
+    """
+    accelerator, options, progress, received = state.accelerator, state.options, state.progress, [0]
+    model = torch.compile(state.model, dynamic=True) if options.compile else state.model
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    accelerator.init_trackers("modeling_vanilla", given)
+    bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
+    saved = time.monotonic()
+    try:
+        with on_signal(received.append), bar:
+            while True:
+                if validation is not None and is_validation_due(state) and not progress.validated():
+                    validate(state, validation)
+                if is_over(state) or progress.stalled(options.early_stopping):
+                    break
+                start = time.monotonic()
+                update = next(updates)
+                figures = take_update(state, model, update)
+                progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
+                report(state, bar, figures)
+                due = is_scheduled(options, progress.step) or is_over(state)
+                due = due or (validation is not None and is_validation_due(state)) or is_overdue(state, saved)
+                signum = agree(accelerator, received[-1])
+                if due or signum:
+                    save_checkpoint(state)
+                    saved, signum = time.monotonic(), agree(accelerator, received[-1])
+                if signum:
+                    stop(state, signum)
+    finally:
+        for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
+            tracker.finish()
+
+
+def agree(accelerator: Accelerator, value: int) -> int:
+    """The largest of all processes' values."""
+    if accelerator.num_processes == 1:  # nothing for a GPU's host to wait for
+        return int(value)
+    return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
+
+
+def is_over(state: TrainingState) -> bool:
+    """Whether the run has taken its updates, or its time by the clock of the main process."""
+    options, progress = state.options, state.progress
+    if progress.step >= options.max_steps or options.max_minutes is None:
+        return progress.step >= options.max_steps
+    out_of_time = progress.seconds >= 60 * options.max_minutes
+    return bool(agree(state.accelerator, state.accelerator.is_main_process and out_of_time))
+
+
+def is_validation_due(state: TrainingState) -> bool:
+    step = state.progress.step
+    return (step > 0 and step % state.options.validate_steps == 0) or is_over(state)
+
+
+def is_overdue(state: TrainingState, saved: float) -> bool:
+    """Whether the last checkpoint, of this time.monotonic(), was too long ago by the clock of the main process."""
+    accelerator, minutes = state.accelerator, state.options.checkpoint_minutes
+    if minutes is None:
+        return False
+    return bool(agree(accelerator, accelerator.is_main_process and time.monotonic() >= saved + 60 * minutes))
+
+
+def validate(state: TrainingState, pairs: Dataset) -> None:
+    """Validate, report the scores, and save the model in best/ if its BLEU is the best so far.
+
+    A signal ends the run at once, as all is saved.
+    """
+    accelerator, options, progress = state.accelerator, state.options, state.progress
+    with on_signal(partial(stop, state)):
+        model = whole_model(state).eval()
+        with accelerator.autocast():
+            scores = validation_scores(model, state.tokenizer, pairs, options)
+        progress.validations.append({"step": progress.step, **scores})
+        numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
+        accelerator.log(numbers, step=progress.step)
+        if accelerator.is_main_process:
+            loss, perplexity, bleu = (f"{scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
+            inform(f"step {progress.step}: validation loss {loss} (unsmoothed), perplexity {perplexity}, BLEU {bleu}")
+            if progress.stalled(options.early_stopping):
+                inform(f"early_stopping: no better BLEU in {options.early_stopping} validations, the run ends")
+            if progress.best() is progress.validations[-1]:
+                with whole_folder(state.run / "best") as part:
+                    save_model(model, state.tokenizer, part)
+                if options.push_to_hub:
+                    try:
+                        publish_best(state.run / "best", options.push_to_hub)
+                    except OSError as error:  # the training goes on
+                        logger.warning(str(error))
+            save_validation(state)
+        accelerator.wait_for_everyone()
+
+
+def report(state: TrainingState, bar, figures: dict[str, float]) -> None:
+    """Give an update's figures to the trackers and to the progress bar."""
+    options, progress = state.options, state.progress
+    speed = progress.tokens / progress.seconds
+    state.accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
+    bar.total = options.max_steps
+    if options.max_minutes is not None:
+        bar.total = min(bar.total, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
+    bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+    bar.update()
+
+
+def stop(state: TrainingState, signum: int) -> NoReturn:
+    """End the run at a signal."""
+    name, where = signal.Signals(signum).name, f"update {state.progress.step} of {state.run}"
+    raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
+
+
+def warn_if_worse(progress: Progress) -> None:
+    """Warn if fine-tuning may have made the model worse than it was."""
+    if not progress.validations:
+        logger.warning("model: without validation data nothing tells whether it has become better or worse")
+    elif progress.validations[-1]["bleu"] < progress.validations[0]["bleu"]:
+        bleus = " to ".join(f"{progress.validations[index]['bleu']:.2f}" for index in (0, -1))
+        logger.warning(f"model: its validation BLEU fell from {bleus}; take best/, or lower learning_rate")
