@@ -31,7 +31,6 @@ generate(..., custom_generate="you/your-search", trust_remote_code=True).
 
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,71 +44,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: results.json beside a run's model/")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
-    parser.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
-    parser.add_argument("--space", action="store_true", help="publish a page to try the model")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
+    what.add_argument("--space", action="store_true", help="publish a page to try the model")
+    what.add_argument("--search", action="store_true", help="publish the search alone, for other models")
     parser.add_argument("--static", action="store_true", help="with --space: it runs in the visitor's browser")
-    parser.add_argument("--search", action="store_true", help="publish the search alone, for other models")
     add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
     """Publish what the options name: the search, a page, or the model in one of two formats."""
-    from ..hub.publishing import publish_search
-
-    _check(options)
-    if options.search:
-        commit = publish_search(options.repo, options.private)
-    elif options.space:
-        _publish_page(options)
-        print(f"the Space {options.repo} is published")
-        return
-    else:
-        commit = _publish_as(options) if options.format else _publish_model(options)
-    print(f'{options.repo} is published; pin it with revision="{commit}"')
-
-
-def _check(options: Namespace) -> None:
-    """Raise ValueError for options that do not belong together."""
-    if options.search:
-        for name in ("model", "results", "licence", "format", "space", "static", "examples"):
-            if getattr(options, name):
-                raise ValueError(f"{name}: cannot be combined with --search, which publishes no model")
-    elif options.model is None:
-        raise ValueError("MODEL is missing: a model folder is needed, and the name REPO")
-    for name, applies in (("examples", options.space), ("static", options.space), ("results", not options.space)):
-        if getattr(options, name) and not applies:
-            raise ValueError(f"--{name} {'cannot be combined with' if options.space else 'is an option of'} --space")
-    if options.format and (options.space or options.results):
-        raise ValueError(f"--as cannot be combined with {'--space' if options.space else '--results'}")
-
-
-def _publish_page(options: Namespace) -> None:
-    from ..hub.publishing import publish_space, publish_static_space
-    from ..interop.folders import export
-
-    settings = (read_examples(options.examples), options.licence, options.private)
-    if options.static:
-        write = partial(export, "transformers.js", options.model)
-        publish_static_space(options.model, options.repo, write, Path("node_modules"), *settings)
-    else:
-        publish_space(options.model, options.repo, *settings)
-
-
-def _publish_as(options: Namespace) -> str:
-    from ..hub.publishing import publish_folder
-    from ..interop.folders import export
-
-    with TemporaryDirectory() as folder:
-        exported = Path(folder, "model")
-        for line in export(options.format, options.model, exported, licence=options.licence, model_id=options.repo):
-            warn(line)
-        return publish_folder(exported, options.repo, options.private)
-
-
-def _publish_model(options: Namespace) -> str:
+    from ..hub import publishing
     from ..hub.model_card import results_of
-    from ..hub.publishing import publish_model
+    from ..interop.folders import export
 
-    results = options.results or results_of(options.model)
-    return publish_model(options.model, options.repo, results, options.licence, options.private)
+    check_options(options)
+    model, repo, licence, space = options.model, options.repo, options.licence, {}
+    publishing.check_repo(repo)
+    examples = read_examples(options.examples)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        if options.search:
+            publishing.write_search(folder, repo)
+        elif options.static:
+            publishing.write_static_space(folder, model, repo, Path("node_modules"), examples, licence)
+            export("transformers.js", model, folder / "model")
+            for graph in ("encoder_model", "decoder_model_merged"):  # the page takes those of 8 bits
+                (folder / "model" / "onnx" / f"{graph}.onnx").unlink()
+            space = {"repo_type": "space", "space_sdk": "static"}
+        elif options.space:
+            publishing.write_space(folder, model, repo, examples, licence)
+            space = {"repo_type": "space", "space_sdk": "gradio"}
+        elif options.format:
+            for line in export(options.format, model, folder, card={"licence": licence, "model_id": repo}):
+                warn(line)
+        else:
+            publishing.write_model(folder, model, repo, options.results or results_of(model), licence)
+        commit = publishing.publish_folder(folder, repo, options.private, **space)
+    print(f"the Space {repo} is published" if space else f'{repo} is published; pin it with revision="{commit}"')
+
+
+def check_options(options: Namespace) -> None:
+    """Raise ValueError if MODEL is missing or too much, or an option has no meaning for what is published."""
+    if (options.model is None) != options.search:
+        raise ValueError("MODEL: a model folder is needed, and the name REPO; --search needs REPO alone")
+    has_meaning = {
+        "static": options.space,
+        "examples": options.space,
+        "results": not (options.space or options.format or options.search),
+        "licence": not options.search,
+    }
+    for name, meaning in has_meaning.items():
+        if getattr(options, name) and not meaning:
+            raise ValueError(f"--{name} has no meaning for what is published here; see --help")

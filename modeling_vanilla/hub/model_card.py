@@ -14,9 +14,6 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 # What a model inherits from the one that it was made from.
 INHERITED = ("base_model", "license", "license_name", "license_link", "language", "datasets")
 _METRICS = {"bleu": "sacreBLEU", "bleu_compound_split": "tokenised BLEU, compounds split", "chrf": "chrF"}
-# What the card says of a run: of its results, and of its settings.
-_FACTS = ("training_pairs", "steps", "tokens", "train_seconds", "processes", "device", "test_sentences")
-_SETTINGS = ("tokens_per_update", "warmup_steps", "learning_rate_scale", "seed", "average_checkpoints")
 
 
 def write_model_card(
@@ -24,7 +21,7 @@ def write_model_card(
     model: PreTrainedModel,
     results: dict | None = None,
     source: dict | None = None,
-    model_id: str | None = None,
+    model_id: str = "path/to/this/folder",
     licence: str | None = None,
     use: str | None = None,
 ) -> None:
@@ -36,16 +33,20 @@ def write_model_card(
     Args:
         results: what train_translation returns; None for a model that was converted and not trained.
         source: `source_metadata` of the model that this one was made from; None if it was trained from scratch.
-        model_id: what people will load it by, by default a path to fill in.
-        licence: of the weights, by default that of the source. The data decide it, so nothing else is claimed unless
-            you say so.
+        model_id: what people will load it by.
+        licence: of the weights, by default that of the source. The data decide it, so the card claims no other.
         use: how to load it, where {model_id} stands for its name, in place of the pipeline that needs its code.
     """
-    model_id = model_id or "path/to/this/folder"
-    data = {} if results is None else results["settings"]["data"]
     inherited = dict(source or {})
-    inherited_languages = _as_list(inherited.pop("language", []))
-    languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)] or inherited_languages
+    origin = _origin(inherited) if source is not None else None
+    inherited_licence = _licence(inherited)
+    languages = _as_list(inherited.pop("language", []))
+    dataset = None
+    if results is not None:
+        data = results["settings"]["data"]
+        languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)] or languages
+        name = results.get("dataset")
+        dataset = name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None  # not a folder's path
     if licence:
         inherited = {name: value for name, value in inherited.items() if not name.startswith("license")}
         inherited["license"] = licence
@@ -54,32 +55,27 @@ def write_model_card(
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer"],
         model_name="-".join(["transformer", *languages]),
-        eval_results=_eval_results(results) if results and results["test_sentences"] else None,
+        eval_results=_eval_results(results, dataset) if results and results["test_sentences"] else None,
         **{"language": languages or None, "license": None, **inherited},
     )
-    run = {}
-    if results is not None:
-        training = results["settings"]["training"]
-        run = {name: results[name] for name in _FACTS} | {name: training[name] for name in _SETTINGS}
-        run |= {"learning_rate": training.get("learning_rate"), "dataset": _dataset(results)}
-    fields = [name for name in type(model.config).__annotations__ if not name.endswith("_id")]
     card = ModelCard.from_template(
         card_data,
         template_path=str(TEMPLATE),
         plain=_escape,
         config=model.config,
+        fields=[name for name in type(model.config).__annotations__ if not name.endswith("_id")],
+        parameters=model.num_parameters(),
         search=model.generation_config,
-        run=run,
+        run=results,
+        training=results and results["settings"]["training"],
+        dataset=dataset,
         metrics=_METRICS,
-        results=results,
         pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
-        origin=None if source is None else _origin(source),
+        origin=origin,
         model_id=model_id,
         use=use and use.format(model_id=model_id),
-        fields=fields,
-        parameters=model.num_parameters(),
         licence=licence,
-        inherited=_licence(source or {}),
+        inherited=inherited_licence,
     )
     write_text(folder / "README.md", str(card) + "\n")
 
@@ -95,18 +91,20 @@ def write_card_of_run(
         results: None for a model that was converted and not trained.
 
     Raises:
-        ValueError: there are no such results, they are of another model, or `vanilla train` has not written them.
+        ValueError: if there are no such results, they are of another model, or `vanilla train` has not written them.
     """
-    facts = None if results is None else _read_results(results, model)
+    facts = None if results is None else read_json(results)
     try:
+        if facts is not None and facts["parameters"] != model.num_parameters():
+            raise ValueError(
+                f"{results}: of a model of {facts['parameters']} parameters; this one has {model.num_parameters()}"
+            )
         is_made = facts is None or facts["settings"]["model"]["model"] is not None
         # A folder without a card, such as a run's best/, does not say what it was made from.
         source = (source_metadata(made_from) or None) if is_made else None
         write_model_card(folder, model, facts, source, **options)
-    except KeyError as error:
-        raise ValueError(f"{results}: lacks {error}, which `vanilla train` writes") from error
-    except TypeError as error:
-        raise ValueError(f"{results}: not as `vanilla train` writes it: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
 
 def results_of(model: str | Path) -> Path | None:
@@ -116,52 +114,28 @@ def results_of(model: str | Path) -> Path | None:
     return beside if own.name == "model" and beside.is_file() else None
 
 
-def _read_results(path: Path, model: PreTrainedModel) -> dict:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file, which the model card is filled from")
-    facts = read_json(path)
-    if facts.get("parameters") != model.num_parameters():
-        raise ValueError(
-            f"{path}: of a model of {facts.get('parameters')} parameters; this one has {model.num_parameters()}"
-        )
-    return facts
-
-
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 
-    base_model is its own name on the Hub: as given, as the Hub's cache or its config.json has it; or else the name of
-    what it was made from itself. What its README.md does not say, or not in words, is left out.
+    base_model is its own name on the Hub, as given or as the Hub's cache has it, or else the name of what it was made
+    from itself. What its README.md does not say, or not in words, is left out.
 
     Args:
         model: a folder, or a name on the Hub.
     """
-    metadata = {name: value for name, value in _front_matter(model).items() if name in INHERITED and _is_text(value)}
-    name = _name_on_hub(model)
-    return metadata | ({"base_model": name} if name else {})
-
-
-def _front_matter(model: str | Path) -> dict:
-    """The metadata of a model's README.md; nothing if it has none that can be read."""
     try:
-        return metadata_load(str(cached_file(str(model), "README.md"))) or {}
+        front_matter = metadata_load(str(cached_file(str(model), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything
-        return {}
-
-
-def _name_on_hub(model: str | Path) -> str | None:
-    """OWNER/NAME of a model, or None."""
-    if not Path(model).is_dir():
-        return str(model) if re.fullmatch(HUB_NAME, str(model)) else None
+        front_matter = {}
+    metadata = {name: value for name, value in front_matter.items() if name in INHERITED and _is_text(value)}
     if cached := re.search(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots", str(Path(model).absolute())):
-        return f"{cached[1]}/{cached[2]}"
-    file = Path(model, "config.json")
-    name = read_json(file).get("_name_or_path") if file.is_file() else None
-    return name if isinstance(name, str) and re.fullmatch(HUB_NAME, name) else None
+        return metadata | {"base_model": f"{cached[1]}/{cached[2]}"}
+    is_name = not Path(model).is_dir() and re.fullmatch(HUB_NAME, str(model))
+    return metadata | ({"base_model": str(model)} if is_name else {})
 
 
 def _is_text(value) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
+    return all(isinstance(part, str) for part in value) if isinstance(value, list) else isinstance(value, str)
 
 
 def _as_list(value: str | list[str]) -> list[str]:
@@ -179,8 +153,11 @@ def _origin(source: dict) -> str:
 
 def _licence(source: dict) -> str:
     """The licence of what the model was made from, with its link."""
-    name, link = _as_list(source.get("license_name") or source.get("license") or []), source.get("license_link")
-    return _escape(", ".join(name)) + (f" ({_escape(link)})" if name and isinstance(link, str) else "")
+    name, link = (
+        ", ".join(_as_list(source.get("license_name") or source.get("license") or [])),
+        source.get("license_link"),
+    )
+    return _escape(f"{name} ({link})" if name and link else name)
 
 
 def _escape(value) -> str:
@@ -188,18 +165,12 @@ def _escape(value) -> str:
     return re.sub(r"([\\`*_{}\[\]()<>#|!~])", r"\\\1", " ".join(str(value).split()))
 
 
-def _dataset(results: dict) -> str | None:
-    """The name of the data set on the Hub; None for files and for a folder of the machine that trained."""
-    name = results.get("dataset")
-    return name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None
-
-
-def _eval_results(results: dict) -> list[EvalResult]:
+def _eval_results(results: dict, dataset: str | None) -> list[EvalResult]:
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=_dataset(results) or "text",
-            dataset_name=_dataset(results) or "held-out test set",
+            dataset_type=dataset or "text",
+            dataset_name=dataset or "held-out test set",
             metric_type=metric,
             metric_value=round(results[metric], 2),
             metric_name=f"{metric} ({results[f'{metric}_signature']})",

@@ -1,9 +1,9 @@
-"""A model folder, with its card or as a Space to try it in, published on the Hugging Face Hub in one commit."""
+"""What is published on the Hugging Face Hub, written to a folder, and folders published in one commit each."""
 
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel
 
+from ..errors import one_line
 from ..files import read_json, write_text
 from ..inference import load_translator
 from .model_card import source_metadata, write_card_of_run
@@ -29,10 +30,8 @@ main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "786
 _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
 # What the page of a static Space runs, in the folder that npm installs packages to.
 _TRANSFORMERS_JS = "@huggingface/transformers"
-_LIBRARIES = [
-    f"{_TRANSFORMERS_JS}/dist/transformers.min.js",
-    *(f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")),
-]
+LIBRARIES = [f"{_TRANSFORMERS_JS}/dist/transformers.min.js"]
+LIBRARIES += [f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")]
 # The search and what it imports.
 _SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "search", "cache", "configuration")]
 _REASONS = {
@@ -42,115 +41,118 @@ _REASONS = {
 }
 
 
-def publish_model(
-    model: Path, repo: str, results: Path | None = None, licence: str | None = None, private: bool = False
-) -> str:
-    """Publish the folder `model` as `repo`, with a card.
-
-    Args:
-        repo: OWNER/NAME; it is created if there is none, for its owner alone if it is to be private.
-        results: results.json of the run that trained the model; None for one that was converted and not trained.
-        licence: of the weights, by its name on the Hub; by default that of the model that this one was made from.
-
-    Returns:
-        The commit, to which people can pin what they load.
-
-    Raises:
-        ValueError: if there is no token, `repo` is no name, or the model, its tokenizer or the results cannot be read
-            or are not of one run.
-        OSError: if the Hub refuses or cannot be reached; the message says why, and nothing is published.
-    """
-    _check_repo(repo)
+def publish_model(model: Path, repo: str, results: Path | None, private: bool = False) -> str:
+    """Publish the folder of a model with a card, as `write_model` and `publish_folder` have it."""
     with TemporaryDirectory() as folder:
-        loaded = _copy_model(model, Path(folder))
-        write_card_of_run(Path(folder), loaded, model, results, model_id=repo, licence=licence)
-        return _commit(Path(folder), repo, private=private)
-
-
-def open_repo(repo: str, private: bool) -> None:
-    """Create `repo` if there is none, so that a long training does not find out at its end that it cannot publish.
-
-    The errors are as for `publish_model`.
-    """
-    _check_repo(repo)
-    with _refusals(repo):
-        HfApi().create_repo(repo, private=private, exist_ok=True)
+        write_model(Path(folder), model, repo, results)
+        return publish_folder(Path(folder), repo, private)
 
 
 def publish_best(folder: Path, repo: str) -> str:
-    """Publish the files of the folder on the branch "best" of `repo`, which is there; else as `publish_model`."""
+    """Publish the files of the folder on the branch "best" of `repo`, which exists; else as `publish_folder`."""
     with _refusals(repo):
         HfApi().create_branch(repo, branch="best", exist_ok=True)
-    return _commit(folder, repo, revision="best", private=True)
+    return publish_folder(folder, repo, private=True, revision="best")
 
 
-def publish_folder(folder: Path, repo: str, private: bool = False) -> str:
-    """Publish the files of a folder as they are; else as `publish_model`."""
-    _check_repo(repo)
-    return _commit(folder, repo, private=private)
+def publish_folder(folder: Path, repo: str, private: bool = False, revision: str | None = None, **space: str) -> str:
+    """Upload the files of a folder as one commit, and return it.
+
+    Args:
+        repo: OWNER/NAME; it is created if there is none, for its owner alone if it is to be private.
+        space: repo_type and space_sdk of a Space.
+
+    Raises:
+        ValueError: if there is no token, or `repo` is no name.
+        OSError: if the Hub refuses or cannot be reached; the message says why, and nothing is published.
+    """
+    open_repo(repo, private, **space)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
+    with _refusals(repo):
+        # Not upload_folder, which may make several commits: half of a model could then be all that is there.
+        settings = {"repo_type": space.get("repo_type", "model"), "revision": revision}
+        return HfApi().create_commit(repo, files, commit_message="Publish the model", **settings).oid
 
 
-def publish_space(
-    model: Path, repo: str, examples: Sequence[str] = (), licence: str | None = None, private: bool = False
-) -> str:
-    """Publish the page of `vanilla demo` as the Space `repo`: the model's folder, this package's code and an app.py.
+def open_repo(repo: str, private: bool, **space: str) -> None:
+    """Create `repo` if there is none; arguments and errors as for `publish_folder`.
+
+    A long training calls it first, so as not to find out at its end that it cannot publish.
+    """
+    check_repo(repo)
+    with _refusals(repo):
+        HfApi().create_repo(repo, private=private, exist_ok=True, **space)
+
+
+def check_repo(repo: str) -> None:
+    """Raise ValueError if this is no name of a repository, or there is no token to publish with."""
+    validate_repo_id(repo)
+    if "/" not in repo:
+        raise ValueError(f"repo: {repo} lacks its owner, as in you/{repo}")
+    if get_token() is None:
+        raise ValueError("no token to publish with: hf auth login, or HF_TOKEN")
+
+
+def write_model(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None = None) -> None:
+    """Write the model and the tokenizer of the folder `model` to another folder, with a card.
+
+    Args:
+        repo: the name by which people will load it.
+        results: results.json of the run that trained the model; None for one that was converted and not trained.
+        licence: of the weights, by its name on the Hub; by default that of the model that this one was made from.
+
+    Raises:
+        ValueError: if the model, its tokenizer or the results cannot be read or are not of one run.
+    """
+    loaded = _copy_model(model, folder)
+    write_card_of_run(folder, loaded, model, results, model_id=repo, licence=licence)
+
+
+def write_space(folder: Path, model: Path, repo: str, examples: Sequence[str] = (), licence: str | None = None) -> None:
+    """Write the page of `vanilla demo` as a Space: the model's folder, this package's code and an app.py.
 
     The Space needs no other repository. It installs the versions of the libraries that are installed here.
 
     Args:
-        examples: texts to choose from on the page. The others and the errors are as for `publish_model`.
-    """
-    _check_repo(repo)
-    with TemporaryDirectory() as folder:
-        _write_space(Path(folder), model, repo, examples, licence)
-        return _commit(Path(folder), repo, private=private, repo_type="space", space_sdk="gradio")
-
-
-def publish_static_space(
-    model: Path,
-    repo: str,
-    export: Callable[[Path], object],
-    packages: Path,
-    examples: Sequence[str] = (),
-    licence: str | None = None,
-    private: bool = False,
-) -> str:
-    """Publish a page that translates in the visitor's own browser as the Space `repo`, which needs no server.
-
-    The page loads nothing from elsewhere: the Space holds the model in 8 bits, and transformers.js.
-
-    Args:
-        export: writes the model for transformers.js to a new folder.
-        packages: node_modules, where `npm install @huggingface/transformers` has put the library. The others and the
-            errors are as for `publish_space`.
+        repo: its name on the Hub.
+        examples: texts to choose from on the page.
+        licence: by default that of the model that this one was made from.
 
     Raises:
-        ValueError: also if `packages` lacks a file of the library.
+        ValueError: if the model cannot be loaded.
     """
-    _check_repo(repo)
-    for name in _LIBRARIES:
+    _copy_model(model, folder / "model")
+    package = Path(__file__).parent.parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    write_text(folder / "app.py", _APP)
+    pins = (f"{name}=={version(name).partition('+')[0]}\n" for name in _REQUIREMENTS)
+    write_text(folder / "requirements.txt", "".join(pins))
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    _describe(folder, "space.md", model, repo, examples, licence, gradio=version("gradio"), python=python)
+
+
+def write_static_space(
+    folder: Path, model: Path, repo: str, packages: Path, examples: Sequence[str] = (), licence: str | None = None
+) -> None:
+    """Write a page that translates in the visitor's own browser, without the model, whose place is folder/model.
+
+    The page loads nothing from elsewhere: it needs the model in 8 bits, as `to_transformers_js` writes it.
+
+    Args:
+        packages: node_modules, where `npm install @huggingface/transformers` has put the library. The others are as
+            for `write_space`.
+
+    Raises:
+        ValueError: if `packages` lacks a file of the library.
+    """
+    for name in LIBRARIES:
         if not (packages / name).is_file():
             raise ValueError(f"{packages / name}: no such file; npm install {_TRANSFORMERS_JS} writes it")
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        export(folder / "model")
-        for path in (folder / "model/onnx").iterdir():
-            if not path.stem.endswith("_quantized"):
-                path.unlink()
-        for path in [*(Path(__file__).parent / "static").iterdir(), *(packages / name for name in _LIBRARIES)]:
-            shutil.copyfile(path, folder / path.name)
-        _write_examples(folder, examples)
-        package = read_json(packages / _TRANSFORMERS_JS / "package.json")
-        _write_readme(folder, "static.md", model, repo, licence, version=package.get("version", ""))
-        return _commit(folder, repo, private=private, repo_type="space", space_sdk="static")
-
-
-def publish_search(repo: str, private: bool = False) -> str:
-    """Publish the search as `repo`, for generate(custom_generate=repo) of other models; else as `publish_model`."""
-    _check_repo(repo)
-    with TemporaryDirectory() as folder:
-        write_search(Path(folder), repo)
-        return _commit(Path(folder), repo, private=private)
+        shutil.copy(packages / name, folder)
+    shutil.copytree(Path(__file__).with_name("static"), folder, dirs_exist_ok=True)
+    package = read_json(packages / _TRANSFORMERS_JS / "package.json")
+    _describe(folder, "static.md", model, repo, examples, licence, version=package["version"])
 
 
 def write_search(folder: Path, repo: str) -> None:
@@ -161,66 +163,30 @@ def write_search(folder: Path, repo: str) -> None:
     here, target = Path(__file__).parent, folder / "custom_generate"
     target.mkdir(parents=True)
     for name in _SEARCH_FILES:
-        shutil.copyfile(here.parent / name, target / name)
+        shutil.copy(here.parent / name, target)
     write_text(target / "generate.py", 'from .generation_vanilla import generate\n\n__all__ = ["generate"]\n')
     write_text(folder / "README.md", (here / "search.md").read_text(encoding="utf-8").replace("{repo}", repo))
 
 
-def _check_repo(repo: str) -> None:
-    """Raise ValueError if this is no name of a repository, or there is no token to publish with."""
-    validate_repo_id(repo)
-    if "/" not in repo:
-        raise ValueError(f"repo: {repo} lacks its owner, as in you/{repo}")
-    if get_token() is None:
-        raise ValueError("no token to publish with: hf auth login, or HF_TOKEN")
-
-
-def _write_space(folder: Path, model: Path, repo: str, examples: Sequence[str], licence: str | None) -> None:
-    """Write all that a Space needs to `folder`."""
-    _copy_model(model, folder / "model")
-    shutil.copytree(
-        Path(__file__).parent.parent, folder / "modeling_vanilla", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    write_text(folder / "app.py", _APP)
-    _write_examples(folder, examples)
-    pins = (f"{name}=={version(name).partition('+')[0]}\n" for name in _REQUIREMENTS)
-    write_text(folder / "requirements.txt", "".join(pins))
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    _write_readme(folder, "space.md", model, repo, licence, gradio=version("gradio"), python=python)
-
-
-def _write_examples(folder: Path, examples: Sequence[str]) -> None:
+def _describe(
+    folder: Path, template: str, model: Path, repo: str, examples: Sequence[str], licence: str | None, **facts: str
+) -> None:
+    """Write README.md and examples.txt of a Space."""
     write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
-
-
-def _write_readme(folder: Path, template: str, model: Path, repo: str, licence: str | None, **facts: str) -> None:
-    """README.md of a Space, with the licence that is given or that the model names."""
     inherited = source_metadata(model).get("license")
     licence = licence or (inherited if isinstance(inherited, str) else None)
     facts["title"] = json.dumps(repo.partition("/")[2])
     facts["licence"] = f"license: {json.dumps(licence)}\n" if licence else ""
-    text = (Path(__file__).parent / template).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     write_text(folder / "README.md", text.format(**facts))
 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
-    """Write the model and the tokenizer of a folder, as far as they can be loaded, to another one."""
+    """Load the model and the tokenizer of a folder, and write them to another one."""
     loaded, tokenizer = load_translator([model], "cpu", "auto")
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return loaded
-
-
-def _commit(folder: Path, repo: str, repo_type: str = "model", revision: str | None = None, **settings) -> str:
-    """Upload the files of `folder` as one commit, and return it. settings: of create_repo."""
-    api = HfApi()
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
-    with _refusals(repo):
-        api.create_repo(repo, repo_type=repo_type, exist_ok=True, **settings)
-        # Not upload_folder, which may make several commits: half of a model could then be all that is there.
-        message = "Publish the model"
-        return api.create_commit(repo, files, commit_message=message, repo_type=repo_type, revision=revision).oid
 
 
 @contextmanager
@@ -228,10 +194,7 @@ def _refusals(repo: str) -> Iterator[None]:
     """Say in one line, as an OSError, why the Hub refuses or cannot be reached."""
     try:
         yield
-    except HfHubHTTPError as error:
-        reason = _REASONS.get(error.response.status_code, str(error))
+    except (HfHubHTTPError, HTTPError, RuntimeError, OSError) as error:
+        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        reason = _REASONS.get(status) or f"{HfApi().endpoint}: {one_line(error.__cause__ or error)}"
         raise OSError(f"{repo}: not published: {reason}") from error
-    except (HTTPError, RuntimeError, OSError) as error:
-        if not are_progress_bars_disabled():
-            print(file=sys.stderr)  # the client does not end the line of its progress bar
-        raise OSError(f"{repo}: not published: {HfApi().endpoint}: {error.__cause__ or error}") from error
