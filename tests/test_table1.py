@@ -7,7 +7,7 @@ import torch
 from helpers import call, read_json, tree
 from measure import fitted_exponent, peak_bytes
 from restricted_attention import restricted_attention
-from table1 import PATHS, ROWS, RecurrentStep, Size, arrivals, longest_chain, path_length
+from table1 import ROWS, Convolution, RecurrentStep, Size, arrivals, longest_chain, path_length
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla.attention_vanilla import SelfAttention
@@ -85,10 +85,9 @@ def test_gradients_arrive_where_the_layer_looks():
     x = torch.randn(1, 12, 8, dtype=torch.double, requires_grad=True)
     sixth = torch.arange(12) == 5
     layers = {name: row.layer(SMALL) for name, row in ROWS.items()}
-    layers |= {"step": RecurrentStep(SMALL), "dilated": PATHS["convolutional, dilated"].step(SMALL, 1)}
+    layers |= {"step": RecurrentStep(SMALL), "dilated": Convolution(SMALL, depth=1)}
     assert {name: arrivals(layer.double(), x, sixth).nonzero()[:, 0].tolist() for name, layer in layers.items()} == {
         "self-attention": list(range(12)),
-        "self-attention, fused kernel": list(range(12)),
         "recurrent (LSTM)": [0, 1, 2, 3, 4, 5],
         "convolutional": [3, 4, 5],
         "self-attention, restricted": [3, 4, 5, 6],
@@ -101,12 +100,11 @@ def test_gradients_arrive_where_the_layer_looks():
 def test_paths_are_as_long_as_arithmetic_says(n):
     size = SMALL._replace(n=n)
     torch.manual_seed(0)
-    lengths = {name: path_length(row, size) for name, row in PATHS.items()}
+    lengths = {name: path_length(row, size) for name, row in ROWS.items()}
     assert lengths == {
         "self-attention": 1,
         "recurrent (LSTM)": n - 1,
-        "convolutional": -(-(n - 1) // 2),
-        "convolutional, dilated": next(depth for depth in range(1, 9) if 3**depth >= n),
+        "convolutional": next(depth for depth in range(1, 9) if 3**depth >= n),
         "self-attention, restricted": -(-(n - 1) // 2),
     }
 
@@ -127,18 +125,19 @@ def test_the_script_leaves_table_numbers_and_pictures_or_one_line(monkeypatch, t
         monkeypatch.setattr(table1, name, sizes)
     folder = tmp_path / "out"
     arguments = ("--output_dir", folder, "--rounds", 1, "--lengths", 8, 16, "--widths", 64)
-    assert call(table1.main, *arguments, 96).error == "widths must be multiples of d_k, 64, not [64, 96]"
-    assert call(table1.main, *arguments).error.endswith("an exponent needs two sizes, and a time a round")
+    for widths in ([96], []):
+        error = call(table1.main, *arguments, *widths).error
+        assert error == "lengths and widths: at least two of each, widths in multiples of 64"
     assert call(table1.main, *arguments, 128, "--lengths", 2, 8).error.startswith("lengths: windows of 4 and 4")
     assert not folder.exists()
     assert call(table1.main, *arguments, 128).code == 0
     assert {*tree(folder)} == {"costs.png", "paths.png", "table1.json", "table1.md"}
     results = read_json(folder / "table1.json")
-    assert len(results["costs"]) == 2 + 2 + 2 + 3 + 3  # a curve for each variable of each formula
+    assert len(results["costs"]) == 2 + 2 + 3 + 3  # a curve for each variable of each formula
     curve = results["costs"][0]
     assert (curve["row"], curve["variable"], curve["sizes"]) == ("self-attention", "n", [8, 16])
     assert curve["exponents"]["bytes"] == pytest.approx(fitted_exponent(curve["sizes"], curve["bytes"]))
-    assert results["paths"]["recurrent (LSTM)"]["steps"] == [3, 7]
+    assert results["orders"]["recurrent (LSTM)"]["steps"] == [3, 7]
     text = (folder / "table1.md").read_text()
-    for formula in (*(row.complexity for row in ROWS.values()), *(row.length for row in PATHS.values())):
+    for formula in (formula for row in ROWS.values() for formula in row[2:]):
         assert f"| {formula} |" in text

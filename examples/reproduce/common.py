@@ -1,14 +1,13 @@
-"""What the scripts of this folder share: what a run began with, tables, pictures, and writing them."""
+"""What the scripts of this folder share: the paper's figures, tables, pictures, and writing them."""
 
-import hashlib
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_vanilla.files import read_json, write_json, write_text
+from modeling_vanilla.files import write_json, write_text
 from modeling_vanilla.visualization.attention import save_figure
 
 PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
@@ -22,22 +21,6 @@ def write_results(folder: Path, name: str, numbers: dict, pictures: dict[str, Fi
     for picture, figure in pictures.items():
         save_figure(figure, folder / f"{picture}.png")
     write_json(folder / f"{name}.json", numbers)
-
-
-def digest(texts: Iterable[str]) -> str:
-    """A short hash of texts, by which a run knows its data again."""
-    result = hashlib.sha256()
-    for text in texts:
-        result.update(text.encode())
-    return result.hexdigest()[:16]
-
-
-def check_settings(path: Path, settings: dict, complaint: str) -> None:
-    """Raise ValueError if the settings that a run began with, in the file at `path`, are others."""
-    before = read_json(path)
-    for name, now in settings.items():
-        if before.get(name) != now:
-            raise ValueError(f"{complaint} {name} {before.get(name)}, not {now}")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

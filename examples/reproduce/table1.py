@@ -17,6 +17,7 @@ step is what all positions compute at once: a layer, or one time step of the rec
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,18 +62,16 @@ class Attention(nn.Module):
         return self.attend(heads).transpose(1, 2).flatten(2)
 
 
-def self_attention(size: Size) -> nn.Module:
+# The layers. A stack of them may have another one at each depth, from 0.
+
+
+def self_attention(size: Size, depth: int = 0) -> nn.Module:
     """Eq. 1 written out, as the package has it."""
     eager = partial(eager_attention, nn.Identity(), attention_mask=None, scaling=size.d_k**-0.5)
     return Attention(lambda x: eager(x, x, x)[0].transpose(1, 2), size.d_k)
 
 
-def fused_attention(size: Size) -> nn.Module:
-    """The same by torch's kernel, which never holds the n x n weights."""
-    return Attention(lambda x: nn.functional.scaled_dot_product_attention(x, x, x), size.d_k)
-
-
-def restricted(size: Size) -> nn.Module:
+def restricted(size: Size, depth: int = 0) -> nn.Module:
     return Attention(lambda x: restricted_attention(x, x, x, size.r), size.d_k)
 
 
@@ -87,7 +86,7 @@ class Recurrent(nn.LSTM):
 class RecurrentStep(nn.LSTM):
     """One time step at every position at once: x is the input, and the state of the previous position."""
 
-    def __init__(self, size: Size):
+    def __init__(self, size: Size, depth: int = 0):
         super().__init__(size.d, size.d)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,61 +95,48 @@ class RecurrentStep(nn.LSTM):
 
 
 class Convolution(nn.Conv1d):
-    """Position t sees t and the k - 1 positions before it, `dilation` apart, as in ByteNet's decoder.
+    """Position t sees t and the k - 1 positions before it, k^depth apart, as in ByteNet's decoder.
 
     A kernel centred on the position costs the same, but a stack of dilated ones does not connect the ends of a short
     sequence: the path between them would leave it.
     """
 
-    def __init__(self, size: Size, dilation: int = 1):
-        super().__init__(size.d, size.d, size.k, dilation=dilation)
+    def __init__(self, size: Size, depth: int = 0):
+        super().__init__(size.d, size.d, size.k, dilation=size.k**depth)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = self.dilation[0] * (self.kernel_size[0] - 1)
         return super().forward(nn.functional.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
 
 
-def dilated(size: Size, depth: int) -> nn.Module:
-    return Convolution(size, dilation=size.k**depth)
-
-
 class Row(NamedTuple):
-    """A row of Table 1: the layer, the paper's complexity, printed and as exponents, and its sequential operations."""
+    """A row of Table 1: a layer, of which the cost is measured, the step of its path, and what the paper says of it."""
 
     layer: Callable[[Size], nn.Module]
+    step: Callable[[Size, int], nn.Module]
     complexity: str
-    exponents: dict[str, int]
     sequential: str
+    path: str
+
+    @property
+    def exponents(self) -> dict[str, int]:
+        """Those of the complexity, by variable."""
+        return {name: int(power or 1) for name, power in re.findall(r"([ndkr])(?:\^(\d))?", self.complexity)}
 
 
 ROWS = {
-    "self-attention": Row(self_attention, "O(n^2 d)", {"n": 2, "d": 1}, "O(1)"),
-    "self-attention, fused kernel": Row(fused_attention, "O(n^2 d)", {"n": 2, "d": 1}, "O(1)"),
-    "recurrent (LSTM)": Row(Recurrent, "O(n d^2)", {"n": 1, "d": 2}, "O(n)"),
-    "convolutional": Row(Convolution, "O(k n d^2)", {"k": 1, "n": 1, "d": 2}, "O(1)"),
-    "self-attention, restricted": Row(restricted, "O(r n d)", {"r": 1, "n": 1, "d": 1}, "O(1)"),
+    "self-attention": Row(self_attention, self_attention, "O(n^2 d)", "O(1)", "O(1)"),
+    "recurrent (LSTM)": Row(Recurrent, RecurrentStep, "O(n d^2)", "O(n)", "O(n)"),
+    "convolutional": Row(Convolution, Convolution, "O(k n d^2)", "O(1)", "O(log_k n)"),
+    "self-attention, restricted": Row(restricted, restricted, "O(r n d)", "O(1)", "O(n/r)"),
 }
-
-
-class PathRow(NamedTuple):
-    """The steps of a path: step(size, depth) is the one at that depth, from 0; and the paper's maximum path length."""
-
-    step: Callable[[Size, int], nn.Module]
-    length: str
-    formula: Callable[[Size], float]
-
-
 PATHS = {
-    "self-attention": PathRow(lambda size, depth: self_attention(size), "O(1)", lambda size: 1),
-    "recurrent (LSTM)": PathRow(lambda size, depth: RecurrentStep(size), "O(n)", lambda size: size.n),
-    "convolutional": PathRow(lambda size, depth: Convolution(size), "O(n/k)", lambda size: size.n / size.k),
-    "convolutional, dilated": PathRow(dilated, "O(log_k n)", lambda size: math.log(size.n, size.k)),
-    "self-attention, restricted": PathRow(lambda size, depth: restricted(size), "O(n/r)", lambda size: size.n / size.r),
+    "O(1)": lambda size: 1,
+    "O(n)": lambda size: size.n,
+    "O(log_k n)": lambda size: math.log(size.n, size.k),
+    "O(n/r)": lambda size: size.n / size.r,
 }
-
-
-# One colour for a layer in all pictures.
-COLOURS = {name: f"C{number}" for number, name in enumerate(dict.fromkeys([*ROWS, *PATHS]))}
+COLOURS = {name: f"C{number}" for number, name in enumerate(ROWS)}
 
 
 def middle(values: Sequence[int]) -> int:
@@ -210,7 +196,7 @@ def made_up(size: Size) -> torch.Tensor:
     return torch.randn(1, size.n, size.d, dtype=torch.double, requires_grad=True)
 
 
-def path_length(row: PathRow, size: Size) -> int:
+def path_length(row: Row, size: Size) -> int:
     """The number of steps after which a gradient from the last position has arrived at the first."""
     x, reached, steps = made_up(size), torch.arange(size.n) == size.n - 1, 0
     while not reached[0]:
@@ -219,19 +205,20 @@ def path_length(row: PathRow, size: Size) -> int:
     return steps
 
 
-def measure_order() -> tuple[dict[str, list[int]], dict[str, dict[str, list[float]]]]:
-    """At each of PATH_LENGTHS, the longest chain of each of ROWS, and the "steps" and "formula" of each of PATHS.
+def measure_order() -> dict[str, dict[str, list[float]]]:
+    """Of each row the longest "chain", the "steps" of the path and the paper's "formula" for them, at PATH_LENGTHS.
 
     With the smallest kernel and window, so that paths grow within short sequences.
     """
     sizes = [Size(n, D_K, KERNELS[0], WINDOWS[0]) for n in PATH_LENGTHS]
-    chains, paths = {}, {}
-    for name, row in ROWS.items():
-        chains[name] = [longest_chain(row.layer(size).double()(made_up(size))) for size in sizes]
-    for name, row in progress_bar(PATHS.items(), desc="paths", unit=" layers"):
-        steps = [path_length(row, size) for size in sizes]
-        paths[name] = {"steps": steps, "formula": [row.formula(size) for size in sizes]}
-    return chains, paths
+    return {
+        name: {
+            "chain": [longest_chain(row.layer(size).double()(made_up(size))) for size in sizes],
+            "steps": [path_length(row, size) for size in sizes],
+            "formula": [PATHS[row.path](size) for size in sizes],
+        }
+        for name, row in progress_bar(ROWS.items(), desc="paths", unit=" layers")
+    }
 
 
 def plot_costs(costs: list[dict]) -> Figure:
@@ -254,13 +241,13 @@ def plot_costs(costs: list[dict]) -> Figure:
     return figure
 
 
-def plot_paths(chains: dict, paths: dict) -> Figure:
+def plot_paths(orders: dict) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    plot_lines(left, "n", PATH_LENGTHS, chains, [COLOURS[name] for name in chains])
-    for name, path in paths.items():
-        plot_lines(right, "n", PATH_LENGTHS, {name: path["steps"]}, [COLOURS[name]])
-        right.plot(PATH_LENGTHS, path["formula"], ":", color=COLOURS[name], linewidth=1)
+    for name, order in orders.items():
+        plot_lines(left, "n", PATH_LENGTHS, {name: order["chain"]}, [COLOURS[name]])
+        plot_lines(right, "n", PATH_LENGTHS, {name: order["steps"]}, [COLOURS[name]])
+        right.plot(PATH_LENGTHS, order["formula"], ":", color=COLOURS[name], linewidth=1)
     left.set(title="Longest chain of operations that depend on each other", yscale="log")
     right.set(title="Steps until the ends are connected (dotted: the paper's formula)", yscale="log")
     for axis in (left, right):
@@ -268,61 +255,45 @@ def plot_paths(chains: dict, paths: dict) -> Figure:
     return figure
 
 
-def as_markdown(costs: list[dict], chains: dict, paths: dict) -> str:
+def as_markdown(costs: list[dict], orders: dict) -> str:
+    rows = []
+    for name, row in ROWS.items():
+        powers = [
+            " ".join(
+                f"{curve['variable']}^{curve['exponents'][measure]:.2f}" for curve in costs if curve["row"] == name
+            )
+            for measure in UNITS
+        ]
+        chain, steps = orders[name]["chain"], orders[name]["steps"]
+        grows = f"n^{fitted_exponent(PATH_LENGTHS, chain):.2f}"
+        rows.append((name, row.complexity, *powers, row.sequential, grows, row.path, ", ".join(map(str, steps))))
+    head = ("layer", "complexity", "time", "memory", "sequential operations", "longest chain", "path length", "steps")
     lengths = ", ".join(map(str, PATH_LENGTHS))
-
-    def powers(name: str, measure: str) -> str:
-        curves = [curve for curve in costs if curve["row"] == name]
-        return " ".join(f"{curve['variable']}^{curve['exponents'][measure]:.2f}" for curve in curves)
-
-    def series(values: list[float]) -> str:
-        return ", ".join(f"{value:.3g}" for value in values)
-
-    complexities = [
-        (name, row.complexity, powers(name, "seconds"), powers(name, "bytes")) for name, row in ROWS.items()
-    ]
-    orders = [
-        (name, ROWS[name].sequential, series(chain), f"n^{fitted_exponent(PATH_LENGTHS, chain):.2f}")
-        for name, chain in chains.items()
-    ]
-    lines = [(name, row.length, *map(series, paths[name].values())) for name, row in PATHS.items()]
-    parts = [
-        "# Table 1, measured\n",
-        "One layer, forward and backward, attention without its projections; exponents fitted to one variable each.\n",
-        markdown_table(("layer", "complexity in the paper", "time", "memory"), complexities),
-        f"Sequential operations at n = {lengths} (k = {KERNELS[0]}, r = {WINDOWS[0]}).\n",
-        markdown_table(("layer", "in the paper", "longest chain of operations", "grows as"), orders),
-        "Maximum path length: layers, for the recurrent layer time steps, until the ends are connected.\n",
-        markdown_table(("layer", "in the paper", f"counted at n = {lengths}", "the formula there"), lines),
-    ]
-    return "\n".join(parts)
+    return (
+        "# Table 1, measured\n\nEach of the paper's columns, and what was measured: exponents of one layer's time and "
+        "memory, forward and backward, without attention's projections; the growth of the longest chain of operations "
+        f"that wait for each other; the steps (layers, or time steps) until the ends of n = {lengths} are connected "
+        f"(k = {KERNELS[0]}, r = {WINDOWS[0]}).\n\n{markdown_table(head, rows)}"
+    )
 
 
 def reproduce(output_dir: Path, lengths: list[int], widths: list[int], rounds: int) -> None:
     """Measure at these n and d, and write table, numbers and pictures.
 
     Raises:
-        ValueError: for sizes that cannot be measured, or from which no exponent could be fitted.
+        ValueError: for sizes that cannot be measured, or to which no exponent can be fitted.
     """
     lengths, widths = sorted({*lengths}), sorted({*widths})
-    if min(len(lengths), len(widths), 2 * rounds) < 2:
-        raise ValueError("lengths, widths and rounds: an exponent needs two sizes, and a time a round")
-    if any(width < 1 or width % D_K for width in widths):
-        raise ValueError(f"widths must be multiples of d_k, {D_K}, not {widths}")
+    if min(len(lengths), len(widths)) < 2 or any(width % D_K for width in widths):
+        raise ValueError(f"lengths and widths: at least two of each, widths in multiples of {D_K}")
     if lengths[0] < middle(WINDOWS) or middle(lengths) < WINDOWS[-1]:  # where r exceeds n, cost would not be O(r n d)
         raise ValueError(f"lengths: windows of {middle(WINDOWS)} and {WINDOWS[-1]} do not fit into {lengths}")
     torch.manual_seed(0)
     costs = measure_costs({"n": lengths, "d": widths, "k": KERNELS, "r": WINDOWS}, rounds)
-    chains, paths = measure_order()
-    numbers = {
-        "torch": torch.__version__,
-        "path_lengths": PATH_LENGTHS,
-        "costs": costs,
-        "chains": chains,
-        "paths": paths,
-    }
-    pictures = {"costs": plot_costs(costs), "paths": plot_paths(chains, paths)}
-    write_results(output_dir, "table1", numbers, pictures, as_markdown(costs, chains, paths))
+    orders = measure_order()
+    numbers = {"torch": torch.__version__, "path_lengths": PATH_LENGTHS, "costs": costs, "orders": orders}
+    pictures = {"costs": plot_costs(costs), "paths": plot_paths(orders)}
+    write_results(output_dir, "table1", numbers, pictures, as_markdown(costs, orders))
 
 
 def main() -> None:

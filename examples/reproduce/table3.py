@@ -11,13 +11,11 @@ Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all
 import itertools
 import math
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from common import PAPER, check_settings, digest, markdown_table, write_results
-from datasets import DatasetDict
+from common import PAPER, markdown_table, write_results
 from matplotlib.figure import Figure
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -45,8 +43,8 @@ class Scale:
     """Factors of the widths (d_model, d_ff, d_k, d_v), of N and of the updates, and settings common to all rows.
 
     Raises:
-        ValueError: for a factor that is no number above 0, a vocab_size that is no whole number, or an unknown option
-            of training or one that the table sets.
+        ValueError, TypeError: for a factor that is no number above 0, or an option of training that is unknown or set
+            by the table.
     """
 
     width: float
@@ -56,11 +54,9 @@ class Scale:
     training: dict
 
     def __post_init__(self):
-        kinds = {**dict.fromkeys(("width", "depth", "steps"), (int, float)), "vocab_size": int, "training": dict}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or (kind is not dict and not 0 < value < math.inf):
-                raise ValueError(f"{name} cannot be {value!r}")
+        for name in ("width", "depth", "steps", "vocab_size"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} cannot be {getattr(self, name)}")
         if fixed := SET_BY_THE_TABLE & set(self.training):
             raise ValueError(f"training cannot set {min(fixed)}")
         TrainingOptions(output_dir="", **self.training)
@@ -114,22 +110,16 @@ def train_row(run: Path, scale: Scale, data: DataOptions, tokenizer: Path, optio
         raise Interrupted(signal.signum, f"stopped in {run}; the same command goes on from there") from None
 
 
-def texts_of(pairs: DatasetDict) -> Iterator[str]:
-    """All texts of training and validation, a thousand pairs at a time."""
-    for split in ("train", "validation"):
-        for rows in pairs[split].iter(1000):
-            yield "\n".join(rows["source"] + rows["target"])
-
-
 def check_same_table(output: Path, settings: dict) -> None:
     """Write the settings to a new folder; raise ValueError if it has rows of other settings, or other files."""
     path = output / "settings.json"
-    if path.is_file():
-        check_settings(path, settings, f"output_dir: {output} holds rows of")
-        return
-    check_unused("output_dir", output)
-    output.mkdir(parents=True, exist_ok=True)
-    write_json(path, settings)
+    if not path.is_file():
+        check_unused("output_dir", output)
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
+    for name, value in read_json(path).items():
+        if value != settings.get(name):
+            raise ValueError(f"output_dir: {output} holds rows of {name} {value}, not {settings.get(name)}")
 
 
 def describe(row: str, scale: Scale, **results) -> dict:
@@ -226,9 +216,8 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
         pairs = load_pairs(data)
         if "validation" not in pairs:
             raise ValueError("validation_file: Table 3 is measured on validation data, and none are given")
-        settings = {name: getattr(data, name) for name in ("max_source_tokens", "max_target_tokens")}
-        settings |= {"bleu_tokenize": options.bleu_tokenize, "seed": options.seed, **asdict(scale)}
-        check_same_table(output, {"data": digest(texts_of(pairs)), **settings})
+        settings = {**asdict(data), "bleu_tokenize": options.bleu_tokenize, "seed": options.seed, **asdict(scale)}
+        check_same_table(output, settings)
         if not tokenizer.is_dir():
             with whole_folder(tokenizer) as part:
                 texts = vocabulary_texts(pairs["train"])
