@@ -6,7 +6,8 @@
 
 Found are pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
 most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
-training; characters for which the tokenizer has no token. Pair 17 is line 17 of text files and JSON lines.
+training; characters for which the tokenizer has no token. Pair 17 is line 17 of text files, and of JSON lines if none
+is blank.
 
 --output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names
 tell the languages: clean/train.en and clean/train.de. The data are given as to `vanilla train`.
@@ -19,11 +20,12 @@ from pathlib import Path
 
 from ..files import check_unused
 from ..inference.loading import load_vocabulary
-from ..training.checks import FAULTS, find_faults, findings, write_clean
+from ..training.checks import FAULTS, find_faults, write_clean
 from ..training.data import load_pairs
 from ..training.options import CorpusOptions
 from .parser import CommandParser, run_command
 
+_EXAMPLES = 3  # of a fault that are shown
 _WIDTH = 80  # characters of a sentence that are shown
 
 
@@ -52,11 +54,10 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
     pairs = load_pairs(corpus)
     faults = find_faults(pairs, tokenizer, options.max_length_ratio, show_progress=True)
     for split, rows in pairs.items():
-        listed = findings(faults[split])
-        print(f"{split}: {len(rows)} pairs" + ("" if listed else ", nothing found"))
-        for finding in listed:
-            print(f"  {finding.total} {FAULTS[finding.fault]}")
-            for row in finding.rows:
+        print(f"{split}: {len(rows)} pairs" + ("" if faults[split] else ", nothing found"))
+        for fault, found in faults[split].items():
+            print(f"  {len(found)} {FAULTS[fault]}")
+            for row in found[:_EXAMPLES].tolist():
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
     if options.output_dir is not None:
         languages = (corpus.source_lang or "source", corpus.target_lang or "target")

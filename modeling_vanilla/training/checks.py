@@ -9,7 +9,6 @@ import string
 import unicodedata
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,6 @@ FAULTS = {
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
-_EXAMPLES = 3
 _ROWS = 10_000  # that are in memory at a time
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 
@@ -44,20 +42,12 @@ _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWID
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
 
-class Finding(NamedTuple):
-    """The pairs of a split with one fault: the fault, their number, and the rows of the first three, counted from 0."""
-
-    fault: str
-    total: int
-    rows: list[int]
-
-
 def find_faults(
     pairs: DatasetDict,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_length_ratio: float = 3.0,
     show_progress: bool = False,
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, dict[str, np.ndarray]]:
     """Check all pairs of all splits.
 
     Args:
@@ -69,7 +59,8 @@ def find_faults(
         show_progress: a progress bar on stderr.
 
     Returns:
-        For each split a table of its pairs with a bool column for each of FAULTS.
+        For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
+        no row has is left out.
     """
     seen = _characters_of_pairs(pairs["train"]) if tokenizer is None else _characters_of_tokens(tokenizer)
     properties = {}
@@ -87,12 +78,6 @@ def find_faults(
         split: _faults(table, train, held_out if split == "train" else train, max_length_ratio)
         for split, table in properties.items()
     }
-
-
-def findings(faults: pd.DataFrame) -> list[Finding]:
-    """What find_faults has found in a split, the faults in the order of FAULTS; those without a pair are left out."""
-    rows = {name: np.flatnonzero(faults[name]) for name in FAULTS}
-    return [Finding(name, len(found), found[:_EXAMPLES].tolist()) for name, found in rows.items() if len(found)]
 
 
 def _characters_of_pairs(pairs: Dataset) -> set[str]:
@@ -124,8 +109,10 @@ def _properties(pairs: pd.DataFrame, seen: set[str]) -> pd.DataFrame:
     return table
 
 
-def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float) -> pd.DataFrame:
-    """The faults of pairs by their properties.
+def _faults(
+    pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float
+) -> dict[str, np.ndarray]:
+    """The rows with each fault, by the properties of the pairs.
 
     Args:
         train: the properties of the training pairs, by which lengths and scripts are judged.
@@ -144,7 +131,7 @@ def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
     faults[~_no_side_is_empty(pairs)] = False  # nothing else is worth saying of these
     faults["empty"] = ~_no_side_is_empty(pairs)
-    return faults
+    return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
 
 
 def _no_side_is_empty(pairs: pd.DataFrame) -> pd.Series:
@@ -170,7 +157,7 @@ def _is_broken(character: str) -> bool:
     return unicodedata.category(character) in _BROKEN_CATEGORIES or character in _BROKEN_CHARACTERS
 
 
-def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str], folder: Path) -> int:
+def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[str, str], folder: Path) -> int:
     """Write the pairs without a fault as two text files, `train.LANGUAGE` each, into a new folder; all or nothing.
 
     Pairs with unseen characters and no other fault are kept, as names have such. No text of those kept has a line end:
@@ -189,9 +176,13 @@ def write_clean(rows: Dataset, faults: pd.DataFrame, languages: tuple[str, str],
         OSError: it cannot be written.
     """
     check_unused("output_dir", folder)
-    kept = rows.select(np.flatnonzero(~faults.drop(columns="unseen").any(axis=1)))
-    if not len(kept):
+    is_kept = np.ones(len(rows), dtype=bool)
+    for fault, found in faults.items():
+        if fault != "unseen":
+            is_kept[found] = False
+    if not is_kept.any():
         raise ValueError(f"none of {len(rows)} training pairs is without a fault")
+    kept = rows.select(np.flatnonzero(is_kept))
     names = _SIDES if languages[0] == languages[1] else languages
     with whole_folder(folder) as part:
         for side, name in zip(_SIDES, names, strict=True):

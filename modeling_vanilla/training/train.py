@@ -40,7 +40,7 @@ from .checkpoints import (
     save_validation,
     whole_model,
 )
-from .checks import FAULTS, find_faults, findings
+from .checks import FAULTS, find_faults
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .data import load_pairs
 from .evaluation import translate_and_score, validation_scores
@@ -251,9 +251,9 @@ def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, remove
 def tell_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
     """Print a line for each split in which find_faults finds something."""
     for split, faults in find_faults(pairs, tokenizer).items():
-        said = [f"{finding.total} {FAULTS[finding.fault]}" for finding in findings(faults)]
-        if said:
-            inform(f"{split}: {len(faults)} pairs, {'; '.join(said)} (vanilla check --tokenizer shows them)")
+        if faults:
+            counts = "; ".join(f"{len(rows)} {FAULTS[fault]}" for fault, rows in faults.items())
+            inform(f"{split}: {len(pairs[split])} pairs, {counts} (vanilla check --tokenizer shows them)")
 
 
 def train(state: TrainingState, updates: Iterator[Update], validation: Dataset | None) -> None:
