@@ -100,13 +100,11 @@ LANGUAGES = [
     ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
     ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
     ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
-    ({"train_file": "a"}, ("en", "de")),
     ({"train_file": "a.tsv.gz"}, (None, None)),
     ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
     ({"train_file": "train.eng_Latn-fr.tsv.xz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
     ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
     ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
-    ({**TEXT, "test_file": "c", "target_lang": "fr"}, ("en", "fr")),
 ]
 
 
@@ -171,34 +169,24 @@ def line_3(line):
     return {"train_file.jsonl": f"{GOOD}{line}\n"}
 
 
-def text(source, target):
-    return {"train_source": source, "train_target": target}
-
-
 BROKEN = [
     (line_3('{"translation": {"en": "a"'), "{train_file}, line 3: not JSON: Expecting ',' delimiter: .*trans"),
     (line_3('{"translation": ' + "[" * 10**5), "line 3: not JSON: maximum recursion depth"),
-    (line_3('{"translation": ' + "1" * 5000), "line 3: not JSON: Exceeds the limit"),
     (line_3('{"text": "hello"}'), r"""line 3: no "en" among \['text'\]$"""),
-    (line_3('{"translation": {"\\n": "a"}}'), r"""line 3: no "en" among \['\\n'\]$"""),
-    (line_3('["translation"]'), r"line 3: \['translation'\] is no object of languages$"),
     (line_3('{"translation": "a"}'), "line 3: 'a' is no object of languages$"),
     (line_3('{"translation": {"en": "a", "de": null}}'), 'line 3: "de" is None, not text'),
     (line_3('{"translation": {"en": "\\ud800", "de": "b"}}'), 'line 3: "en" has half of a surrogate pair: .*ud800'),
     ({"train_file": "\n"}, "train data: {train_file} is empty"),
     ({"train_file.parquet": "PAR1"}, "train data: {train_file} cannot be read: .*Parquet"),
     ({"train_file.gz": gzip.compress(GOOD.encode())[:-9]}, "^{train_file}: cannot be read: Compressed file ended"),
-    ({"train_file.xz": lzma.compress(GOOD.encode())[:-9]}, "^{train_file}: cannot be read: Compressed file ended"),
     ({"train_file.bz2": GOOD}, "^{train_file}: cannot be read: Invalid data stream"),
-    (text("one\ntwo\n", "eins\nzw\u00f6lf\n".encode("latin-1")), "{train_target}, line 2: not UTF-8: byte 0xf6"),
-    (text("x\n" * 5, "x\n" * 3), "unequal length: {train_target} has 3 lines, {train_source} has more$"),
-    (text("x\n" * 3, "x\n" * 5), "unequal length: {train_source} has 3 lines, {train_target} has more$"),
+    ({"train_file.tsv": "a\tb\n\u00f6\tb\n".encode("latin-1")}, "{train_file}, line 2: not UTF-8: byte 0xf6"),
+    ({"train_source": "x\nx", "train_target": "x\n"}, "unequal .*: {train_target} has 1 lines, {train_source} has"),
     ({"train_file.csv": "english,german\na,b\n"}, r"""line 1: no column "en" in \['english', 'german'\]$"""),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
     ({"train_file.csv": 'en,de\n"a"b,c\n'}, "line 2: not CSV: ',' expected after '\"'$"),
     ({"train_file.tsv": "a\tb\nc\n"}, r"line 2: 1 columns, not 2: \['c'\]$"),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
-    ({"train_file.tsv": "en\tde\n"}, "is empty"),
 ]
 
 
