@@ -1,4 +1,4 @@
-"""Attention as pictures, as in the paper's appendix: heat maps, lines between words, and a page to look around in.
+"""Attention as pictures, as in the paper's appendix: heat maps, lines between words, and an interactive page.
 
 In a notebook:
 
@@ -32,25 +32,27 @@ from ..files import whole_file
 MIN_WEIGHT = 0.05
 # Words of more tokens cannot be read in a picture, and the page grows with their square.
 MAX_TOKENS = 128
-# HTML, CSS and JavaScript in one file, which asks no network; DATA and TITLE stand where the page's own go.
+# HTML, CSS and JavaScript in one file, which needs no network; DATA and TITLE are replaced by the page's own.
 PAGE = Path(__file__).with_suffix(".html")
 
-# The three uses of attention (3.2.3), and what each picture says of its two sides.
+# The three uses of attention (3.2.3): name, tokens that attend (rows), tokens attended to (columns).
 KINDS = {
-    "encoder": "Encoder self-attention",
-    "decoder": "Decoder self-attention",
-    "cross": "Encoder-decoder attention",
+    "encoder": ("Encoder self-attention", "source tokens", "source tokens"),
+    "decoder": ("Decoder self-attention", "target tokens produced", "target tokens read"),
+    "cross": ("Encoder-decoder attention", "target tokens produced", "source tokens"),
 }
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """One use of attention: weights (layers, H, rows, columns), and the words of rows, which attend, and columns."""
+    """One use of attention: weights (layers, H, rows, columns), the tokens of rows and columns, and what these are."""
 
     name: str
     weights: torch.Tensor
     rows: list[str]
     columns: list[str]
+    row_axis: str = "tokens that attend"
+    column_axis: str = "tokens attended to"
 
     def at(self, layer: int, heads: Sequence[int] | None = None) -> tuple[torch.Tensor, list[int]]:
         """Weights (heads, rows, columns) of some heads of a layer, and their numbers; without `heads`: all of them.
@@ -60,8 +62,6 @@ class AttentionMap:
         """
         layers, count = self.weights.shape[:2]
         chosen = list(range(count)) if heads is None else list(heads)
-        if not chosen:
-            raise ValueError("heads must name at least one")
         for kind, number, end in [("layer", layer, layers), *(("head", head, count) for head in chosen)]:
             if not 0 <= number < end:
                 raise ValueError(f"{kind} must be from 0 to {end - 1}, not {number}")
@@ -73,20 +73,11 @@ class AttentionMaps(dict[str, AttentionMap]):
 
     def page(self, title: str = "Attention") -> str:
         """One HTML page that needs nothing else: every kind, layer and head, as lines and as heat map."""
-        data = {
-            "colours": head_colours(max(attention.weights.shape[1] for attention in self.values())),
-            "least": MIN_WEIGHT,
-            "maps": [
-                {
-                    "name": attention.name,
-                    "rows": attention.rows,
-                    "columns": attention.columns,
-                    # In thousandths: a third of the size, and no difference that could be seen.
-                    "weights": (1000 * attention.weights).round().int().tolist(),
-                }
-                for attention in self.values()
-            ],
-        }
+        # In thousandths: a third of the size, and no difference that could be seen.
+        weights = [(1000 * attention.weights).round().int().tolist() for attention in self.values()]
+        maps = [{**vars(attention), "weights": each} for attention, each in zip(self.values(), weights, strict=True)]
+        heads = max(attention.weights.shape[1] for attention in self.values())
+        data = {"colours": head_colours(heads), "least": MIN_WEIGHT, "maps": maps}
         # In JSON, "<" stands in strings alone; written as an escape it can end no script and begin no comment.
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
         before, behind = PAGE.read_text(encoding="utf-8").split("DATA")
@@ -106,13 +97,10 @@ def attention_maps(
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
 
     Raises:
-        ValueError: if source is blank, or the model is in training mode, in which dropout changes the weights. A blank
-            target is EOS alone.
+        ValueError: if the model is in training mode, in which dropout changes the weights.
     """
     if model.training:
         raise ValueError("model: is in training mode; call model.eval() first")
-    if not source.strip():
-        raise ValueError(f"source: there is no word in {source!r}")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
     with torch.inference_mode():
         outputs = model(**batch, output_attentions=True)
@@ -123,10 +111,11 @@ def attention_maps(
         "decoder": (outputs.decoder_attentions, produced, start + produced[:-1]),
         "cross": (outputs.cross_attentions, produced, sources),
     }
-    return AttentionMaps(
-        (kind, AttentionMap(KINDS[kind], torch.cat(weights).float().cpu(), rows, columns))
-        for kind, (weights, rows, columns) in sides.items()
-    )
+    maps = AttentionMaps()
+    for kind, (weights, rows, columns) in sides.items():
+        name, *axes = KINDS[kind]
+        maps[kind] = AttentionMap(name, torch.cat(weights).float().cpu(), rows, columns, *axes)
+    return maps
 
 
 def check_length(name: str, ids: Sequence[int]) -> None:
@@ -150,14 +139,16 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     words: dict[str, Any] = {"parse_math": False, "family": _fonts([*rows, *columns])}
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **words)
     axes.set_yticks(range(len(rows)), rows, **words)
-    axes.set_title(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}")
+    axes.set(xlabel=attention.column_axis, ylabel=attention.row_axis)
+    mean = "mean of " * (len(chosen) > 1)
+    axes.set_title(f"{attention.name}, layer {layer}, {mean}{_name_heads(chosen, attention)}")
     return figure
 
 
 def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
     """The weights of one layer as lines from the words that attend, above, to those attended to, below.
 
-    The colour of a line is its head's, its thickness the weight; lines of several heads run side by side. Weights below
+    Each head has a colour, and a line is as thick as its weight; lines of several heads are parallel. Weights below
     MIN_WEIGHT are left out.
 
     Raises:
@@ -171,15 +162,13 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
     lane = 0.8 / len(chosen)  # of a head, the distance between words being 1: one above the other would mix colours
     for number, (head, of_head) in enumerate(zip(chosen, weights, strict=True)):
         shift = lane * (number - (len(chosen) - 1) / 2)
-        shown = (of_head >= MIN_WEIGHT).nonzero().tolist()
-        widths = [min(1.0, float(of_head[row, column])) for row, column in shown]
-        axes.add_collection(
-            LineCollection(
-                [((row + shift, 1), (column + shift, 0)) for row, column in shown],
-                colors=[to_rgba(colours[head], 0.1 + 0.9 * width) for width in widths],
-                linewidths=[min(6, 25 * lane) * width for width in widths],
-            )
+        shown = [(row, column, float(of_head[row, column])) for row, column in (of_head >= MIN_WEIGHT).nonzero()]
+        lines = LineCollection(
+            [((row + shift, 1), (column + shift, 0)) for row, column, _ in shown],
+            colors=[to_rgba(colours[head], min(1.0, 0.1 + 0.9 * weight)) for *_, weight in shown],
+            linewidths=[min(6, 25 * lane) * weight for *_, weight in shown],
         )
+        axes.add_collection(lines)
     fonts = _fonts([*rows, *columns])
     for words, height, side in ((rows, 1.03, "bottom"), (columns, -0.03, "top")):
         for place, word in enumerate(words):
@@ -187,13 +176,14 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
     axes.set(xlim=(-1, max(len(rows), len(columns))), ylim=(0, 1))
     axes.axis("off")
     of_heads = [Line2D([], [], color=colours[head], linewidth=3, label=f"head {head}") for head in chosen]
-    figure.legend(handles=of_heads, loc="outside right upper", fontsize=7)
+    figure.legend(handles=of_heads, loc="outside right center", fontsize=7)
     figure.suptitle(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}", fontsize=10)
+    figure.supxlabel(f"above: {attention.row_axis}, below: {attention.column_axis}", fontsize=8)
     return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to a PNG file, under another name first, so that it is never half-written."""
+    """Write a figure to a PNG file, whole or not at all."""
     with whole_file(path) as part:
         part.write_bytes(as_png(figure))
 
@@ -226,9 +216,9 @@ def _fonts(words: Sequence[str]) -> list[str]:
 
 
 def _name_heads(chosen: list[int], attention: AttentionMap) -> str:
-    if len(chosen) == 1:
-        return f"head {chosen[0]}"
-    return "all heads" if len(chosen) == attention.weights.shape[1] else f"heads {', '.join(map(str, chosen))}"
+    if len(chosen) == attention.weights.shape[1] > 1:
+        return "all heads"
+    return f"head{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:
