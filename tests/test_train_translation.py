@@ -161,17 +161,13 @@ def refused(options) -> str:
     return done.error
 
 
-POSITIONS, LIMITS = {**MODEL, "position_embedding_type": "learned"}, ("max_source_tokens", "max_target_tokens")
-
-
 BAD_INPUT = [
     ({**MODEL, "learning_rate": 0.01, "learning_rate_scale": 1.0}, "^learning_rate and learning_rate_scale set the"),
     ({**MODEL, "average_checkpoints": 6}, "average_checkpoints.*6"),
     ({**MODEL, "report_to": "nobody"}, "report_to: 'nobody' is no installed tracker of accelerate; tensorboard"),
     ({**MODEL, "revision": "v1"}, "revision v1: there is no model"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
-    ({**POSITIONS, "max_position_embeddings": 20}, "training pair "),
-    ({**POSITIONS, "max_position_embeddings": 40, **dict.fromkeys(LIMITS, 40)}, "validation pair "),
+    ({**MODEL, "position_embedding_type": "learned", "max_position_embeddings": 20}, "^max_position_embeddings 20: a "),
     ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
     (
         {**MODEL, "tokenizer": "tokenizer", "tokenizer_algorithm": "wordpiece"},

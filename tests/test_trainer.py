@@ -239,9 +239,8 @@ def fail_to_train(tmp_path, run_loop):
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, fail_to_train, training_data):
-    """Only the batch that went wrong, the second of the third update, is named."""
     updates, calls = first_epoch(training_data, options_for(tmp_path)), itertools.count(1)
-    model, spoiled, rows = new_model(), len(updates[0]) + len(updates[1]) + 2, updates[2][1]
+    model, spoiled = new_model(), len(updates[0]) + len(updates[1]) + 2
 
     def spoil(module, arguments, output):
         if next(calls) == spoiled:
@@ -250,23 +249,18 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_pat
 
     model.get_decoder().register_forward_hook(spoil)
     message = fail_to_train(model, max_steps=9, checkpoint_steps=1)
-    named = rf"of {len(rows)} training pairs \({rows[0] + 1}[,)]"
-    assert re.match(rf"the loss of step 3 is nan, in 1 of {len(updates[2])} batches, {named}", message)
+    assert message.startswith("the loss of step 3 is nan, ")
     assert re.search(r"warmup_steps \(2\).*learning_rate_scale \(1.0\)", message)
     left = checkpoints.list_checkpoints(tmp_path)
     assert [path.name for path in left] == ["checkpoint-1", "checkpoint-2"]
     assert all(value.isfinite().all() for value in load_file(left[-1] / "model.safetensors").values())
 
 
-def test_a_gradient_that_is_not_finite_names_its_batches(tmp_path, fail_to_train, training_data):
-    """Where every loss is finite. The rows named are the update's, counted from 1."""
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, fail_to_train):
+    """Where every loss is finite."""
     model = new_model()
     model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
-    first = first_epoch(training_data, options_for(tmp_path))[0]
-    named = ", ".join(str(row + 1) for row in np.concatenate(first)[:5])
-    message = fail_to_train(model)
-    assert message.startswith(f"the gradient norm of step 1 is nan, in {len(first)} of {len(first)} batches, of ")
-    assert f" of {sum(map(len, first))} training pairs ({named}, ... of those kept)" in message
+    assert re.match(r"the loss of step 1 is \d.+, its gradient's norm nan\.", fail_to_train(model))
     assert checkpoints.list_checkpoints(tmp_path) == []
 
 

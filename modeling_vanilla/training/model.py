@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig, named_tokens
@@ -13,7 +13,7 @@ from ..inference.loading import load_config, load_model, load_tokenizer, load_vo
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
 from .options import REGULARISATION, TranslationOptions
-from .preprocessing import pair_lengths, tokenize_pairs
+from .preprocessing import pair_lengths
 from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
 
 
@@ -97,36 +97,23 @@ def make_model(
     return VanillaForConditionalGeneration(VanillaConfig.preset(options.preset, **{**overrides, **special}))
 
 
-def check_longest(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, pairs: DatasetDict
-) -> None:
-    """Raise ValueError if a pair of training or validation has more tokens than the model has learned positions.
-
-    Test sentences may have: they are translated in pieces.
-    """
-    if config.position_embedding_type != "learned":
-        return
-    splits = {"training": training_data}
-    if "validation" in pairs:
-        splits["validation"] = tokenize_pairs(pairs["validation"], tokenizer)
-    for split, rows in splits.items():
-        longest = np.maximum(*pair_lengths(rows))
-        if longest.max() > config.max_position_embeddings:
-            raise ValueError(
-                f"{split} pair {longest.argmax() + 1} has {longest.max()} tokens, beyond max_position_embeddings "
-                f"{config.max_position_embeddings}; set more of these, or a smaller max_source_tokens and "
-                "max_target_tokens"
-            )
-
-
-def record_sources(config: PreTrainedConfig, training_data: Dataset, texts: Dataset) -> None:
+def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset) -> None:
     """Set the 99.9th percentiles of the sources' tokens and sentences, or leave them where they are larger.
 
     Args:
-        texts: the pairs as text; of a large corpus some 100 thousand are counted.
+        training_data: the pairs as tokens. texts: as text; of a large corpus some 100 thousand are counted.
+
+    Raises:
+        ValueError: a pair has more tokens than the model has learned positions.
     """
+    source, target = pair_lengths(training_data)
+    longest = max(int(source.max()), int(target.max()))
+    if config.position_embedding_type == "learned" and longest > config.max_position_embeddings:
+        raise ValueError(
+            f"max_position_embeddings {config.max_position_embeddings}: a training pair has {longest} tokens; set more "
+            "of these, or a smaller max_source_tokens and max_target_tokens"
+        )
     some = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
-    sentences = [count_sentences(text) for text in some["source"]]
-    for name, counts in (("tokens", pair_lengths(training_data)[0]), ("sentences", sentences)):
+    for name, counts in (("tokens", source), ("sentences", [count_sentences(text) for text in some["source"]])):
         most, before = np.percentile(counts, 99.9, method="higher"), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, int(most), before or 0))

@@ -44,7 +44,7 @@ from .checks import FAULTS, find_faults
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .data import load_pairs
 from .evaluation import translate_and_score, validation_scores
-from .model import check_longest, make_model, make_tokenizer, record_sources, saved_model
+from .model import fit_to_data, make_model, make_tokenizer, saved_model
 from .optimization import adam
 from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
@@ -105,6 +105,7 @@ def _train_translation(
     data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, group: PartialState
 ) -> dict:
     """As train_translation, of a run that no other process holds."""
+    # Look at what is there before the data are read, which may take long
     run = Path(training.output_dir)
     before = read_run(run) if options.resume else None
     if before is None:
@@ -137,8 +138,7 @@ def _train_translation(
     # Make the model
     set_seed(training.seed)
     model = make_model(folder, options, overrides, tokenizer)
-    check_longest(model.config, tokenizer, training_data, pairs)
-    record_sources(model.config, training_data, pairs["train"])
+    fit_to_data(model.config, training_data, pairs["train"])
     state = prepare(model, tokenizer, training, training_data, checkpoint)
     updates = read_updates(state, training_data)
 
@@ -151,15 +151,11 @@ def _train_translation(
     if options.model and "validation" in pairs and not state.progress.validations:
         validate(state, pairs["validation"])  # as the model should become better
     train(state, updates, pairs.get("validation"))
-    if options.model and group.is_main_process:
-        warn_if_worse(state.progress)
 
     # Average
     last = list_checkpoints(run)[-training.average_checkpoints :]
     model = average_checkpoints(last)[0].to(group.device).eval()
     group.wait_for_everyone()  # all have read the checkpoints
-
-    # Write
     results = {
         **training_results(state, model, training_data),
         "averaged_checkpoints": [checkpoint_step(checkpoint) for checkpoint in last],
@@ -167,27 +163,7 @@ def _train_translation(
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": record,
     }
-    source = source_metadata(options.model) if options.model else None
-    if group.is_main_process:
-        (run / "results.json").unlink(missing_ok=True)  # of the model whose place this one takes
-        with whole_folder(run / "model") as part:
-            save_model(model, tokenizer, part)
-            write_model_card(part, model, results, source)
-
-    # Score: the model is safe by now, whatever happens here
-    with state.accelerator.autocast():
-        if "validation" in pairs:
-            results["validation"] = validation_scores(model, tokenizer, pairs["validation"], state.options)
-        if "test" in pairs:
-            results |= translate_and_score(model, tokenizer, pairs["test"], state.options, show_progress=True)
-            results["test_sentences"] = len(pairs["test"])
-    if group.is_main_process:
-        write_model_card(run / "model", model, results, source)
-        write_json(run / "results.json", results)
-        plot(state, model.config.d_model)
-        if training.push_to_hub:
-            publish_model(run / "model", training.push_to_hub, run / "results.json", private=training.hub_private_repo)
-    group.wait_for_everyone()
+    write_and_score(state, model, pairs, results)
     return results
 
 
@@ -280,7 +256,8 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
                 report(state, bar, figures)
                 due = is_scheduled(options, progress.step) or is_over(state)
-                due = due or (validation is not None and is_validation_due(state)) or is_overdue(state, saved)
+                due = due or (validation is not None and is_validation_due(state))
+                due = due or is_late(state, time.monotonic() - saved, options.checkpoint_minutes)
                 signum = agree(accelerator, received[-1])
                 if due or signum:
                     save_checkpoint(state)
@@ -299,26 +276,22 @@ def agree(accelerator: Accelerator, value: int) -> int:
     return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
 
 
+def is_late(state: TrainingState, seconds: float, minutes: float | None) -> bool:
+    """Whether so many seconds are at least so many minutes to the main process, as clocks differ."""
+    if minutes is None:
+        return False
+    return bool(agree(state.accelerator, state.accelerator.is_main_process and seconds >= 60 * minutes))
+
+
 def is_over(state: TrainingState) -> bool:
-    """Whether the run has taken its updates, or its time by the clock of the main process."""
+    """Whether the run has taken its updates, or its time."""
     options, progress = state.options, state.progress
-    if progress.step >= options.max_steps or options.max_minutes is None:
-        return progress.step >= options.max_steps
-    out_of_time = progress.seconds >= 60 * options.max_minutes
-    return bool(agree(state.accelerator, state.accelerator.is_main_process and out_of_time))
+    return progress.step >= options.max_steps or is_late(state, progress.seconds, options.max_minutes)
 
 
 def is_validation_due(state: TrainingState) -> bool:
     step = state.progress.step
     return (step > 0 and step % state.options.validate_steps == 0) or is_over(state)
-
-
-def is_overdue(state: TrainingState, saved: float) -> bool:
-    """Whether the last checkpoint, of this time.monotonic(), was too long ago by the clock of the main process."""
-    accelerator, minutes = state.accelerator, state.options.checkpoint_minutes
-    if minutes is None:
-        return False
-    return bool(agree(accelerator, accelerator.is_main_process and time.monotonic() >= saved + 60 * minutes))
 
 
 def validate(state: TrainingState, pairs: Dataset) -> None:
@@ -367,6 +340,34 @@ def stop(state: TrainingState, signum: int) -> NoReturn:
     """End the run at a signal."""
     name, where = signal.Signals(signum).name, f"update {state.progress.step} of {state.run}"
     raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
+
+
+def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
+    """Write the model, score it on validation and test data, and write the results, to which its scores are added."""
+    run, options, tokenizer, is_main = state.run, state.options, state.tokenizer, state.accelerator.is_main_process
+    made_from = results["settings"]["model"]["model"]
+    source = source_metadata(made_from) if made_from else None
+    if is_main:
+        if made_from:
+            warn_if_worse(state.progress)
+        (run / "results.json").unlink(missing_ok=True)  # of the model whose place this one takes
+        with whole_folder(run / "model") as part:
+            save_model(model, tokenizer, part)
+            write_model_card(part, model, results, source)
+    # The model is safe by now, whatever happens in the scoring.
+    with state.accelerator.autocast():
+        if "validation" in pairs:
+            results["validation"] = validation_scores(model, tokenizer, pairs["validation"], options)
+        if "test" in pairs:
+            results |= translate_and_score(model, tokenizer, pairs["test"], options, show_progress=True)
+            results["test_sentences"] = len(pairs["test"])
+    if is_main:
+        write_model_card(run / "model", model, results, source)
+        write_json(run / "results.json", results)
+        plot(state, model.config.d_model)
+        if options.push_to_hub:
+            publish_model(run / "model", options.push_to_hub, run / "results.json", private=options.hub_private_repo)
+    state.accelerator.wait_for_everyone()
 
 
 def warn_if_worse(progress: Progress) -> None:

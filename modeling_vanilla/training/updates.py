@@ -20,21 +20,18 @@ from .optimization import learning_rate
 from .options import TrainingOptions
 from .preprocessing import pair_lengths
 
-_NAMED_ROWS = 5
-
 
 @dataclass
 class Update:
     """One process's share of one optimizer update.
 
     Attributes:
-        batches: its batches, collated. rows: their rows of the training data.
+        batches: its batches, collated.
         weights: 1 for each batch, 0 for one that only fills up a share that is one batch short.
         target_tokens, tokens, positions: of the whole update, on all processes.
     """
 
     batches: list[dict]
-    rows: list[np.ndarray]
     weights: list[float]
     target_tokens: int
     tokens: int
@@ -90,7 +87,6 @@ def _read_epoch(
         target_tokens = int(lengths[1][rows].sum())
         yield Update(
             batches=[next(loaded) for _ in share],
-            rows=share,
             weights=[1.0] * (len(share) - some) + [0.0] * some,
             target_tokens=target_tokens,
             tokens=target_tokens + int(lengths[0][rows].sum()),
@@ -141,8 +137,12 @@ def take_update(state: TrainingState, model: nn.Module, update: Update) -> dict[
     loss, norm = float(total), float(norm)
     # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
     if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
-        what = f"gradient norm of step {step} is {norm}" if math.isfinite(loss) else f"loss of step {step} is {loss}"
-        raise ValueError(_divergence(what, update, losses, options))
+        rate = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
+        raise ValueError(
+            f"the loss of step {step} is {loss}, its gradient's norm {norm}. Post-LN is sensitive to warm-up: raise "
+            f"warmup_steps ({options.warmup_steps}), lower {rate} ({getattr(options, rate)}) or set max_grad_norm "
+            f"({options.max_grad_norm})"
+        )
     state.optimizer.step()
     state.optimizer.zero_grad()
     return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
@@ -154,21 +154,3 @@ def rate_of(options: TrainingOptions, d_model: int, step: int) -> float:
     if options.learning_rate is not None:
         scale = options.learning_rate * (d_model * options.warmup_steps) ** 0.5
     return learning_rate(step, d_model, options.warmup_steps, scale)
-
-
-def _divergence(what: str, update: Update, losses: list[torch.Tensor], options: TrainingOptions) -> str:
-    """What went wrong, in which batches, and what to do about it."""
-    bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
-    if what.startswith("gradient"):
-        bad = list(range(len(losses)))
-    where = "none of this process's batches"
-    if bad:
-        rows = np.concatenate([update.rows[index] for index in bad])
-        named = ", ".join(str(row + 1) for row in rows[:_NAMED_ROWS]) + (", ..." if len(rows) > _NAMED_ROWS else "")
-        where = f"{len(bad)} of {len(losses)} batches, of {len(rows)} training pairs ({named} of those kept)"
-    rate = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
-    return (
-        f"the {what}, in {where}. "
-        f"Post-LN is sensitive to warm-up: raise warmup_steps ({options.warmup_steps}), lower {rate} "
-        f"({getattr(options, rate)}) or set max_grad_norm ({options.max_grad_norm})"
-    )
