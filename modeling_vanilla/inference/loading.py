@@ -10,10 +10,11 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..errors import one_line
+from ..files import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .ensemble import Ensemble
 
@@ -142,14 +143,16 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def check_readable(folder: str | Path) -> None:
-    """Raise PermissionError if a folder, or its weights or settings, may not be read; what is missing is no error here.
+    """Raise OSError or ValueError if weights or settings of a folder cannot be read; what is missing is no error here.
 
-    safetensors calls such a file missing, and transformers takes defaults in place of some.
+    safetensors calls such a file missing, and transformers takes a default search for a generation_config.json.
     """
     if os.path.isdir(folder):
         for entry in os.scandir(folder):
             if entry.name.endswith((".json", ".safetensors")) and entry.is_file():
                 open(entry.path, "rb").close()
+            if entry.name == GENERATION_CONFIG_NAME:
+                read_json(Path(entry.path))
 
 
 def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: VanillaConfig) -> None:
