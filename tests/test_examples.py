@@ -7,12 +7,12 @@ import pytest
 from helpers import run_python, tree
 
 SMALL_QUICKSTART = """
-import functools
 import sys
 from pathlib import Path
 import quickstart
+import toy_corpus
 
-quickstart.toy_corpus = functools.partial(quickstart.toy_corpus, train=600, validation=4, test=8)
+quickstart.toy_corpus = lambda **sizes: toy_corpus.toy_corpus(600, 4, 8)
 quickstart.quickstart(Path(sys.argv[1]), max_steps=2)
 """
 

@@ -19,9 +19,9 @@ from modeling_vanilla.progress import progress_bar
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent
 TRAINING = """
-    --encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 1200
+    --encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 800
     --tokens_per_update 2500 --tokens_per_batch 2500 --warmup_steps 200 --learning_rate_scale 0.5
-    --validate_steps 600 --checkpoint_steps 300 --average_checkpoints 1
+    --validate_steps 400 --checkpoint_steps 200 --average_checkpoints 1
 """
 
 
@@ -29,7 +29,7 @@ def pieces(output: Path) -> list[tuple[str, list]]:
     """The folders of the report in order, each with the arguments of Python that fill it."""
     train, validation, test = (str(output / "corpus" / f"{split}.jsonl") for split in ("train", "validation", "test"))
     data = ["--train_file", train, "--validation_file", validation]
-    sentence = "the old teacher reads a book in the garden ."
+    sentence = "The old farmer sees a small dog."
     run = output / "translation"
     return [
         ("corpus", [EXAMPLES / "toy_corpus.py", "--train", 5000, "--validation", 100, "--test", 100]),
