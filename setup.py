@@ -82,6 +82,7 @@ setup(
         "safetensors>=0.6.2",
         "filelock>=3.16.1",
         "regex>=2025.10.22",
+        "sentencex>=1.0.28",
     ],
     extras_require={
         "train": train,

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import pipeline
 
+MAX_CHARACTERS = 20_000  # of a request, in all its texts
+
 
 class EndpointHandler:
     """What the endpoint makes once, with the folder of the model, and calls with each request."""
@@ -19,4 +21,8 @@ class EndpointHandler:
         self.translator = pipeline("translation", model=path, trust_remote_code=True, device=device)
 
     def __call__(self, data: dict[str, Any]) -> list[dict[str, str]]:
-        return self.translator(data["inputs"], **data.get("parameters", {}))
+        texts = data["inputs"]
+        size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
+        if size > MAX_CHARACTERS:
+            raise ValueError(f"inputs: {size} characters, at most {MAX_CHARACTERS} are translated at once")
+        return self.translator(texts, **data.get("parameters", {}))

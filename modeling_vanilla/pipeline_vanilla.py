@@ -12,7 +12,7 @@ from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
 from .splitting_vanilla import TAG
-from .translation_vanilla import translate_texts
+from .translation_vanilla import TranslationSettings, translate_texts
 
 
 class TranslationPipeline(Pipeline):
@@ -29,7 +29,6 @@ class TranslationPipeline(Pipeline):
     Args:
         truncation: cut off what is too long instead, at `max_length` of tokenizer_kwargs or what the model takes.
         max_source_tokens: if given, lines up to so many tokens are translated whole, longer ones in pieces of so many.
-        prefix: what the translation of each text begins with, one string for all.
         tokens_per_batch: the most source tokens that are translated at once, padding included, times the beams.
         src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. With
             tags such as ">>de<<", tgt_lang is the tag of each line that has none. No effect on a model of one pair.
@@ -43,8 +42,6 @@ class TranslationPipeline(Pipeline):
     _load_tokenizer = True
 
     def _sanitize_parameters(self, return_tensors=None, return_text=None, **arguments):
-        if not isinstance(arguments.get("prefix", ""), str):
-            raise ValueError(f"prefix: one string for all texts is needed, not {arguments['prefix']!r:.60}")
         shown = {"return_tensors": return_tensors, "return_text": return_text}
         return {}, arguments, {name: value for name, value in shown.items() if value is not None}
 
@@ -54,6 +51,8 @@ class TranslationPipeline(Pipeline):
         Returns:
             A list of one result for each input; an iterator of such lists for a torch Dataset or a generator.
         """
+        if hasattr(inputs, "tolist"):  # an array of numpy or a column of pandas
+            inputs = inputs.tolist()
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
             inputs = list(inputs)
             if not inputs:
@@ -84,7 +83,7 @@ class TranslationPipeline(Pipeline):
     ) -> dict:
         """Translate a text or a batch of them: for each its translations, pairs of text and token ids."""
         texts = model_inputs["text"]
-        settings = {"truncation": truncation, **(tokenizer_kwargs or {})}
+        encoding = {"truncation": truncation, **(tokenizer_kwargs or {})}
         # Tokenizers of many languages have it: it tells them the source's, and gives the target's token.
         languages = getattr(self.tokenizer, "_build_translation_inputs", None)
         if languages is not None:
@@ -95,16 +94,17 @@ class TranslationPipeline(Pipeline):
             arguments["tgt_lang"] = tgt_lang
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         nbest = num_return_sequences or configured or 1
-        found = translate_texts(
+        settings = TranslationSettings.resolve(
             self.model,
             self.tokenizer,
-            [texts] if isinstance(texts, str) else texts,
             nbest=nbest,
             max_source_tokens=max_source_tokens,
-            tokenizer_settings=settings,
-            decode_settings={"clean_up_tokenization_spaces": clean_up_tokenization_spaces},
+            encoding=encoding,
+            decoding={"clean_up_tokenization_spaces": clean_up_tokenization_spaces},
             **arguments,
         )
+        batch = [texts] if isinstance(texts, str) else texts
+        found = translate_texts(self.model, self.tokenizer, batch, settings)
         # As many for each text, also where there are fewer, as of a blank one.
         every = [[(best.text, list(best.ids)) for best in translation.hypotheses] for translation in found]
         every = [hypotheses + hypotheses[-1:] * (nbest - len(hypotheses)) for hypotheses in every]

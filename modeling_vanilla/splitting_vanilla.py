@@ -1,13 +1,22 @@
-"""Text cut into the pieces that are translated by themselves: its lines, and of what is too long its sentences."""
+"""Text cut into the pieces that are translated by themselves: its lines, and of one that is too long its sentences."""
 
 import itertools
 import re
+import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+try:
+    from sentencex import segment
+except ImportError:  # where a model is loaded by its own code, without what this package requires
+    segment = None
+
+logger = logging.get_logger(__name__)
 
 MAX_SOURCE_TOKENS = 512
 # A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.
@@ -15,48 +24,54 @@ MIN_SOURCE_TOKENS = 8
 
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
-# Where a long text is cut, the best place first; what stands before the cut stays with what is before it.
-_CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow the mark
-_CUTS = [
-    re.compile(rf"[.!?\u2026]+ ?{_CLOSING}\s+|[\u3002\uff01\uff1f]+[\u300d\u300f\uff09]*\s*"),  # ends of sentences
-    re.compile(rf"[,;:\u2013\u2014]+ ?{_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*"),  # clause marks
-    re.compile(r"\s+"),
-    re.compile(r"(?s)."),
-]
+_WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
+_CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow a clause mark
+_CLAUSE_END = re.compile(
+    rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*"  # Arabic marks among the first
+)
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
+_INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class Piece(NamedTuple):
     """A part of a text that is translated by itself.
 
-    ids: its tokens, EOS included. spans: the characters of each token, where they were asked for. separator: what joins
-    its translation to that of the next piece: a line end, a blank, or at the end of the text nothing.
+    ids: its tokens, EOS included. separator: what joins its translation to that of the next piece: a line end, a blank,
+    or at the end of the text nothing. row: the number of its text. begins: whether it is the first of its text that is
+    not blank.
     """
 
     text: str
     ids: array
-    spans: list[tuple[int, int]]
     separator: str
+    row: int = 0
+    begins: bool = False
 
 
 class Limits(NamedTuple):
     """What a source may have, so that it is translated as it is: tokens, EOS included, and sentences (None: any).
 
     piece_tokens: the most of a piece. by_sentence: a text beyond the limits is translated sentence by sentence, because
-    the model has seen no longer one in training; else in as few pieces as its sentences allow.
+    the model has seen no longer one in training; else in as few pieces as its sentences allow. language: the source's.
     """
 
     tokens: int
     sentences: int | None
     piece_tokens: int
     by_sentence: bool
+    language: str = "en"
 
     def allow(self, text: str, tokens: int) -> bool:
-        return tokens <= self.tokens and (self.sentences is None or count_sentences(text) <= self.sentences)
+        return tokens <= self.tokens and (
+            self.sentences is None or count_sentences(text, self.language) <= self.sentences
+        )
 
 
-def source_limits(model: PreTrainedModel, max_source_tokens: int | None = None) -> Limits:
+def source_limits(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_source_tokens: int | None = None
+) -> Limits:
     """The limits of a source.
 
     max_source_tokens is the only one if it is given. If not, they are what the model's training has recorded in its
@@ -74,7 +89,10 @@ def source_limits(model: PreTrainedModel, max_source_tokens: int | None = None) 
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and getattr(config, "position_embedding_type", None) != "sinusoidal":
         longest = min(longest, positions)
-    return Limits(min(longest, records[0] or longest), records[1], longest, records != (None, None))
+    # "en", "en_XX" and "eng_Latn" are names of languages; our own training and Marian say source_lang, others src_lang.
+    named = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
+    language = next((re.split("[_-]", name)[0] for name in named if isinstance(name, str)), "en")
+    return Limits(min(longest, records[0] or longest), records[1], longest, records != (None, None), language)
 
 
 def split_long(
@@ -95,9 +113,9 @@ def split_long(
         max_source_tokens: the most tokens of a piece, EOS included.
 
     Raises:
-        ValueError: if texts is a single string, or max_source_tokens is below 8.
+        ValueError: as `check_texts` does, or if max_source_tokens is below 8.
     """
-    found = split_texts(tokenizer, texts, source_limits(model, max_source_tokens))
+    found = split_texts(tokenizer, check_texts(texts), source_limits(model, tokenizer, max_source_tokens))
     return [[piece.text for piece in pieces] for pieces in found]
 
 
@@ -105,7 +123,6 @@ def split_texts(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     limits: Limits | None,
-    spans: bool = False,
     tgt_lang: str | None = None,
     **settings,
 ) -> list[list[Piece]]:
@@ -115,70 +132,72 @@ def split_texts(
 
     Args:
         limits: a line beyond them is cut; None: no line is.
-        spans: say where in the text each token stands, which takes a fast tokenizer.
         tgt_lang: put its tag before the tokens of each line that has none.
         settings: of the tokenizer.
 
     Raises:
-        ValueError: for a tag that is no token of a tokenizer that has others, or texts that are no strings.
+        ValueError: for a tag that is no token of a tokenizer that has others.
     """
-    if isinstance(texts, str):
-        raise ValueError(f"a list of texts is needed, not one text: {texts!r:.60}")
-    texts = list(texts)
-    for text in texts:
-        if not isinstance(text, str):
-            raise ValueError(f"texts must be strings, not {type(text).__name__}: {text!r:.60}")
+    default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     parts = [_LINE_END.split(text) for text in texts]
-    tags = _Tags(tokenizer, tgt_lang)
-    encoded = encode(tokenizer, [line for lines in parts for line in lines[::2]], spans=spans, **settings)
+    encoded = encode(tokenizer, [line for lines in parts for line in lines[::2]], **settings)
     found: list[list[Piece]] = []
-    for lines in parts:
+    for row, lines in enumerate(parts):
         found.append([])
         for line, separator in zip(lines[::2], [*lines[1::2], ""], strict=True):
-            ids, places = next(encoded)
-            tag, has_own = tags.of(line)
-            if limits is None or limits.allow(line, len(ids) + (0 if has_own else len(tag))):
-                pieces, tokens = [line], [(ids, places)]
+            ids, match = next(encoded)[0], TAG.match(line)
+            own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
+            tag = own or default
+            if limits is None or limits.allow(line, len(ids) + len(tag) - len(own)):
+                pieces, tokens = [line], [ids]
             else:
-                room = limits.piece_tokens - len(tag)
-                sentences = _parts(line, _CUTS[0]) if limits.by_sentence else [line]
-                pieces = [piece.strip() for piece in _fit(tokenizer, sentences, room, room)]
-                tokens = list(encode(tokenizer, pieces, spans=spans, **settings))
-            for number, (piece, (ids, places)) in enumerate(zip(pieces, tokens, strict=True), start=1):
-                if tag and not (has_own and number == 1):
-                    ids, places = [*tag, *ids], places and [(0, 0), *places]
+                pieces = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag))
+                tokens = [ids for ids, _ in encode(tokenizer, pieces, **settings)]
+            for number, (piece, ids) in enumerate(zip(pieces, tokens, strict=True), start=1):
+                ids = ids if own and number == 1 else [*tag, *ids]
                 end = separator if number == len(pieces) else _BLANK
-                # Of all lines at once these are in memory: 4 bytes a token, where a list takes 8 to 40 (`make robust`).
-                found[-1].append(Piece(piece, array("i", ids), places, end))
+                begins = not is_blank(piece) and not any(before.begins for before in found[-1][:1])
+                # Of all lines at once these are in memory: 4 bytes a token, where a list takes 8 to 40.
+                found[-1].append(Piece(piece, array("i", ids), end, row, begins))
     return found
 
 
-class _Tags:
-    """The tags of target languages that a tokenizer has as tokens, ">>de<<", as the OPUS-MT models have them.
+def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
+    """The token of a tag of the OPUS-MT models' form; none if the tokenizer has no tags at all, so that it is text.
 
     Raises:
-        ValueError: if it has none of tgt_lang.
+        ValueError: if the tokenizer lacks the tag, and has others or the tag is needed.
     """
+    number = tokenizer.convert_tokens_to_ids(tag)
+    if tokenizer.convert_ids_to_tokens(number) == tag:
+        return [number]  # type: ignore[list-item]
+    tags = sorted(filter(TAG.fullmatch, tokenizer.get_vocab()))
+    if tags or needed:
+        raise ValueError(f"{tag} is no token of the tokenizer; its tags are: {' '.join(tags) or 'none'}")
+    return []
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, tgt_lang: str | None):
-        self.tokenizer = tokenizer
-        self.default = [] if tgt_lang is None else [self._id(f">>{tgt_lang}<<")]
 
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        return {token: number for token, number in self.tokenizer.get_vocab().items() if TAG.fullmatch(token)}
+def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+    """The texts as a list.
 
-    def of(self, line: str) -> tuple[list[int], bool]:
-        """The tag of a line, as no or one token, and whether it stands in the line. Without tags it is text."""
-        own = TAG.match(line)
-        return ([self._id(own[0].rstrip())], True) if own and self.ids else (self.default, False)
+    Raises:
+        ValueError: if they are a single string, or one is no string or has half of a surrogate pair, which JSON may
+            hold but no tokenizer can read.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name} must be strings, not {type(text).__name__}: {text!r:.60}")
+        if _HALF_PAIR.search(text):
+            raise ValueError(f"{name}: {text!r:.60} has half of a surrogate pair, which is no character")
+    return texts
 
-    def _id(self, tag: str) -> int:
-        if tag not in self.ids:
-            raise ValueError(
-                f"{tag} is no token of the tokenizer; its tags are: {' '.join(sorted(self.ids)) or 'none'}"
-            )
-        return self.ids[tag]
+
+def is_blank(text: str) -> bool:
+    """Whether nothing in a text is visible: white space, controls, zero-width spaces and joiners, soft hyphens."""
+    return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
 
 def is_cut(pieces: Sequence[Piece]) -> bool:
@@ -188,63 +207,87 @@ def is_cut(pieces: Sequence[Piece]) -> bool:
 
 def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
     """The translation of a text from those of its pieces."""
-    text, line = "", []
+    lines: list[list[str]] = [[]]
     for piece, translation in zip(pieces, translations, strict=True):
-        line.append(translation)
+        lines[-1].append(translation)
         if piece.separator != _BLANK:
-            text += _BLANK.join(filter(None, line)) + piece.separator
-            line = []
-    return text
+            lines[-1] = [_BLANK.join(filter(None, lines[-1])) + piece.separator]
+            lines.append([])
+    return "".join(itertools.chain(*lines))
 
 
-def count_sentences(text: str) -> int:
-    """The sentences of a text, as far as their marks tell."""
-    return sum(map(bool, map(str.strip, _parts(text, _CUTS[0]))))
+def split_sentences(text: str, language: str = "en") -> list[str]:
+    """A line cut behind each of its sentences, by the rules and abbreviations that sentencex has for a language.
+
+    A full stop before a small letter is an abbreviation's, unless the line itself begins with a small letter, as where
+    there are no capitals. Where sentencex is missing, a line is one sentence; a warning says so once.
+    """
+    if segment is None:
+        logger.warning_once("text is split at line ends alone, as sentencex is missing: pip install sentencex")
+        return [text]
+    plain = re.sub(r"\s", _BLANK, text)  # sentencex fails at some white space other than blanks
+    tag = TAG.match(plain)
+    has_capitals = not plain[tag.end() if tag else 0 :].lstrip()[:1].islower()
+    ends, start = [0], 0
+    while start < len(plain):
+        window = plain[start : start + _WINDOW]
+        parts = segment(language, window)
+        if start + len(window) < len(plain):  # its last sentence may go on
+            parts = parts[:-1]
+        for part in parts:
+            start += len(part)
+            is_abbreviation = has_capitals and part.rstrip().endswith(".") and plain[start : start + 1].islower()
+            if not is_abbreviation:
+                ends.append(start)
+        if not parts:
+            start += len(window)
+    return [text[start:end] for start, end in itertools.pairwise([*ends, len(text)]) if end > start]
 
 
-def _parts(text: str, cut: re.Pattern) -> list[str]:
-    ends = [match.end() for match in cut.finditer(text)]
+def count_sentences(text: str, language: str = "en") -> int:
+    return sum(not is_blank(sentence) for sentence in split_sentences(text, language))
+
+
+def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: int) -> list[str]:
+    """Cut a line into pieces of at most `room` tokens: at the best places that make them so short."""
+    chunk = re.compile(f"(?s).{{1,{max(1, room // 8)}}}")
+    ways = [partial(_split_behind, mark) for mark in (_CLAUSE_END, re.compile(r"\s+"), chunk)]
+    sentences = partial(split_sentences, language=limits.language)
+    if limits.by_sentence:
+        pieces = [piece for sentence in sentences(line) for piece in _fit(tokenizer, sentence, ways, room)]
+    else:
+        pieces = _fit(tokenizer, line, [sentences, *ways], room)
+    return [piece.strip() for piece in pieces]
+
+
+def _split_behind(mark: re.Pattern, text: str) -> list[str]:
+    ends = [match.end() for match in mark.finditer(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
 
 
-def _fit(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int, target: int) -> list[str]:
-    """Cut texts into pieces of at most `limit` tokens, by aiming at `target`.
+def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable], room: int) -> list[str]:
+    """Cut a text in the first of `ways`, and a part of more than `room` tokens in the next; join what fits together."""
 
-    The sums of `_cut` may be too small, as around white space other than blanks: such a piece is cut again, with a
-    smaller target.
-    """
-    pieces = []
-    for text, size in zip(texts, _count(tokenizer, [text.strip() for text in texts]), strict=True):
-        if size <= limit or target < 2:
-            pieces.append(text)
-        else:
-            pieces += _fit(tokenizer, _cut(tokenizer, text, _CUTS, target), limit, target * 3 // 4)
+    def fits(text: str) -> bool:
+        return len(next(encode(tokenizer, [text.strip()]))[0]) <= room
+
+    if not ways or fits(text):
+        return [text]
+    parts = ways[0](text)
+    sizes = [len(ids) for ids, _ in encode(tokenizer, [part.removesuffix(_BLANK) for part in parts])]
+    pieces, start = [], 0
+    while start < len(parts):
+        end, size = start + 1, sizes[start]
+        # Every part but one has an EOS too many, and a blank at its end is the start of the next word.
+        while end < len(parts) and size + sizes[end] - 1 <= room:
+            size += sizes[end] - 1
+            end += 1
+        while end > start + 1 and not fits("".join(parts[start:end])):  # as around white space other than blanks
+            end -= 1 + (end - start - 1) // 4
+        whole = "".join(parts[start:end])
+        pieces += [whole] if end > start + 1 else _fit(tokenizer, whole, ways[1:], room)
+        start = end
     return pieces
-
-
-def _cut(tokenizer: PreTrainedTokenizerBase, text: str, cuts: Sequence[re.Pattern], limit: int) -> list[str]:
-    """Cut a text at the first of `cuts`, a part that is still too long at the next, and join parts up to `limit`."""
-    parts = _parts(text, cuts[0])
-    pieces: list[str] = []
-    sizes: list[int] = []
-    # Tokens add up: every part but one has an EOS too many, and a blank at its end is the start of the next word.
-    for part, size in zip(parts, _count(tokenizer, [part.removesuffix(" ") for part in parts]), strict=True):
-        if pieces and sizes[-1] + size - 1 <= limit:
-            pieces[-1] += part
-            sizes[-1] += size - 1
-        elif size <= limit or len(cuts) == 1:
-            pieces.append(part)
-            sizes.append(size)
-        else:
-            finer = _cut(tokenizer, part, cuts[1:], limit)
-            pieces += finer
-            sizes += _count(tokenizer, finer)
-    return pieces
-
-
-def _count(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[int]:
-    """The tokens of each text, EOS included."""
-    return [len(ids) for ids, _ in encode(tokenizer, texts)]
 
 
 def encode(
@@ -257,21 +300,8 @@ def encode(
         spans: whether to tell the characters, which takes a fast tokenizer.
         settings: of the tokenizer.
     """
-    # A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line (`make robust`).
+    # A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line.
     for start in range(0, len(texts), 1000):
         batch = {name: list(texts[start : start + 1000]), "verbose": False, **settings}
         encoded = tokenizer(**batch, return_offsets_mapping=spans)
         yield from zip(encoded.input_ids, encoded.offset_mapping if spans else itertools.repeat([]))  # noqa: B905
-
-
-__all__ = [
-    "Limits",
-    "Piece",
-    "count_sentences",
-    "encode",
-    "is_cut",
-    "join_pieces",
-    "source_limits",
-    "split_long",
-    "split_texts",
-]

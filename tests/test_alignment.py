@@ -33,7 +33,7 @@ def test_words_are_what_white_space_separates():
 
 def test_links_of_pieces_are_counted_on(model, tokenizer):
     links = [[(0, 0), (1, 1)], [(0, 0)], [(1, 1)]]
-    cut = lambda *texts: [Piece(text, [], [], " ") for text in texts]  # noqa: E731
+    cut = lambda *texts: [Piece(text, [], " ") for text in texts]  # noqa: E731
     joined = join_links("a b. c \u3000d e", cut("a b.", "c", "d e"), ["A B.", "C", "D E"], links)
     assert joined == [(0, 0), (1, 1), (2, 2), (4, 4)]
     # A cut inside a word, as in a text without blanks: both halves are word 1.
@@ -42,7 +42,7 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
     whole, first, second = word_alignments(model, tokenizer, SOURCES, TARGETS)
     shifted = [(source + 5, target + 5) for source, target in first]
     sources = [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[2]]
-    pieces = split_texts(tokenizer, sources, limits=None, spans=True)
+    pieces = split_texts(tokenizer, sources, limits=None)
     translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
     assert align_translations(model, tokenizer, sources, translations) == [sorted(whole + shifted), second]
 

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
@@ -70,7 +72,9 @@ def test_an_evaluator_opens_and_calls_it(folder, tokenizer, expected):
 # Kinds of input
 
 
-@pytest.mark.parametrize("kind", (list, tuple, lambda texts: Dataset.from_dict({"en": texts})["en"]))
+@pytest.mark.parametrize(
+    "kind", (list, tuple, np.array, pd.Series, lambda texts: Dataset.from_dict({"en": texts})["en"])
+)
 def test_lists(translator, expected, kind):
     assert translator(kind(SENTENCES), batch_size=2) == expected
     assert translator(SENTENCES[0]) == expected[:1] and translator([]) == []
@@ -86,8 +90,6 @@ def test_a_stream_gives_a_stream_of_lists(translator, expected, batch_size):
 def test_what_is_no_string_is_refused(translator, wrong):
     with pytest.raises(ValueError, match=r"needs strings, not (int|NoneType|list|dict|bytes)"):
         translator(wrong)
-    with pytest.raises(ValueError, match=r"^prefix: one string for all texts is needed, not \['der'\]$"):
-        translator("a house", prefix=["der"])
 
 
 def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_combinations(translator, model, tokenizer):

@@ -7,7 +7,7 @@ from helpers import as_lines, call
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import translate
-from modeling_vanilla.terminology_vanilla import Terminology
+from modeling_vanilla.inference.terms import Terminology
 
 SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a red apple", "cats"]
 # Case counts.

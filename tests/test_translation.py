@@ -1,9 +1,7 @@
-"""Translation: where text is split, what is searched in which batch, scores, and that all faces give the same."""
+"""Translation: what is searched in which batch, scores, their order, and that all faces give the same."""
 
 import json
 import math
-import re
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -12,12 +10,12 @@ from plain_search import log_probs_of
 from transformers import GenerationConfig, pipeline
 
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.constraints_vanilla import ForcedPrefix
-from modeling_vanilla.inference import score_pairs, split_long, translate, translate_nbest, word_alignments
+from modeling_vanilla.inference import score_pairs, translate, translate_nbest, word_alignments
 from modeling_vanilla.inference.constraints import constrained
-from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_texts
+from modeling_vanilla.inference.terms import ForcedPrefix
+from modeling_vanilla.splitting_vanilla import Limits, source_limits, split_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.translation_vanilla import Hypothesis, _join
+from modeling_vanilla.translation_vanilla import Hypothesis, TranslationSettings, token_texts, translate_texts
 
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
@@ -61,7 +59,12 @@ WHOLE = " ".join(FEW)
 NO_RECORD, SINGLE, SHORT = (None, None), (None, 1), (8, None)
 CASES = [
     # what training has recorded, the texts, the pieces of each, the settings
-    (NO_RECORD, [*FEW, "", WHOLE, " \t", "\u3000"], [*([text] for text in FEW), [], [WHOLE], [], []], {}),
+    (
+        NO_RECORD,
+        [*FEW, "", WHOLE, " \t", "\u3000\u200b\u2060\xad"],
+        [*([text] for text in FEW), [], [WHOLE], [], []],
+        {},
+    ),
     (SINGLE, [FEW[0], WHOLE], [[FEW[0]], FEW], {}),
     (SHORT, [FEW[2], "a cat sees a dog and the man sees the old man"], None, {}),
     (SHORT, [WHOLE], [FEW], {}),
@@ -76,7 +79,7 @@ CASES = [
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_path, face, case):
     (tokens, sentences), texts, pieces, settings = CASES[case]
-    if (face, *settings) in (("interactive", "prefix"), ("pipeline", "terms")):
+    if (face, *settings) in (("interactive", "prefix"), ("pipeline", "prefix"), ("pipeline", "terms")):
         pytest.skip("it takes none")
     model = make_tiny(len(tokenizer), max_source_tokens=tokens, max_source_sentences=sentences)
     terms, prefix = settings.get("terms", ()), settings.get("prefix", "")
@@ -89,7 +92,7 @@ def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_pat
             given = {"search": constrained([[either]])} if terms and "dog" in part else {}
             given |= {"logits_processor": [ForcedPrefix([begin])]} if prefix and not number else {}
             translations += one_by_one(model, tokenizer, [part], **given)
-        expected.append(" ".join(filter(None, translations)) if parts else prefix)
+        expected.append(" ".join(filter(None, translations)))
     assert (FACES | COMMANDS)[face](model, tokenizer, tmp_path, texts, **settings) == expected
 
 
@@ -119,15 +122,20 @@ def test_batches_hold_no_more_than_asked(model, tokenizer):
     assert sizes == sorted(sizes, key=lambda size: -size[1])
 
 
+HALF, HALF_PAIR = "\ud83d!", r"{}: '\\ud83d!' has half of a surrogate pair, which is no character"
 NOT_TRANSLATED = [
-    ({"sentences": "a dog"}, "a list of texts is needed, not one text: 'a dog'"),
+    ({"sentences": "a dog"}, "texts must be a list of texts, not one text: 'a dog'"),
     ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
     ({"sentences": ["a dog", None]}, "texts must be strings, not NoneType: None"),
     ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
     ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
     ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
     ({"prefix": 7}, "prefix must be a string or a list of them, not 7"),
-    ({"prefix": [7]}, "the prefix must be a string, not 7"),
+    ({"prefix": [7]}, "prefix must be strings, not int: 7"),
+    ({"sentences": ["a", HALF]}, HALF_PAIR.format("texts")),
+    ({"sentences": [HALF], "nbest": 1}, HALF_PAIR.format("texts")),
+    ({"prefix": [HALF]}, HALF_PAIR.format("prefix")),
+    ({"terms": [("a", HALF)]}, HALF_PAIR.format("term")),
 ]
 
 
@@ -159,6 +167,7 @@ NO_PAIRS = [
     (["a", "b"], ["c"], "there are 2 sources but 1 targets"),
     ("ab", ["c", "d"], "sources must be a list of texts, not one text: 'ab'"),
     (["c", "d"], "ab", "targets must be a list of texts, not one text: 'ab'"),
+    (["c"], [HALF], HALF_PAIR.format("targets")),
 ]
 
 
@@ -197,7 +206,7 @@ def test_scores_are_the_models_own_in_every_search(model, tokenizer, architectur
         model = make_marian(len(tokenizer), init_std=0.5, forced_eos_token_id=None)
         model.generation_config.max_new_tokens = 8
     (best,) = translate_nbest(model.eval(), tokenizer, SENTENCES[:1], 1, num_beams=beams, **given)[0]
-    ids = tokenizer.convert_tokens_to_ids(best.tokens)
+    ids = list(best.ids[1:])
     assert best.log_probs == pytest.approx(log_probs_of(model, tokenizer(SENTENCES[0]).input_ids, ids), abs=1e-4)
     penalty = ((5 + len(ids)) / 6) ** 0.6 if architecture == "vanilla" else len(ids)
     assert best.score == pytest.approx(sum(best.log_probs) / penalty, abs=1e-4)
@@ -209,11 +218,10 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
     settings = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
     for sentence, hypotheses in zip(SENTENCES, nbest, strict=True):
         output = model.generate(**tokenizer(sentence, return_tensors="pt"), length_penalty=alpha, **settings)
-        texts, scores, tokens, _, ids = zip(*hypotheses, strict=True)
+        texts, scores, _, _, ids, _, ranks = zip(*hypotheses, strict=True)
         assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)
+        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4) == ranks
         assert pad_right(ids).tolist() == output.sequences.tolist()
-        assert [tokenizer.convert_tokens_to_ids(row) for row in tokens] == [[*row[1:]] for row in ids]
 
 
 @pytest.mark.parametrize("search", ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.9}), ids=str)
@@ -243,51 +251,49 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
 
 
-def test_joined_hypotheses_are_the_best_combinations():
-    first = [Hypothesis("a", -1.0), Hypothesis("b", -1.5), Hypothesis("c", -9.0)]
-    second = [Hypothesis("x", -2.0), Hypothesis("y", -2.2), Hypothesis("z", -2.9)]
-    products = [(f"{left.text} {right.text}", left.score + right.score) for left in first for right in second]
-    pieces = [SimpleNamespace(separator=separator) for separator in (" ", " ", "")]
-    joined = _join(pieces, [first, second, [Hypothesis("", 0.0)]], 3).hypotheses
-    assert [best[:2] for best in joined] == sorted(products, key=lambda pair: -pair[1])[:3]
+def order(hypothesis: Hypothesis) -> tuple[bool, float]:
+    return hypothesis.finished, hypothesis.rank
 
 
-# Long sources
+@pytest.mark.parametrize("nbest", [1, 3])
+def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
+    """The fewer parts the limit cut, the better; then by rank. What is best does not depend on how many are asked."""
+    parts = {
+        "a.": [Hypothesis("a", -1.0, rank=-1.0), Hypothesis("b", -1.5, rank=-1.5), Hypothesis("c", -9.0, rank=-9.0)],
+        "b.": [Hypothesis("x", -2.0, rank=-2.0), Hypothesis("y", -0.1, finished=False, rank=-0.1)],
+    }
+    settings = TranslationSettings.resolve(model, tokenizer, nbest=nbest)
+
+    def search(model, tokenizer, sources, *_):
+        return [parts[tokenizer.decode(ids, skip_special_tokens=True)] for ids in sources]
+
+    found = translate_texts(model, tokenizer, ["a.\nb."], settings, search=search)
+    products = [
+        (x.finished + y.finished, x.rank + y.rank, f"{x.text}\n{y.text}") for x in parts["a."] for y in parts["b."]
+    ]
+    expected = [(text, rank, finished == 2) for finished, rank, text in sorted(products, reverse=True)[:nbest]]
+    assert [(best.text, best.score, best.finished) for best in found[0].hypotheses] == expected
 
 
-class OneTokenAWord:
-    """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
-
-    def __call__(self, text, **kwargs):
-        return SimpleNamespace(input_ids=[[1] * len(re.findall(r"\w+|[^\w\s]|$", one)) for one in text])
-
-
-PIECES = [
-    (15, "a b c d. e f g h! i j?"),
-    (13, "a b c d. e f g h!| i j?"),
-    (8, "a b c d.| e f g h!| i j?"),
-    (9, 'a b c d."| E f g h.| (I j k.) l m'),
-    (8, "a b c d .| e f g h i .| j k"),
-    (9, "a b 3.5 c d.| e f g"),
-    (8, "a b c,| d e f, g h.| i"),
-    (8, "a b c d e f g| h i j. k"),
-    (8, "a b c d e f。|g h i j！k"),
-    (15, "a\n| b. c\r\n| d"),
-    (None, "a b c. d"),
-]
+@pytest.mark.parametrize("text", [LONGEST, WHOLE, "a dog.\nthe man sees."])
+def test_one_order_and_one_best_whatever_nbest_is(make_model, tokenizer, text):
+    """Also at the limit, where some hypotheses are cut before they end."""
+    for seed in range(4):
+        model = make_model(seed=seed, vocab_size=len(tokenizer), max_source_sentences=1, tie_word_embeddings=False)
+        for limit in (1, 2, 5):
+            found = [translate_nbest(model, tokenizer, [text], n, max_new_tokens=limit)[0] for n in (1, 2, 4)]
+            assert [row[0].text for row in found] == [found[0][0].text] * 3
+            assert all(row == sorted(row, key=order, reverse=True) for row in found)
 
 
-@pytest.mark.parametrize(("limit", "pieces"), PIECES)
-def test_long_texts_are_cut_where_it_hurts_least(model, limit, pieces):
-    expected = [piece.strip("\r\n" if "\n" in pieces else None) for piece in pieces.split("|")]
-    assert split_long(model, OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
-
-
-SENTENCES_OF = {"": 0, " ": 0, "a dog": 1, "A dog. ": 1, '"A dog." A cat': 2, "3.5 dogs! \u2026 a": 3, "犬。猫。": 2}
-
-
-def test_sentences_are_counted_by_their_ends():
-    assert {text: count_sentences(text) for text in SENTENCES_OF} == SENTENCES_OF
+def test_tokens_are_text_that_makes_up_the_translation(model, tokenizer):
+    """A character in several tokens, one a byte, is the last one's."""
+    for text in ["", "a dog", "Grüße,  안녕 🙂!", " a ", "\ufffd"]:
+        ids = tokenizer(text).input_ids
+        texts = token_texts(tokenizer, ids)
+        assert len(texts) == len(ids) and "".join(texts) == f"{text}</s>"
+    (best,) = translate_nbest(model, tokenizer, SENTENCES[:1], 1)[0]
+    assert "".join(best.tokens).removesuffix("</s>") == best.text
 
 
 # One model, several languages
@@ -307,7 +313,7 @@ def test_learned_positions_have_room_for_the_tag(make_model, tagged):
     learned = make_model(vocab_size=len(tokenizer), position_embedding_type="learned", max_position_embeddings=30)
     text = "a dog sees a cat. " * 20
     for tgt_lang, line in (("de", text), (None, f">>de<< {text}")):
-        (pieces,) = split_texts(tokenizer, [line], source_limits(learned), tgt_lang=tgt_lang)
+        (pieces,) = split_texts(tokenizer, [line], source_limits(learned, tokenizer), tgt_lang=tgt_lang)
         assert 20 < max(len(piece.ids) for piece in pieces) <= 30
 
 

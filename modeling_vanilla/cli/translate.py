@@ -25,8 +25,7 @@ scores of pieces add up. An empty line has one translation, the empty one, of sc
 the input, as whole words, the longest first, the translation contains the target term; lines of one source term are
 alternatives. A warning names a term that cannot be met within the limit; the translation is then the best without it.
 
---prefix FILE has in each line what the translation of that line of the input begins with, or nothing. A blank line's
-translation is its prefix.
+--prefix FILE has in each line what the translation of that line of the input begins with, or nothing.
 
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
 white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
@@ -47,9 +46,10 @@ from pathlib import Path
 from ..errors import Interrupted
 from ..inference import pharaoh, read_terms
 from ..inference.alignment import Links, align_translations
-from ..progress import inform, track_batches
-from ..terminology_vanilla import Terminology
-from ..translation_vanilla import Translation, translate_texts
+from ..inference.terms import Terminology
+from ..inference.translation import translate_with
+from ..progress import inform
+from ..translation_vanilla import Translation, TranslationSettings
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
@@ -111,12 +111,9 @@ def translate_file(options: Namespace) -> None:
     aligned = bool(options.alignments or options.json)
     model, tokenizer = translator_of(options, aligned)
     with output_streams(options) as (output, alignments):
-        settings = {
-            "prefix": prefixes,
-            "with_spans": aligned,
-            "track": partial(track_batches, unit=" sentences", show=True),
-        }
-        found = search(model, tokenizer, sources, options, terms_of(options, tokenizer), **settings)
+        settings = settings_of(options, model, tokenizer)
+        terms, where = terms_of(options, tokenizer), partial(place, options)
+        found = translate_with(model, tokenizer, sources, settings, terms, prefixes, show_progress=True, place=where)
         links = []
         if aligned:
             how = (options.alignment_layer, options.tokens_per_batch)
@@ -138,10 +135,11 @@ def translate_interactively(options: Namespace) -> None:
     prompt = "> " if sys.stdin.isatty() and not options.quiet else ""
     try:
         model, tokenizer = translator_of(options, aligned=False)
-        terms = terms_of(options, tokenizer)
+        settings, terms = settings_of(options, model, tokenizer), terms_of(options, tokenizer)
         print(end=prompt, file=sys.stderr, flush=True)
         for number, source in enumerate(input_lines(None)):
-            found = search(model, tokenizer, [source], options, terms, first=number)
+            where = partial(place, options, first=number)
+            found = translate_with(model, tokenizer, [source], settings, terms, place=where)
             write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer, None)
             print(end=prompt, file=sys.stderr, flush=True)
     except Interrupted as end:
@@ -155,13 +153,11 @@ def terms_of(options: Namespace, tokenizer) -> Terminology:
     return Terminology(read_terms(options.terms) if options.terms else [], tokenizer, partial(place, options))
 
 
-def search(model, tokenizer, sources: list[str], options: Namespace, terms, first: int = 0, **settings):
-    """The translations of lines; `first` is the number of the first of them in the input, from 0."""
+def settings_of(options: Namespace, model, tokenizer) -> TranslationSettings:
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    given |= {"with_scores": options.json or options.nbest is not None, **settings}
-    given |= {"terms": terms, "tokens_per_batch": options.tokens_per_batch}
-    return translate_texts(model, tokenizer, sources, place=partial(place, options, first=first), **given)
+    given |= {"with_scores": options.json or options.nbest is not None}
+    return TranslationSettings.resolve(model, tokenizer, tokens_per_batch=options.tokens_per_batch, **given)
 
 
 def place(options: Namespace, what: str, rows: Sequence[int], first: int = 0) -> str:

@@ -5,7 +5,8 @@ from .alignment import pharaoh, word_alignments
 from .ensemble import Ensemble
 from .loading import load_translator
 from .scoring import score_pairs
-from .translation import read_terms, translate, translate_nbest
+from .terms import read_terms
+from .translation import translate, translate_nbest
 
 __all__ = [
     "Ensemble",

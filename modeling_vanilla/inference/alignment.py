@@ -57,9 +57,14 @@ def align_translations(
     layer: int = 0,
     tokens_per_batch: int = TOKENS_PER_BATCH,
 ) -> list[Links]:
-    """As `word_alignments`, of each source and its best translation, which may have been made in pieces with spans."""
+    """As `word_alignments`, of each source and its best translation, which may have been made in pieces."""
     pieces = [piece for translation in translations for piece in translation.pieces]
-    encoded = [(piece.ids.tolist(), _words(piece.text, piece.spans)) for piece in pieces]
+    words = [words for _, words in _encode(tokenizer, [piece.text for piece in pieces], "text")]
+    # The tag of a language that was put before the tokens is no word.
+    encoded = [
+        (piece.ids.tolist(), [None] * (len(piece.ids) - len(own)) + own)
+        for piece, own in zip(pieces, words, strict=True)
+    ]
     targets = _encode(tokenizer, [text for translation in translations for text in translation.best], "text_target")
     links = iter(_align_tokens(model, tokenizer, encoded, targets, layer, tokens_per_batch, False))
     return [

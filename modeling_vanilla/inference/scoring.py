@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import track_batches
-from ..splitting_vanilla import encode
+from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import TOKENS_PER_BATCH, batches_by_length
 
 
@@ -84,8 +84,5 @@ def pair_batches(
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
     """Raise ValueError unless these are two lists of texts of the same length."""
-    for name, texts in (("sources", sources), ("targets", targets)):
-        if isinstance(texts, str):
-            raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
-    if len(sources) != len(targets):
+    if len(check_texts(sources, "sources")) != len(check_texts(targets, "targets")):
         raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets")

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..files import read_lines
 from ..progress import track_batches
-from ..terminology_vanilla import Terminology
-from ..translation_vanilla import TOKENS_PER_BATCH, Hypothesis, Translation, translate_texts
-from .constraints import constrained
-
-Terminology.constrained = staticmethod(constrained)  # what the search is given for its phrases
+from ..splitting_vanilla import check_texts
+from ..translation_vanilla import (
+    TOKENS_PER_BATCH,
+    Hypothesis,
+    Place,
+    Translation,
+    TranslationSettings,
+    nowhere,
+    translate_texts,
+)
+from .terms import Prefixes, Terminology
 
 
 def translate(
@@ -45,17 +49,18 @@ def translate(
         generate_kwargs: what model.generate takes.
 
     Returns:
-        One translation for each sentence, in their order; of a blank one its prefix.
+        One translation for each sentence, in their order; of a blank one the empty one.
 
     Raises:
-        ValueError: if sentences is a single string, tokens_per_batch is below 1, or a prefix contains EOS or is longer
-            than the limit, and as split_long, Terminology and model.generate do.
+        ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, and as
+            split_long, Terminology and model.generate do.
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
-    limits = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens}
-    how = {"prefix": prefix, "tgt_lang": tgt_lang, **generate_kwargs}
-    found = _translate(model, tokenizer, sentences, terms, show_progress, **limits, **how)
+    given: dict = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "tgt_lang": tgt_lang}
+    settings = TranslationSettings.resolve(model, tokenizer, **(given | generate_kwargs))
+    terminology = Terminology(terms, tokenizer)
+    found = translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
     return [translation.hypotheses[0].text for translation in found]
 
 
@@ -75,34 +80,49 @@ def translate_nbest(
     """The `nbest` best translations of each sentence, in all else as `translate`.
 
     Returns:
-        For each sentence its hypotheses, best first. A blank sentence has one, its prefix, of score 0; a sentence in
-        pieces the best ways to put it together from theirs, the scores of which add up.
+        For each sentence its hypotheses, best first. A blank sentence has one, the empty one, of score 0; a sentence
+        in pieces the best ways to put it together from theirs, the scores of which add up.
 
     Raises:
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
-    limits = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens}
-    how = {"prefix": prefix, "tgt_lang": tgt_lang, "nbest": nbest, "with_scores": True, **generate_kwargs}
-    found = _translate(model, tokenizer, sentences, terms, show_progress, **limits, **how)
+    given: dict = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "tgt_lang": tgt_lang}
+    given |= {"nbest": nbest, "with_scores": True}
+    settings = TranslationSettings.resolve(model, tokenizer, **(given | generate_kwargs))
+    terminology = Terminology(terms, tokenizer)
+    found = translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
     return [translation.hypotheses for translation in found]
 
 
-def _translate(model, tokenizer, sentences, terms, show_progress: bool, **settings) -> list[Translation]:
-    settings |= {
-        "terms": Terminology(terms, tokenizer),
-        "track": partial(track_batches, unit=" sentences", show=show_progress),
-    }
-    return translate_texts(model, tokenizer, sentences, **settings)
+def translate_with(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    settings: TranslationSettings,
+    terms: Terminology,
+    prefix: str | Sequence[str] = "",
+    *,
+    show_progress: bool = False,
+    place: Place = nowhere,
+) -> list[Translation]:
+    """`translate_texts` with terms and prefixes: what the functions above and `vanilla translate` share.
 
-
-def read_terms(path: Path) -> list[tuple[str, str]]:
-    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError if it cannot be read or is none."""
-    terms = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise ValueError(
-                f"{path}, line {number}: 2 columns, source term and target term, are needed, not {len(columns)}"
-            )
-        terms.append((columns[0], columns[1]))
-    return terms
+    Args:
+        place: where texts, terms and prefixes stand, for messages.
+    """
+    if terms.targets and settings.beams == 1:
+        raise ValueError("terms need num_beams of at least 2")
+    sentences = check_texts(sentences)
+    prefixes = Prefixes(prefix, tokenizer, settings, len(sentences), place)
+    found = translate_texts(
+        model,
+        tokenizer,
+        sentences,
+        settings,
+        further=lambda pieces: terms.arguments(pieces) | prefixes.arguments(pieces),
+        track=partial(track_batches, unit=" sentences", show=show_progress),
+        place=place,
+    )
+    prefixes.check(found)
+    terms.warn_of_missing(found, place)
+    return found

@@ -1,0 +1,191 @@
+"""What is given of a translation: terms, words of the source and their translation, and its beginning."""
+
+import copy
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import regex as re  # \w has the signs that are written on letters, too
+import torch
+from torch import nn
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
+
+from ..files import read_lines
+from ..splitting_vanilla import Piece, check_texts, encode
+from ..translation_vanilla import Place, Translation, TranslationSettings, nowhere
+from .constraints import constrained
+
+logger = logging.getLogger(__name__)
+
+# A letter of a script that puts blanks between words; each one of Chinese, Japanese or Thai is a word of its own.
+_LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_WORD = re.compile(rf"{_LETTER}+|\S")
+_BOUNDARY = re.compile(rf"(?<!{_LETTER})|(?!{_LETTER})")
+
+
+def read_terms(path: Path) -> list[tuple[str, str]]:
+    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError if it cannot be read or is none."""
+    terms = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(
+                f"{path}, line {number}: 2 columns, source term and target term, are needed, not {len(columns)}"
+            )
+        terms.append((columns[0], columns[1]))
+    return terms
+
+
+def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str, place: Place) -> list[list[int]]:
+    """The tokens of parts of translations: of `what`, "term" or "prefix"; ValueError for one that contains EOS.
+
+    Blanks at the end are left out: they are the beginning of a word, which the search finds.
+    """
+    stripped = [text.rstrip() for text in check_texts(texts, what)]
+    found = [ids for ids, _ in encode(tokenizer, stripped, "text_target", add_special_tokens=False)]
+    eos = tokenizer.eos_token
+    for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
+        # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
+        if eos and (eos in text or tokenizer.eos_token_id in ids):
+            raise ValueError(f"{place(what, [row])}the {what} {text!r:.60} contains the end-of-sentence token {eos}")
+    return found
+
+
+class Terminology:
+    """Pairs (source term, target term), and where they apply.
+
+    Target terms of one source term are alternatives.
+
+    Raises:
+        ValueError: for what is no pair of strings, an empty term, or a target term that contains EOS.
+    """
+
+    def __init__(self, terms: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
+        self.targets: dict[str, list[tuple[list[int], str]]] = {}  # of each source term: tokens and text
+        self.by_first_word: dict[str, list[str]] = {}  # source terms, the longest first
+        terms = list(terms)
+        for row, term in enumerate(terms):
+            if not (isinstance(term, (tuple, list)) and len(term) == 2 and all(isinstance(one, str) for one in term)):
+                raise ValueError(f"a term must be a pair (source term, target term), not {term!r:.60}")
+            if not all(side.strip() for side in term):
+                raise ValueError(f"{place('term', [row])}a term is empty: {term!r:.60}")
+        targets = _target_ids(tokenizer, [target.strip() for _, target in terms], "term", place)
+        for (source, _), tokens in zip(terms, targets, strict=True):
+            source = source.strip()
+            if source not in self.targets:
+                self.by_first_word.setdefault(_WORD.match(source).group(), []).append(source)  # type: ignore[union-attr]
+            text = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+            self.targets.setdefault(source, []).append((tokens, text))
+        for sources in self.by_first_word.values():
+            sources.sort(key=len, reverse=True)
+
+    def find(self, text: str) -> list[str]:
+        """The source terms in a text, each once: whole words, of overlapping terms the first, then the longest."""
+        found, end = {}, 0
+        for word in _WORD.finditer(text) if self.targets else ():
+            start = word.start()
+            for source in self.by_first_word.get(word.group(), []) if start >= end else []:
+                if _stands_at(text, source, start):
+                    found[source], end = True, start + len(source)
+                    break
+        return list(found)
+
+    def missing(self, text: str, translation: str) -> list[str]:
+        """The source terms in a text of which the translation has no target term, as whole words."""
+        return [
+            source
+            for source in self.find(text)
+            if not any(_contains(translation, target) for _, target in self.targets[source])
+        ]
+
+    def arguments(self, pieces: Sequence[Piece]) -> dict:
+        """Those of generate() that let the translation of each piece contain a target term of each source term."""
+        phrases = [[[ids for ids, _ in self.targets[term]] for term in self.find(piece.text)] for piece in pieces]
+        return {"search": constrained(phrases)} if any(phrases) else {}
+
+    def warn_of_missing(self, translations: Sequence[Translation], place: Place = nowhere) -> None:
+        for row, translation in enumerate(translations):
+            for piece, best in zip(translation.pieces, translation.best, strict=True):
+                for term in self.missing(piece.text, best):
+                    message = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
+                    logger.warning(place("text", [row]) + message)
+
+
+def _stands_at(text: str, term: str, start: int) -> bool:
+    """Whether a text has a term, as whole words, at a place."""
+    ends = start, start + len(term)
+    return text.startswith(term, start) and all(_BOUNDARY.match(text, end) for end in ends)
+
+
+def _contains(text: str, term: str) -> bool:
+    return any(_stands_at(text, term, match.start()) for match in re.finditer(f"(?={re.escape(term)})", text))
+
+
+class Prefixes:
+    """What the translation of each text begins with: one string for all, or one for each of them.
+
+    Raises:
+        ValueError: for what is neither, or a prefix that contains EOS.
+    """
+
+    def __init__(
+        self,
+        prefix: str | Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        settings: TranslationSettings,
+        texts: int,
+        place: Place = nowhere,
+    ):
+        if not isinstance(prefix, (str, list, tuple)):
+            raise ValueError(f"prefix must be a string or a list of them, not {prefix!r:.60}")
+        if not isinstance(prefix, str) and len(prefix) != texts:
+            raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
+        rows = [prefix] * texts if isinstance(prefix, str) else prefix
+        language = settings.generation.forced_bos_token_id  # of a model of several
+        before = [] if language is None else [language]
+        self.place = place
+        self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, rows, "prefix", place)]
+
+    def arguments(self, pieces: Sequence[Piece]) -> dict:
+        """Those of generate() that let the first piece of each text, of those that are not blank, have its prefix."""
+        prefixes = [self.ids[piece.row] if piece.begins else [] for piece in pieces]
+        return {"logits_processor": [ForcedPrefix(prefixes)]} if any(prefixes) else {}
+
+    def check(self, translations: Sequence[Translation]) -> None:
+        """Raise ValueError for a prefix with which the translation does not begin."""
+        for row, (ids, translation) in enumerate(zip(self.ids, translations, strict=True)):
+            found = translation.hypotheses[0].ids[1 : len(ids) + 1]
+            if found and [*found] != ids:
+                message = f"a prefix of {len(ids)} tokens cannot begin its output, by its limit or another rule"
+                raise ValueError(self.place("prefix", [row]) + message)
+
+
+class ForcedPrefix(LogitsProcessor):
+    """Lets the output of each sentence begin with given tokens, in any search; their probabilities count as they are.
+
+    Args:
+        prefixes: the tokens of each sentence of the batch, behind the start token; empty for none.
+    """
+
+    row_by_row = True
+
+    def __init__(self, prefixes: Sequence[Sequence[int]]):
+        rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
+        self.prefixes = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)  # (B, longest)
+
+    def select(self, sentences: torch.Tensor) -> "ForcedPrefix":
+        """For some sentences of the batch, given as a mask (B,) or as indices."""
+        remaining = copy.copy(self)
+        remaining.prefixes = self.prefixes[sentences.cpu()]
+        return remaining
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """input_ids (rows, length), as many rows of each sentence; scores (rows, V)."""
+        step = input_ids.shape[1] - 1
+        if step >= self.prefixes.shape[1]:
+            return scores
+        rows = len(input_ids) // len(self.prefixes)  # of each sentence
+        token = self.prefixes[:, step].to(scores.device).repeat_interleave(rows)[:, None]
+        given = token.clamp(min=0)
+        forced = torch.full_like(scores, -torch.inf).scatter(1, given, scores.gather(1, given))
+        return torch.where(token >= 0, forced, scores)

@@ -1,0 +1,149 @@
+"""Where text is cut: at its lines, sentences, clause marks, blanks; in linear time whatever the text is."""
+
+import random
+import re
+import time
+from types import SimpleNamespace
+
+import pytest
+from helpers import make_tiny
+
+from modeling_vanilla import splitting_vanilla
+from modeling_vanilla.inference import split_long
+from modeling_vanilla.splitting_vanilla import (
+    Limits,
+    count_sentences,
+    is_blank,
+    source_limits,
+    split_sentences,
+    split_texts,
+)
+
+# Of each language texts, with a bar behind each sentence but the last.
+SENTENCES = {
+    "en": [
+        "Mr. Smith sees the dog.",
+        "Mr. Smith sees the dog. |He laughs.",
+        "Dr. A. B. Miller",
+        "3.5 kg. approx.",
+        'It is 3.5 kg. approx. of it. |Yes!  |"No." |Oh',
+        "At 5 p.m. the king laughs.",
+        "the dog runs. |the cat sleeps.",
+        "See www.example.com or e.g. a.b now.",
+        "Plan B\u00a0. |No.",
+    ],
+    "de": ["Am 3. Mai kam Dr. Müller. |Er lachte.", "z. B. am 5. Juni."],
+    "ar": ["ذهب الولد؟ |نعم. |عاد الملك إلى البيت."],
+    "hy": ["Բարեւ։ |Ինչպես ես։"],
+    "am": ["ሰላም። |እንዴት ነህ።"],
+    "my": ["မင်္ဂလာပါ။ |နေကောင်းလား။"],
+    "el": ["Πού είναι; |Εδώ. |Ναι!"],
+    "zh": ["一个。|两个！|三个？"],
+    "ja": ["犬。|行く！"],
+    "hi": ["वह जाता है। |वह आता है।"],
+}
+
+
+@pytest.mark.parametrize(("language", "marked"), [(lang, text) for lang, texts in SENTENCES.items() for text in texts])
+def test_sentences(language, marked):
+    sentences = marked.split("|")
+    assert split_sentences("".join(sentences), language) == sentences
+    assert count_sentences("".join(sentences), language) == len(sentences)
+
+
+@pytest.mark.parametrize("text", ["", " \t", "\u200b", "\u2060\xad", "\ufeff\u3000\n"])
+def test_what_is_not_visible_is_blank(text):
+    assert is_blank(text) and count_sentences(text) == 0 and not is_blank(f"{text}a")
+
+
+def test_the_language_is_the_tokenizers_or_the_configurations(tokenizer):
+    model = make_tiny(len(tokenizer))
+    assert source_limits(model, tokenizer).language == "en"
+    model.config.source_lang = "de"
+    assert source_limits(model, tokenizer).language == "de"
+    assert source_limits(model, SimpleNamespace(src_lang="fr_XX")).language == "fr"
+
+
+def test_without_the_library_lines_are_whole_and_a_warning_says_so_once(monkeypatch, caplog):
+    monkeypatch.setattr(splitting_vanilla, "segment", None)
+    splitting_vanilla.logger.warning_once.cache_clear()
+    assert [split_sentences("A. B c. D e.") for _ in range(2)] == [["A. B c. D e."]] * 2
+    assert [message.split(",")[0] for message in caplog.messages] == ["text is split at line ends alone"]
+
+
+class OneTokenAWord:
+    """Counts every word and mark as one token, and EOS, so that the pieces expected can be told by hand."""
+
+    def __call__(self, text, **kwargs):
+        return SimpleNamespace(input_ids=[[1] * len(re.findall(r"\w+|[^\w\s]|$", one)) for one in text])
+
+
+PIECES = [
+    (15, "aa bb cc dd. ee ff gg hh! ii jj?"),
+    (13, "aa bb cc dd. ee ff gg hh!| ii jj?"),
+    (8, "aa bb cc dd.| ee ff gg hh!| ii jj?"),
+    (9, 'aa bb cc dd."| Ee ff gg hh.| (Ii jj kk.) ll mm'),
+    (9, "aa bb 3.5 cc dd.| ee ff gg"),
+    (8, "aa bb cc,| dd ee ff, gg hh.| ii"),
+    (8, "aa bb cc,| dd ee ff، gg hh.| ii"),
+    (8, "aa bb cc dd ee ff gg| hh ii jj.| kk"),
+    (8, "狗 狗 狗 狗 狗 狗。|猫 猫 猫 猫！猫"),
+    (8, "a_b" * 40),
+    (15, "aa\n| bb. cc\r\n| dd"),
+    (None, "aa bb cc. dd"),
+]
+
+
+@pytest.mark.parametrize(("limit", "pieces"), PIECES)
+def test_long_texts_are_cut_where_it_hurts_least(limit, pieces):
+    expected = [piece.strip("\r\n" if "\n" in pieces else None) for piece in pieces.split("|")]
+    assert split_long(make_tiny(), OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
+
+
+REPEATED = [".", ",", ":", "-", "»"]
+REPEATED += [
+    pytest.param(mark, marks=pytest.mark.slow) for mark in (" ", "a", ", ", "a. ", ",»", "\u200b", "。", "犬", "“a.” ")
+]
+
+
+@pytest.mark.parametrize("mark", REPEATED, ids=ascii)
+def test_a_long_line_of_one_mark_takes_no_longer_than_its_length(tokenizer, mark):
+    """Ten times the text may take thirty times as long, where what is quadratic takes a hundred times."""
+
+    def seconds(characters: int) -> float:
+        text = mark * (characters // len(mark))
+        start = time.perf_counter()
+        count_sentences(text)
+        (pieces,) = split_texts(tokenizer, [text], Limits(512, None, 512, by_sentence=False))
+        assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
+        return time.perf_counter() - start
+
+    seconds(1000)
+    assert seconds(100_000) < 30 * max(0.02, seconds(10_000))
+
+
+def test_no_text_makes_sentencex_fail_or_lose_a_character():
+    signs = [
+        *'.!?; aB1()-"',
+        "Mr",
+        "e.g.",
+        "\u00a0",
+        "\u2028",
+        "\x85",
+        "»",
+        "“",
+        "。",
+        "།",
+        "։",
+        "\u0301",
+        "🙂",
+        "İ",
+        "…",
+    ]
+    draw = random.Random(0)
+    for _ in range(3000):
+        text, language = (
+            "".join(draw.choices(signs, k=draw.randint(1, 40))),
+            draw.choice(["en", "de", "fr", "ru", "zh"]),
+        )
+        assert "".join(split_sentences(text, language)) == text
