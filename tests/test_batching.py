@@ -49,7 +49,7 @@ def test_a_tokenizer_without_end_of_sentence_is_refused():
 
 
 def test_removed_training_pairs_are_counted_and_named():
-    rows = [("", "d"), ("a a a", "c"), ("a", " \u2003"), ("a a a a a", "d d d d d d"), ("", "")]
+    rows = [("", "d"), ("a a a", "c"), ("a", " \u2003\u200b"), ("a a a a a", "d d d d d d"), ("", "")]
     rows += [("a a a a", "c"), ("b", "c c c")]
     pairs = dataset(*rows)  # the second has 4 tokens with </s>, the most that is allowed
     options = DataOptions(max_source_tokens=4, max_target_tokens=3)

@@ -40,6 +40,7 @@ def misread(text, encoding):
 FAULTY = [
     (("", "Ein Satz."), "empty"),
     (("A sentence.", " \t\u3000"), "empty"),
+    (("\u200b\u2060", "\u00ad"), "empty"),
     (("Herr Müller", "Herr Müller"), "equal"),
     (GOOD[5], "duplicate"),
     (("A dog.", "Ein Hund, der " * 5), "length"),

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..files import check_unused, whole_folder
 from ..progress import progress_bar
+from ..splitting_vanilla import is_blank
 
 # What may be wrong with a pair, and what is said of such pairs.
 FAULTS = {
@@ -102,7 +103,7 @@ def _properties(pairs: pd.DataFrame, seen: set[str]) -> pd.DataFrame:
         characters = set().union(*texts)
         broken, unseen = set(filter(_is_broken, characters)), characters - seen
         table[f"{side}_hash"] = texts.map(hash)
-        table[f"{side}_length"] = texts.map(str.strip).map(len)
+        table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
         table[f"{side}_script"] = texts.map(_script)
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
         table["unseen"] |= ~texts.map(unseen.isdisjoint)

@@ -9,6 +9,7 @@ from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..splitting_vanilla import is_blank
 from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
@@ -124,4 +125,4 @@ def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _blank(pairs: Dataset, side: str) -> np.ndarray:
     tables = pairs.select_columns([side]).with_format("arrow").iter(batch_size=10_000)
-    return np.array([not text.strip() for table in tables for text in table[side].to_pylist()])
+    return np.array([is_blank(text) for table in tables for text in table[side].to_pylist()])
