@@ -265,7 +265,7 @@ def as_markdown(costs: list[dict], orders: dict) -> str:
             for measure in UNITS
         ]
         chain, steps = orders[name]["chain"], orders[name]["steps"]
-        grows = f"n^{fitted_exponent(PATH_LENGTHS, chain):.2f}"
+        grows = f"n^{fitted_exponent(PATH_LENGTHS, chain):z.2f}"
         rows.append((name, row.complexity, *powers, row.sequential, grows, row.path, ", ".join(map(str, steps))))
     head = ("layer", "complexity", "time", "memory", "sequential operations", "longest chain", "path length", "steps")
     lengths = ", ".join(map(str, PATH_LENGTHS))
