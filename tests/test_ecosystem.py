@@ -76,20 +76,6 @@ def test_lora_adapts_every_projection_is_saved_reloaded_and_merged(folder, model
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("beams", (1, 3))
-def test_prompt_tuning_translates(model, batch, beams):
-    """What it generates is the best by its own logits: of one token, without beams that could differ."""
-    peft = pytest.importorskip("peft")
-    adapted = peft.get_peft_model(
-        copy.deepcopy(model), peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
-    ).eval()
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    start = torch.full((len(batch["input_ids"]), 1), model.config.decoder_start_token_id)
-    with torch.no_grad():
-        expected = adapted(**source, decoder_input_ids=start).logits[:, -1].argmax(dim=-1)
-    assert adapted.generate(**source, num_beams=beams, max_new_tokens=1)[:, -1].tolist() == expected.tolist()
-
-
 def test_an_adapted_output_projection_is_not_bypassed(model, batch):
     """The fused loss takes the weight of a plain projection; with an adapter it must call the module instead."""
     peft = pytest.importorskip("peft")

@@ -96,16 +96,8 @@ def test_what_it_writes(tmp_path, data, make_folder):
     load_translator([run / "model"])
 
 
-BAD_OPTIONS = {
-    "--resume": "resume: .* holds no checkpoint",
-    "--validation_file=": ".*validation.*",
-    "--no_predict_with_generate": "predict_with_generate must be true, .*",
-}
-
-
-@pytest.mark.parametrize(("option", "message"), BAD_OPTIONS.items())
-def test_bad_input_is_one_line_before_anything_is_written(tmp_path, data, make_folder, option, message):
+def test_bad_input_is_one_line_before_anything_is_written(tmp_path, data, make_folder):
     files = [f"--{name}={value}" for name, value in vars(data).items() if value and name.endswith("_file")]
-    done = call(script.main, "--model", make_folder(), "--output_dir", tmp_path / "run", *files, option)
-    assert re.fullmatch(message, done.error)
+    done = call(script.main, "--model", make_folder(), "--output_dir", tmp_path / "run", *files, "--resume")
+    assert re.fullmatch("resume: .* holds no checkpoint", done.error)
     assert not (tmp_path / "run").exists()

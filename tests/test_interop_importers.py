@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import os
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -12,19 +11,7 @@ import importers
 import pytest
 import torch
 from helpers import call, pickled, text, without
-from importers import (
-    OPUS,
-    SIZES,
-    D,
-    make_fairseq,
-    make_fsmt,
-    make_marian,
-    make_settings,
-    make_weights,
-    reference_of,
-    save,
-)
-from tokenizers import Tokenizer
+from importers import make_fairseq, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
 
 from modeling_vanilla.cli import convert
@@ -36,14 +23,9 @@ from modeling_vanilla.interop import fairseq_tokenizer, from_fairseq, from_fsmt,
 ODD = {"activation_function": "gelu", "d_model": 15, "encoder_attention_heads": 1, "decoder_attention_heads": 5}
 
 
-def marian(**overrides):
+def marian(bias: bool = True, **overrides):
     model = make_marian(**overrides)
-    return from_marian(model), reference_of(model)
-
-
-def without_bias():
-    model = make_marian()
-    model.final_logits_bias.zero_()
+    model.final_logits_bias *= bias
     return from_marian(model), reference_of(model)
 
 
@@ -73,10 +55,13 @@ FAIRSEQ_CONFIG = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "deco
 FAIRSEQ_CONFIG |= {"label_smoothing": 0.1, "max_position_embeddings": 60, "position_embedding_type": "learned"}
 # Of each what makes it, and fields that its configuration must then have.
 IMPORTED = {
-    "opus-mt": (lambda _: marian(**DROPOUT), {**OPUS, **DROPOUT, "output_bias": True, "forced_eos_token_id": None}),
+    "opus-mt": (
+        lambda _: marian(**DROPOUT),
+        {**importers.OPUS, **DROPOUT, "output_bias": True, "forced_eos_token_id": None},
+    ),
     "marian with <s>": (lambda _: marian(**importers.TINY), {"eos_token_id": 2}),
     "marian, odd d_model": (lambda _: marian(**ODD), ODD),
-    "marian without a bias": (lambda _: without_bias(), {"output_bias": False}),
+    "marian without a bias": (lambda _: marian(bias=False), {"output_bias": False}),
     "fsmt": (lambda _: fsmt(), {"tie_word_embeddings": False, "pad_token_id": 1, "decoder_start_token_id": 2}),
     "fsmt, one matrix": (lambda _: fsmt(tie_word_embeddings=True), {"tie_word_embeddings": True}),
     "fsmt, odd d_model": (lambda _: fsmt(**ODD), ODD),
@@ -138,9 +123,8 @@ def test_the_settings_of_the_search_are_kept_but_for_its_limits(make, import_):
     expected |= {name: getattr(source.generation_config, name) for name in same}
     ours = vars(import_(source).generation_config)
     assert {name: ours[name] for name in expected} == expected
-    for beams in (None, 1):
-        source.generation_config.num_beams = beams
-        assert import_(source).generation_config.num_beams == 4
+    source.generation_config.num_beams = 1
+    assert import_(source).generation_config.num_beams == 4
 
 
 def test_fairseqs_search_is_the_papers(tmp_path):
@@ -198,12 +182,6 @@ def test_counts_beside_the_merges_are_left_out(write):
 # What cannot be brought in
 
 
-def with_a_larger_tokenizer(folder: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.add_tokens(["more"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
 def with_another_vocabulary(folder: Path) -> None:
     vocabulary = {piece: number for number, piece in enumerate(reversed(importers.PIECES))}
     (folder / "vocab-tgt.json").write_text(json.dumps(vocabulary))
@@ -220,35 +198,29 @@ def saved_again(changed: dict | None = None, **settings):
     return lambda folder: save(folder / "model.pt", OrderedDict(weights), make_settings(**settings))
 
 
-class Payload:
-    """What a pickle would run as it is loaded."""
-
-    def __reduce__(self):
-        return os.system, ("touch loaded",)
-
-
 FC1_BIAS = "encoder.layers.0.fc1.bias"
-TWO_VOCABULARIES = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
 REVERSED = "".join(f"{token} 7\n" for token in reversed(importers.DICTIONARY))
 BAD_FOLDERS = [
     ("marian", pickled, "{folder}: pytorch_model.bin is a pickle"),
-    ("marian", with_a_larger_tokenizer, "{folder}: the tokenizer has 41 tokens, the model 40"),
     # What the paper's model cannot be.
     ("marian", made_again(make_marian, scale_embedding=False), r"scale_embedding is False .*\(3\.4\)$"),
-    ("marian", made_again(make_marian, **TWO_VOCABULARIES), r"share_encoder_decoder_embeddings is .*\(3\.4\)$"),
-    ("marian", made_again(make_marian, tie_word_embeddings=False), r"tie_word_embeddings is False .*\(3\.4\)$"),
     ("fsmt", lambda folder: MarianConfig().save_pretrained(folder), "{folder}: model_type .* is 'marian', not 'fsmt"),
     ("fsmt", with_another_vocabulary, "{folder}: vocab-src.json and vocab-tgt.json differ; a model .* has one"),
-    ("fsmt", made_again(make_fsmt, scale_embedding=False), r"scale_embedding is False .*\(3\.4\)$"),
     ("fsmt", made_again(make_fsmt, tgt_vocab_size=44), "the source has a vocabulary of 40 tokens, the target"),
     # What a pickle can hold.
-    ("fairseq", lambda at: save(at / "model.pt", make_weights(), x=Payload()), "{file}: holds .*system; of a pickle"),
-    ("fairseq", text("model.pt", "text"), "{file}: cannot be read"),
+    ("fairseq", lambda at: save(at / "model.pt", make_weights(), x=Path()), "{file}: holds .*Path; of a pickle only"),
     ("fairseq", lambda at: torch.save({"args": {}}, at / "model.pt"), "{file}: not a checkpoint of .* no 'model'"),
     ("fairseq", lambda at: torch.save({"model": {}}, at / "model.pt"), "{file}: not a transformer of .* as it lacks"),
-    ("fairseq", saved_again({FC1_BIAS: torch.full((SIZES["encoder_ffn_dim"],), math.nan)}), "{file}: .*fc1.bias .*NaN"),
-    ("fairseq", saved_again({"encoder.layer_norm.weight": torch.ones(D)}), "{file}: the weights have, .*encoder.layer"),
-    ("fairseq", saved_again(encoder_normalize_before=True), "{file}: encoder_normalize_before is True, which"),
+    (
+        "fairseq",
+        saved_again({FC1_BIAS: torch.full((importers.SIZES["encoder_ffn_dim"],), math.nan)}),
+        "{file}: .*fc1.bias .*NaN",
+    ),
+    (
+        "fairseq",
+        saved_again({"encoder.layer_norm.weight": torch.ones(importers.D)}),
+        "{file}: the weights have, .*encoder.layer",
+    ),
     ("fairseq", saved_again(adaptive_softmax_cutoff="100"), "{file}: adaptive_softmax_cutoff is 100, which"),
     ("fairseq", saved_again(decoder_ffn_embed_dim=24), r"{file}: the weight .*fc1.* is of shape \(28,"),
     ("fairseq", saved_again(max_source_positions=10**12, max_target_positions=10**12), "{file}: .*allocate memory"),

@@ -1,9 +1,6 @@
 """Export as a MarianMTModel, which transformers loads without this package and without trust in its code.
 
 The inverse of from_marian: the residual stream goes back to Marian's order, in which all sines precede all cosines.
-
-CTranslate2's own converter of MarianMT takes only models like opus-mt's: "<pad>" is the last token and has an
-embedding of zeros, and both stacks have as many heads. to_ctranslate2 takes all.
 """
 
 from itertools import product
