@@ -27,7 +27,7 @@ from modeling_vanilla.cli.demo import main
 main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "7860"])
 '''
 # What a Space installs beside gradio, which the front matter of its README names.
-_REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "matplotlib")
+_REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "sentencex", "matplotlib")
 # What the page of a static Space runs, in the folder that npm installs packages to.
 _TRANSFORMERS_JS = "@huggingface/transformers"
 LIBRARIES = [f"{_TRANSFORMERS_JS}/dist/transformers.min.js"]
