@@ -266,15 +266,8 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, fail_to_train):
 
 def test_a_second_training_has_its_own_precision(tmp_path, data, monkeypatch):
     monkeypatch.setattr(AcceleratorState, "_shared_state", {})  # other tests have left theirs
-    seen, prepare = [], Accelerator.prepare
-
-    def watched(self, *parts):
-        seen.append(self.mixed_precision)
-        return prepare(self, *parts)
-
-    monkeypatch.setattr(Accelerator, "prepare", watched)
-    for name, given in (("a", "bf16"), ("b", "no"), ("c", None)):
-        run_to(tmp_path / name, data, 1, mixed_precision=given)
+    given = {"a": "bf16", "b": "no", "c": None}
+    seen = [run_to(tmp_path / name, data, 1, mixed_precision=given[name])["precision"] for name in given]
     assert seen == ["bf16", "no", "no"]
 
 

@@ -171,15 +171,20 @@ def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: 
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
-def load_model(folder: Path, dtype: torch.dtype | str = torch.float32, **fields) -> PreTrainedModel:
-    """The model of a folder, with these fields of its configuration changed.
+def load_model(
+    folder: Path, dtype: torch.dtype | str = torch.float32, config: VanillaConfig | None = None
+) -> PreTrainedModel:
+    """The model of a folder.
+
+    Args:
+        config: in place of the folder's own.
 
     Raises:
-        ValueError: if it is damaged, lacks weights or has some that are not finite, or a field has no such value.
+        ValueError: if it is damaged, or lacks weights or has some that are not finite.
     """
     check_no_adapter(folder)
     complaint = f"model: {folder} cannot be loaded"
-    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, **_LOCAL, **fields)
+    return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, config=config, **_LOCAL)
 
 
 def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:

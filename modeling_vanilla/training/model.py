@@ -72,29 +72,30 @@ def make_model(
     Raises:
         ValueError: the model has not as many tokens as the tokenizer, or cannot be loaded.
     """
-    size = overrides.get("vocab_size", len(tokenizer)) if options.tokenizer else len(tokenizer)
     if folder is not None:
-        size = load_config(folder).vocab_size
-    if not len(tokenizer) == size > max(tokenizer.get_vocab().values()):
+        config = load_config(folder)
+        for name in REGULARISATION & overrides.keys():
+            setattr(config, name, overrides[name])
+        config.check()
+    else:
+        special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+        special |= {"vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.bos_token_id}
+        if options.tokenizer and "vocab_size" in overrides:
+            special["vocab_size"] = overrides["vocab_size"]
+        config = VanillaConfig.preset(options.preset, **{**overrides, **special})
+    if not len(tokenizer) == config.vocab_size > max(tokenizer.get_vocab().values()):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or folder} has {len(tokenizer)} tokens, "
-            f"the model {folder or options.preset} has {size}"
+            f"the model {folder or options.preset} has {config.vocab_size}"
         )
-    if folder is not None:
-        model = load_model(folder, **{name: overrides[name] for name in REGULARISATION if name in overrides})
-        # Copied out of the file that they are mapped from: there they start at any byte, and a CPU's matrix products
-        # round by where their factors start, so that a resumed run would differ in the last bit.
-        for parameter in model.parameters():
-            parameter.data = parameter.data.clone()
-        return model
-    special = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.bos_token_id,
-    }
-    return VanillaForConditionalGeneration(VanillaConfig.preset(options.preset, **{**overrides, **special}))
+    if folder is None:
+        return VanillaForConditionalGeneration(config)
+    model = load_model(folder, config=config)
+    # Copied out of the file that they are mapped from: there they start at any byte, and a CPU's matrix products round
+    # by where their factors start, so that a resumed run would differ in the last bit.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset) -> None:

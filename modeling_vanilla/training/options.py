@@ -17,7 +17,7 @@ from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
 
 SPLITS = ("train", "validation", "test")
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
-REGULARISATION = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
 _MAX_SEED = 2**32 - 1  # numpy's
