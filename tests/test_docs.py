@@ -9,10 +9,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, make_tokenizer, run_python, save_folder
 from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla.__main__ import main as vanilla
@@ -23,8 +24,12 @@ from vanilla_command import COMMANDS
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        *(ROOT / name for name in ("README.md", "README.ko.md", "RESULTS.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
 }
+RECORDS = {page for page in PAGES if page.startswith(("RESULTS", "docs/results/", "docs/notebook/"))}  # of what was run
 # Run with another: the notebooks with the site, README's own blocks in README.md, what serves with what exports.
 ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md"}
 FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or start processes
@@ -124,7 +129,7 @@ def run_line(line: str, place: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-ALONE = [page for page in sorted(PAGES.keys() - ELSEWHERE) if any(runs(code) for _, code in blocks(page))]
+ALONE = [page for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS) if any(runs(code) for _, code in blocks(page))]
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[] if page in FAST else pytest.mark.slow) for page in ALONE])
@@ -147,11 +152,40 @@ def test_what_is_exported_is_served(place):
     assert answers == [{"translation_text": text} for text in greedy]
 
 
+def commands() -> dict[str, set[str]]:
+    """What the README and the records call, a command of vanilla or a script, with the options that they give it."""
+    called = defaultdict(set)
+    for page in sorted({"README.md", "examples/reproduce/README.md", *RECORDS}):
+        text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+        lines = [line for _, code in BLOCK.findall(text) for line in code.splitlines()]
+        lines += re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+        for line in lines:
+            for program, rest in re.findall(r"((?<!_)vanilla [a-z]+|(?:examples|benchmarks)/\S+\.py)([^#|;&]*)", line):
+                called[program] |= set(re.findall(r"--\w+", rest))
+    return called
+
+
+CALLED = commands()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, marks=[] if name.startswith("vanilla") else pytest.mark.slow) for name in sorted(CALLED)],
+)
+def test_a_command_has_the_options_that_the_results_give_it(program, tmp_path):
+    if program.startswith("vanilla"):
+        done = call(vanilla, program.split()[1], "--help")
+    else:
+        done = run_python(ROOT / program, "--help", cwd=tmp_path)
+    assert done.code == 0, done.errors
+    assert CALLED[program] <= set(re.findall(r"--\w+", done.output))
+
+
 def test_the_korean_readme_has_the_blocks_of_the_english_one():
     assert blocks("README.ko.md") and set(blocks("README.ko.md")) <= set(blocks("README.md"))
 
 
-@pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md"])
+@pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_links_is_there(page):
     """A page of the site links no file beside it: mkdocs would not find it."""
     made = {f"docs/reference/{name}.md" for name in {"commands", *REFERENCE}}
