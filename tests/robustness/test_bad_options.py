@@ -15,7 +15,7 @@ OPTIONS = {
         output_dir: source.txt run
         source_lang: fr
     """,
-    "train": f"""
+    "train": """
         max_steps tokens_per_update tokens_per_batch warmup_steps validate_steps early_stopping: 0 1.5
         checkpoint_steps keep_checkpoints average_checkpoints max_train_pairs: 0 x
         max_minutes learning_rate_scale max_grad_norm checkpoint_minutes: 0 nan x
@@ -26,7 +26,7 @@ OPTIONS = {
         max_source_tokens max_target_tokens: 0 1
         source_lang: fr
         output_dir: source.txt run /proc/new
-        d_model d_k encoder_attention_heads decoder_layers encoder_ffn_dim vocab_size: 0 x {HUGE}
+        d_model d_k encoder_attention_heads decoder_layers encoder_ffn_dim vocab_size: 0 x
         dropout attention_dropout activation_dropout label_smoothing: -0.1 1.5 nan
         activation_function position_embedding_type tie_word_embeddings: nothing
         attention_window max_position_embeddings: 0 x
@@ -63,7 +63,7 @@ OPTIONS = {
     """,
     "average --last": "last: 0 x",
     "convert marian": "from: nothing",
-    "export ctranslate2": f"quantization to: nothing\npositions: 0 x {HUGE}",
+    "export ctranslate2": f"quantization to: nothing\npositions: x {HUGE}",
     "export marian": f"quantization: int8\npositions: 0 x {HUGE}",
     "export onnx": "quantization: nothing\npositions: 9",
     "export transformers.js": "quantization: int8\npositions: 9",
