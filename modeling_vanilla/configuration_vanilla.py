@@ -105,6 +105,7 @@ class VanillaConfig(PreTrainedConfig):
         use_cache: whether the decoder caches the keys and values of earlier positions.
         max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
             a training source; a longer text is translated sentence by sentence. None: unknown.
+        source_lang: the sources' language, such as "en", by whose rules a text is cut into sentences. None: unknown.
 
     Raises:
         ValueError: if no model can have this configuration; the message names the field and the value.
@@ -148,6 +149,7 @@ class VanillaConfig(PreTrainedConfig):
     use_cache: bool = True
     max_source_tokens: int | None = None
     max_source_sentences: int | None = None
+    source_lang: str | None = None
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):

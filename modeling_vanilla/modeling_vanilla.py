@@ -330,6 +330,16 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.loss_type = None
         self.post_init()
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """As PreTrainedModel's. Embeddings that are shared though the configuration unties them are written both.
+
+        PEFT leaves them so when it has trained and merged the output projection (modules_to_save=["lm_head"]).
+        """
+        source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
+        if not self.config.tie_word_embeddings and source.weight is target.weight:
+            target.weight = nn.Parameter(source.weight.detach().clone())
+        super().save_pretrained(*args, **kwargs)
+
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         for field in ("decoder_start_token_id", "pad_token_id"):

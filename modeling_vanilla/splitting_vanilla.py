@@ -29,6 +29,8 @@ _CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and bra
 _CLAUSE_END = re.compile(
     rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*"  # Arabic marks among the first
 )
+# Khmer and Tibetan marks, which sentencex lacks, as the danda, which it has.
+_PLAIN = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
@@ -225,7 +227,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     if segment is None:
         logger.warning_once("text is split at line ends alone, as sentencex is missing: pip install sentencex")
         return [text]
-    plain = re.sub(r"\s", _BLANK, text)  # sentencex fails at some white space other than blanks
+    plain = re.sub(r"\s", _BLANK, text).translate(_PLAIN)  # sentencex fails at some other white space
     tag = TAG.match(plain)
     has_capitals = not plain[tag.end() if tag else 0 :].lstrip()[:1].islower()
     ends, start = [0], 0

@@ -91,6 +91,7 @@ def test_save_and_load_keeps_every_field(tmp_path):
     fields |= {"attention_window": 9, "tie_word_embeddings": False, "attention_bias": True, "output_bias": True}
     fields |= {"init_std": None, "layer_norm_eps": 1e-5, "pad_token_id": 9, "bos_token_id": 8, "eos_token_id": [7, 6]}
     fields |= {"decoder_start_token_id": 5, "use_cache": False, "max_source_tokens": 50, "max_source_sentences": 2}
+    fields["source_lang"] = "en"
     assert fields.keys() == VanillaConfig.__annotations__.keys() - {"is_encoder_decoder"}
     VanillaConfig(**fields).save_pretrained(tmp_path / "a")
     loaded = VanillaConfig.from_pretrained(tmp_path / "a")

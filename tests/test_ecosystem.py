@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+from helpers import add_noise
 from torch import nn
 from transformers import Seq2SeqTrainer, StaticCache
 from transformers import Seq2SeqTrainingArguments as TrainingArguments
 
 from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.inference import load_translator
 
 
 @pytest.fixture
@@ -74,6 +76,16 @@ def test_lora_adapts_every_projection_is_saved_reloaded_and_merged(folder, model
     assert translations_of(reloaded, batch) == translations_of(adapted, batch)
     merged = reloaded.merge_and_unload()
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_projection_that_was_trained_is_saved_whole(folder, model, batch):
+    """PEFT unties it from the embeddings, which the encoder and the decoder go on to share."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj"], modules_to_save=["lm_head"])
+    merged = add_noise(peft.get_peft_model(model, config)).merge_and_unload()
+    merged.save_pretrained(folder)
+    loaded, _ = load_translator([folder])
+    torch.testing.assert_close(logits_of(loaded, batch), logits_of(merged, batch))
 
 
 def test_an_adapted_output_projection_is_not_bypassed(model, batch):

@@ -128,13 +128,13 @@ def test_the_validation_is_that_of_the_model_written(finished, files):
     assert results["validation"]["loss"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
 
 
-def test_the_model_knows_how_long_its_sources_were(finished):
+def test_the_model_knows_how_long_its_sources_were_and_their_language(finished):
     """Of 100 sources the 99.9th percentile is the longest."""
     run, tokenizer = finished[0], AutoTokenizer.from_pretrained(finished[0] / "model")
     lines = Path(finished[1]["settings"]["data"]["train_file"]).read_text("utf-8").splitlines()
     longest = max(len(tokenizer(json.loads(line)["translation"]["en"]).input_ids) for line in lines)
     config = VanillaConfig.from_pretrained(run / "model")
-    assert (config.max_source_tokens, config.max_source_sentences) == (longest, 1)
+    assert (config.max_source_tokens, config.max_source_sentences, config.source_lang) == (longest, 1, "en")
 
 
 # Bad input

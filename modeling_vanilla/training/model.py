@@ -98,8 +98,10 @@ def make_model(
     return model
 
 
-def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset) -> None:
-    """Set the 99.9th percentiles of the sources' tokens and sentences, or leave them where they are larger.
+def fit_to_data(
+    config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str | None = None
+) -> None:
+    """Set the sources' language, and the 99.9th percentiles of their tokens and sentences unless these are larger.
 
     Args:
         training_data: the pairs as tokens. texts: as text; of a large corpus some 100 thousand are counted.
@@ -115,6 +117,8 @@ def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset
             "of these, or a smaller max_source_tokens and max_target_tokens"
         )
     some = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
-    for name, counts in (("tokens", source), ("sentences", [count_sentences(text) for text in some["source"]])):
+    config.source_lang = source_lang or config.source_lang
+    sentences = [count_sentences(text, config.source_lang or "en") for text in some["source"]]
+    for name, counts in (("tokens", source), ("sentences", sentences)):
         most, before = np.percentile(counts, 99.9, method="higher"), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, int(most), before or 0))

@@ -176,7 +176,7 @@ def _model_fields() -> list[tuple]:
     return [
         (name, _argument_type(annotation), _option(None, texts.get(name, "")))
         for name, annotation in VanillaConfig.__annotations__.items()
-        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_"))
+        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_", "source_"))
     ]
 
 

@@ -138,7 +138,7 @@ def _train_translation(
     # Make the model
     set_seed(training.seed)
     model = make_model(folder, options, overrides, tokenizer)
-    fit_to_data(model.config, training_data, pairs["train"])
+    fit_to_data(model.config, training_data, pairs["train"], data.source_lang)
     state = prepare(model, tokenizer, training, training_data, checkpoint)
     updates = read_updates(state, training_data)
 
