@@ -49,7 +49,7 @@ def scaling(keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
     figure = Figure(figsize=(13, 4), layout="constrained")
     panels = (
         ("variance", "Variance of q.k", "log"),
-        ("gradient", "Gradient of the softmax (mean norm of its Jacobian)", "log"),
+        ("gradient", "Norm of the softmax's Jacobian (mean)", "log"),
         ("largest_weight", "Largest weight (mean)", "linear"),
     )
     for axis, (measure, title, scale) in zip(figure.subplots(1, 3), panels, strict=True):
@@ -92,7 +92,7 @@ def additive() -> tuple[Figure, dict]:
             values = [cost[measure] / size for cost in costs[kind]]
             exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(LENGTHS, values)
             plot_lines(axis, "n", LENGTHS, {f"{kind}: n^{exponent:.2f}": values}, [f"C{colour}"])
-            axis.set(title=unit.capitalize(), yscale="log")
+            axis.set(title=unit, yscale="log")
     return figure, {"lengths": LENGTHS, "costs": costs, "exponents": exponents}
 
 

@@ -55,7 +55,10 @@ from modeling_vanilla.training.recipe import complete
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
 SPLITS = {split: f"{split}_trees" for split in ("train", "validation", "test")}  # the option of each
-PARSERS = {True: ("constrained", "**this run**, among trees alone"), False: ("unconstrained", "**this run**")}
+PARSERS = {
+    True: ("constrained", "**this run**, among trees alone"),
+    False: ("unconstrained", "**this run**, searching freely"),
+}
 
 
 def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) -> dict:
