@@ -86,7 +86,8 @@ def push(run, *options):
 def test_all_files_arrive_in_one_commit(commits, run):
     done = push(run, "--licence", "cc-by-4.0", "--private")
     ((name, files),) = commits
-    assert HfApi.create_repo.call_args.kwargs == {"private": True, "exist_ok": True}
+    created = HfApi.create_repo.call_args.kwargs
+    assert created == {"private": True, "exist_ok": True, "repo_type": "model", "space_sdk": None}
     assert (done.code, done.output) == (0, f'{REPO} is published; pin it with revision="{name}"\n')
     assert {path.name for path in (run / "model").iterdir()} | {"README.md"} == set(files)
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()

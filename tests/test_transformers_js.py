@@ -146,8 +146,8 @@ def space(exported, source, tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "export", lambda to, model, folder: shutil.copytree(exported, folder))
     (tmp_path / "test.en").write_text("a small house\n")
 
-    def keep(folder, repo, private, **space):
-        assert space == {"repo_type": "space", "space_sdk": "static"}
+    def keep(folder, repo, private, space_sdk):
+        assert space_sdk == "static"
         shutil.copytree(folder, tmp_path / "space")
 
     monkeypatch.setattr(publishing, "publish_folder", keep)

@@ -60,7 +60,7 @@ def push(options: Namespace) -> None:
     from ..interop.folders import export
 
     check_options(options)
-    model, repo, licence, space = options.model, options.repo, options.licence, {}
+    model, repo, licence, space = options.model, options.repo, options.licence, None
     publishing.check_repo(repo)
     examples = read_examples(options.examples)
     with TemporaryDirectory() as name:
@@ -72,16 +72,16 @@ def push(options: Namespace) -> None:
             export("transformers.js", model, folder / "model")
             for graph in ("encoder_model", "decoder_model_merged"):  # the page takes those of 8 bits
                 (folder / "model" / "onnx" / f"{graph}.onnx").unlink()
-            space = {"repo_type": "space", "space_sdk": "static"}
+            space = "static"
         elif options.space:
             publishing.write_space(folder, model, repo, examples, licence)
-            space = {"repo_type": "space", "space_sdk": "gradio"}
+            space = "gradio"
         elif options.format:
             for line in export(options.format, model, folder, card={"licence": licence, "model_id": repo}):
                 warn(line)
         else:
             publishing.write_model(folder, model, repo, options.results or results_of(model), licence)
-        commit = publishing.publish_folder(folder, repo, options.private, **space)
+        commit = publishing.publish_folder(folder, repo, options.private, space)
     print(f"the Space {repo} is published" if space else f'{repo} is published; pin it with revision="{commit}"')
 
 

@@ -55,34 +55,38 @@ def publish_best(folder: Path, repo: str) -> str:
     return publish_folder(folder, repo, private=True, revision="best")
 
 
-def publish_folder(folder: Path, repo: str, private: bool = False, revision: str | None = None, **space: str) -> str:
+def publish_folder(
+    folder: Path, repo: str, private: bool = False, space_sdk: str | None = None, revision: str | None = None
+) -> str:
     """Upload the files of a folder as one commit, and return it.
 
     Args:
         repo: OWNER/NAME; it is created if there is none, for its owner alone if it is to be private.
-        space: repo_type and space_sdk of a Space.
+        space_sdk: of a Space, "gradio" or "static"; None for a model.
 
     Raises:
         ValueError: if there is no token, or `repo` is no name.
         OSError: if the Hub refuses or cannot be reached; the message says why, and nothing is published.
     """
-    open_repo(repo, private, **space)
+    open_repo(repo, private, space_sdk)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
     with _refusals(repo):
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
-        settings = {"repo_type": space.get("repo_type", "model"), "revision": revision}
-        return HfApi().create_commit(repo, files, commit_message="Publish the model", **settings).oid
+        kind = "space" if space_sdk else "model"
+        message = "Publish the model"
+        return HfApi().create_commit(repo, files, commit_message=message, repo_type=kind, revision=revision).oid
 
 
-def open_repo(repo: str, private: bool, **space: str) -> None:
+def open_repo(repo: str, private: bool, space_sdk: str | None = None) -> None:
     """Create `repo` if there is none; arguments and errors as for `publish_folder`.
 
     A long training calls it first, so as not to find out at its end that it cannot publish.
     """
     check_repo(repo)
     with _refusals(repo):
-        HfApi().create_repo(repo, private=private, exist_ok=True, **space)
+        kind = "space" if space_sdk else "model"
+        HfApi().create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=space_sdk)
 
 
 def check_repo(repo: str) -> None:
@@ -195,6 +199,6 @@ def _refusals(repo: str) -> Iterator[None]:
     try:
         yield
     except (HfHubHTTPError, HTTPError, RuntimeError, OSError) as error:
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+        status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
         reason = _REASONS.get(status) or f"{HfApi().endpoint}: {one_line(error.__cause__ or error)}"
         raise OSError(f"{repo}: not published: {reason}") from error
