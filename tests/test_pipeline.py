@@ -1,5 +1,6 @@
 """pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
+import importlib.util
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from evaluate.evaluator import evaluator
-from helpers import add_noise, make_marian, make_tiny, one_by_one, save_folder
+from helpers import ROOT, add_noise, make_marian, make_tiny, one_by_one, save_folder
 from transformers import GenerationConfig, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
@@ -163,3 +164,16 @@ def test_another_sequence_to_sequence_model(tokenizer):
     translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, max_new_tokens=5)
     told = one_by_one(model, tokenizer, ["the dog " + sentence for sentence in SENTENCES], max_new_tokens=5)
     assert texts_of(translator(SENTENCES)) == told != longer
+
+
+def test_the_handler_of_an_endpoint_takes_texts_up_to_its_limit(folder, expected):
+    specification = importlib.util.spec_from_file_location("handler", ROOT / "examples/handler.py")
+    handler = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(handler)
+    answer = handler.EndpointHandler(folder)
+    assert answer({"inputs": SENTENCES, "parameters": {"batch_size": 2}}) == expected
+    assert answer({"inputs": SENTENCES[0]}) == expected[:1]
+    with pytest.raises(ValueError, match=r"^inputs: 30000 characters, at most 20000 are translated at once$"):
+        answer({"inputs": ["a" * 10_000] * 3})
+    with pytest.raises(ValueError, match="has half of a surrogate pair"):
+        answer({"inputs": "\ud83d"})

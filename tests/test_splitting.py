@@ -109,19 +109,14 @@ REPEATED += [
 
 
 @pytest.mark.parametrize("mark", REPEATED, ids=ascii)
-def test_a_long_line_of_one_mark_takes_no_longer_than_its_length(tokenizer, mark):
-    """Ten times the text may take thirty times as long, where what is quadratic takes a hundred times."""
-
-    def seconds(characters: int) -> float:
-        text = mark * (characters // len(mark))
-        start = time.perf_counter()
-        count_sentences(text)
-        (pieces,) = split_texts(tokenizer, [text], Limits(512, None, 512, by_sentence=False))
-        assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
-        return time.perf_counter() - start
-
-    seconds(1000)
-    assert seconds(100_000) < 30 * max(0.02, seconds(10_000))
+def test_a_long_line_of_one_mark_is_cut_soon(tokenizer, mark):
+    """In seconds, where what takes quadratic time takes minutes."""
+    text = mark * (100_000 // len(mark))
+    start = time.process_time()
+    count_sentences(text)
+    (pieces,) = split_texts(tokenizer, [text], Limits(512, None, 512, by_sentence=False))
+    assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
+    assert time.process_time() - start < 20
 
 
 def test_no_text_makes_sentencex_fail_or_lose_a_character():
