@@ -6,7 +6,7 @@
 
 Found are pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
 most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
-training; characters for which the tokenizer has no token. Pair 17 is line 17 of text files, and of JSON lines if none
+training; rare characters, which have no token of their own. Pair 17 is line 17 of text files, and of JSON lines if none
 is blank.
 
 --output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import check_unused, whole_folder
@@ -16,7 +17,8 @@ def average_checkpoints(checkpoints: Sequence[Path]) -> tuple[PreTrainedModel, P
     Raises:
         ValueError: a checkpoint cannot be read, or their weights or vocabularies differ; the message names it.
     """
-    vocabulary, total, model, tokenizer = load_tokenizer(checkpoints[0]).get_vocab(), {}, None, None
+    vocabulary = load_tokenizer(checkpoints[0]).get_vocab()
+    total: dict[str, torch.Tensor] = {}
     for checkpoint in checkpoints:
         model, tokenizer = load_translator([checkpoint], "cpu", "auto")
         weights = model.state_dict()

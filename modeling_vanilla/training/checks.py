@@ -27,7 +27,7 @@ FAULTS = {
     "length": "of which one side is far too long for the other",
     "script": "with a side in another script than most of that side",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
-    "unseen": "with characters for which the tokenizer has no token",
+    "unseen": "with rare characters, which have no token of their own",
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")

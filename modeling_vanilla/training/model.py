@@ -55,7 +55,7 @@ def make_tokenizer(
         return load_tokenizer(folder)
     if options.tokenizer is not None:
         return load_vocabulary(Path(options.tokenizer))
-    size = VanillaConfig.preset(options.preset, **overrides).vocab_size
+    size = VanillaConfig.preset(str(options.preset), **overrides).vocab_size
     check_vocabulary(size, options.tokenizer_algorithm)
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
@@ -82,7 +82,7 @@ def make_model(
         special |= {"vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.bos_token_id}
         if options.tokenizer and "vocab_size" in overrides:
             special["vocab_size"] = overrides["vocab_size"]
-        config = VanillaConfig.preset(options.preset, **{**overrides, **special})
+        config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
     if not len(tokenizer) == config.vocab_size > max(tokenizer.get_vocab().values()):
         raise ValueError(
             f"vocabulary: the tokenizer {options.tokenizer or folder} has {len(tokenizer)} tokens, "

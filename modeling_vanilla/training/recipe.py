@@ -78,7 +78,7 @@ def complete(training: TrainingOptions, chosen: dict | None = None) -> TrainingO
     given |= _RATES if given & _RATES else set()
     # An update holds at least one batch.
     batch = min(PAPER["tokens_per_batch"], training.tokens_per_update or math.inf)
-    values = {**PAPER, "tokens_per_batch": batch} | (dict.fromkeys(_RATES) if chosen.keys() & _RATES else {})
+    values: dict = {**PAPER, "tokens_per_batch": batch} | (dict.fromkeys(_RATES) if chosen.keys() & _RATES else {})
     values |= {name: chosen[name] for name in _OF_TRAINING & chosen.keys()}
     return replace(training, **{name: value for name, value in values.items() if name not in given})
 

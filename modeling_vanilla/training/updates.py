@@ -100,7 +100,7 @@ def _ignore_signals(worker: int) -> None:
         signal.signal(signum, signal.SIG_IGN)
 
 
-def take_update(state: TrainingState, model: nn.Module, update: Update) -> dict[str, float]:
+def take_update(state: TrainingState, model, update: Update) -> dict[str, float]:
     """Take one update: the gradient of its mean loss, on all processes, and Adam's step.
 
     Args:
@@ -137,10 +137,10 @@ def take_update(state: TrainingState, model: nn.Module, update: Update) -> dict[
     loss, norm = float(total), float(norm)
     # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
     if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
-        rate = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
+        name = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
         raise ValueError(
             f"the loss of step {step} is {loss}, its gradient's norm {norm}. Post-LN is sensitive to warm-up: raise "
-            f"warmup_steps ({options.warmup_steps}), lower {rate} ({getattr(options, rate)}) or set max_grad_norm "
+            f"warmup_steps ({options.warmup_steps}), lower {name} ({getattr(options, name)}) or set max_grad_norm "
             f"({options.max_grad_norm})"
         )
     state.optimizer.step()
@@ -150,7 +150,7 @@ def take_update(state: TrainingState, model: nn.Module, update: Update) -> dict[
 
 def rate_of(options: TrainingOptions, d_model: int, step: int) -> float:
     """The learning rate of a step: Eq. 3, times learning_rate_scale or so that its peak is learning_rate."""
-    scale = options.learning_rate_scale
+    scale = options.learning_rate_scale or 1.0
     if options.learning_rate is not None:
         scale = options.learning_rate * (d_model * options.warmup_steps) ** 0.5
     return learning_rate(step, d_model, options.warmup_steps, scale)
