@@ -139,8 +139,8 @@ def delete_folder(folder: Path) -> None:
 @contextmanager
 def _temporary_folder(target: Path) -> Iterator[Path]:
     """Make a folder beside `target` under a name that nobody else has; delete it when the block ends."""
-    place = {"prefix": f".{target.name}.", "suffix": _TEMPORARY, "dir": target.parent}
-    with tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as temporary:
+    prefix = f".{target.name}."
+    with tempfile.TemporaryDirectory(_TEMPORARY, prefix, target.parent, ignore_cleanup_errors=True) as temporary:
         yield Path(temporary)
 
 

@@ -10,10 +10,6 @@ import pytest
 from helpers import call, environment, run_python
 
 import vanilla_command as vanilla
-from modeling_vanilla.cli import attention, convert
-from modeling_vanilla.interop import folders
-from modeling_vanilla.translation_vanilla import TOKENS_PER_BATCH
-from modeling_vanilla.visualization.attention import KINDS
 
 COMMANDS = {name: importlib.import_module(f"modeling_vanilla.cli.{name}") for name in vanilla.COMMANDS}
 
@@ -38,13 +34,6 @@ def test_what_the_table_answers_imports_nothing_heavy(words, tmp_path):
     program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print(*sys.modules)"
     done = run_python("-c", program, words, cwd=tmp_path)
     assert "vanilla_command" in done.output and not {"torch", "transformers", "numpy"} & set(done.output.split())
-
-
-def test_what_help_says_of_the_package_is_so():
-    assert set(convert.LIBRARIES) == set(folders.LIBRARIES)
-    assert set(attention.KINDS) == set(KINDS)
-    for name in ("translate", "score"):
-        assert f"(default: {TOKENS_PER_BATCH})" in run(name, "--help").output
 
 
 def test_a_reader_that_goes_away_ends_a_command_quietly(tmp_path):

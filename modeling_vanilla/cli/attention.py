@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import decode_lines, write_files
+from ..inference import load_translator, translate
+from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
 from .parser import CommandParser, add_loading, run_command
-
-KINDS = ("encoder", "decoder", "cross")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,9 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def visualize(options: Namespace) -> None:
-    from ..inference import load_translator, translate
-    from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
-
     lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
     sentence = one_sentence("sentence", "\n".join(lines))
     target = None if options.target is None else one_sentence("target", options.target)

@@ -13,9 +13,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..interop.folders import LIBRARIES, convert
 from .parser import CommandParser, run_command
-
-LIBRARIES = ("marian", "fsmt", "fairseq")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,7 +26,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def convert_folder(options: Namespace) -> None:
-    from ..interop.folders import convert
-
     convert(options.library, options.source, options.destination)
     print(f"{options.destination} is written")

@@ -49,6 +49,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 
 # Each with its options.
@@ -74,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def export_folder(options: Namespace) -> None:
-    from ..interop.folders import export
-
     settings = {name: getattr(options, name) for name in ("quantization", "positions")}
     settings = {name: value for name, value in settings.items() if value is not None}
     for name in settings:

@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -40,8 +41,8 @@ def build_page(
         try:
             for text in texts:
                 check_text(text, max_characters)
-            settings = {"num_beams": beams, "length_penalty": length_penalty}
-            return [*translate_nbest(model, tokenizer, texts, beams, **settings)]
+            found = translate_nbest(model, tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty)
+            return [*found]
         except ValueError as error:
             if len(texts) == 1:
                 return [one_line(error)]
@@ -57,7 +58,7 @@ def build_page(
         for each in dict.fromkeys(settings):
             rows = [row for row, other in enumerate(settings) if other == each]
             found |= zip(rows, search([texts[row] for row in rows], *each), strict=True)
-        answers = []
+        answers: list[tuple] = []
         for row in range(len(texts)):
             match found[row]:
                 case str(fault):
@@ -101,7 +102,7 @@ def build_page(
         gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
         picture = gr.HTML(label="Attention", elem_id="attention")
         # One call at a time uses the model; the texts that wait meanwhile are its next batch.
-        alone = {"concurrency_id": "model", "concurrency_limit": 1}
+        alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
         gr.on(
             [button.click, text.submit],
             translate,
