@@ -3,9 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/cpu.py
     OMP_NUM_THREADS=1 python benchmarks/cpu.py --dims base --float32 --rounds 3
 
-Each variant is a process of its own, which take turns; the table has real tokens a second, the median of the rounds, and
-how much faster the step is with all of it. "kernels" is oneDNN's cache of compiled kernels left as it is: it saves memory
-above all, and is measured, as the others, on batches of always new shapes, with the peak of the process beside it.
+Each variant is a process of its own, which take turns; the table has real tokens a second, the median of the rounds,
+and how much faster the step is with all of it. "kernels" is oneDNN's cache of compiled kernels left as it is: it saves
+memory above all, and is measured, as the others, on batches of always new shapes, with the peak of the process beside
+it.
 """
 
 import random
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 from train_step import made_up_batch, real_tokens, training_step
 
-from modeling_vanilla import attention_vanilla, cpu_vanilla, layers_vanilla, loss_vanilla, modeling_vanilla
+from modeling_vanilla import attention_vanilla, layers_vanilla, loss_vanilla, modeling_vanilla
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
 
