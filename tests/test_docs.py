@@ -38,6 +38,7 @@ REFERENCE = {"model", "inference", "training", "interop", "visualization", "demo
 NOT_RUN = {
     "make ": "runs these tests, or for minutes",
     "python3.11 -m venv": "makes an environment",
+    "examples/quickstart.py": "trains for minutes (make quickstart, and test_examples.py a little of it)",
     "pip install": "changes the environment",
     "--preset base": "needs eight GPUs",
     "vanilla push": "needs the Hub (test_push_to_hub.py stands in for it)",
@@ -181,8 +182,21 @@ def test_a_command_has_the_options_that_the_results_give_it(program, tmp_path):
     assert CALLED[program] <= set(re.findall(r"--\w+", done.output))
 
 
-def test_the_korean_readme_has_the_blocks_of_the_english_one():
-    assert blocks("README.ko.md") and set(blocks("README.ko.md")) <= set(blocks("README.md"))
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(r"^```\w*\n.*?^```", id="the same code"),
+        pytest.param(r"^#+(?= )", id="as many headings of each level"),
+        pytest.param(r"^(?:\||- )|\|$", id="as many rows and items"),
+        pytest.param(r"`(--\w+|vanilla [^`]+|make \w+)`", id="the same commands and options"),
+        pytest.param(r"\d+\.\d+(?: ± \d\.\d+)?", id="the same figures"),
+    ],
+)
+def test_the_korean_readme_keeps_step_with_the_english_one(part):
+    english, korean = (
+        re.findall(part, PAGES[page], re.MULTILINE | re.DOTALL) for page in ("README.md", "README.ko.md")
+    )
+    assert english and sorted(korean) == sorted(english)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
