@@ -1,7 +1,7 @@
 """Attention masks: which positions each position attends to, by causality (3.2.3), padding and section 4's window.
 
-A mask of two axes, (B, past + T), is 0 for padding. One of four axes, broadcastable to (B, H, T, past + T), is the whole
-mask: False or 0 where a position is not attended to, or numbers to add to the scores, 0 or the least of their format.
+A mask of two axes, (B, past + T), is 0 for padding. One of four axes, broadcastable to (B, H, T, past + T), is the
+whole mask: False or 0 where a position is not attended to, or numbers to add to the scores, 0 or the least there is.
 """
 
 import copy

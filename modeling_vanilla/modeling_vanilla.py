@@ -24,8 +24,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vanilla import CrossAttention, SelfAttention
 from .cache_vanilla import CACHE, named_arguments
 from .configuration_vanilla import VanillaConfig, named_tokens
-from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .cpu_vanilla import Dropout
+from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
 from .masks_vanilla import check_mask, config_for, cross_mask, decoder_mask, encoder_mask

@@ -109,7 +109,7 @@ class Rules:
     def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
         """Which of the candidates end, and which of these may enter the finished list. (B, k) each
 
-        By the paper's rules, those that end in EOS (`ended`). By those of transformers, the candidates at the limit end,
+        By the paper's rules, those that end in EOS (`ended`). By those of transformers, candidates at the limit end,
         too, and only those may finish that fewer candidates than beams are better than (`among_best`).
         """
         if self.penalty_type == "gnmt":
