@@ -26,9 +26,7 @@ TAG = re.compile(r">>[^\s<>]+<<\s*")
 
 _WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
 _CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow a clause mark
-_CLAUSE_END = re.compile(
-    rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*"  # Arabic marks among the first
-)
+_CLAUSE_END = re.compile(rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*")
 # Khmer and Tibetan marks, which sentencex lacks, as the danda, which it has.
 _PLAIN = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
 _LINE_END = re.compile(r"(\r?\n)")
@@ -66,9 +64,8 @@ class Limits(NamedTuple):
     language: str = "en"
 
     def allow(self, text: str, tokens: int) -> bool:
-        return tokens <= self.tokens and (
-            self.sentences is None or count_sentences(text, self.language) <= self.sentences
-        )
+        few = self.sentences is None or count_sentences(text, self.language) <= self.sentences
+        return few and tokens <= self.tokens
 
 
 def source_limits(
@@ -95,30 +92,6 @@ def source_limits(
     named = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
     language = next((re.split("[_-]", name)[0] for name in named if isinstance(name, str)), "en")
     return Limits(min(longest, records[0] or longest), records[1], longest, records != (None, None), language)
-
-
-def split_long(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    max_source_tokens: int | None = None,
-) -> list[list[str]]:
-    """Cut each text into its lines, and a line that is too long for the model at the ends of its sentences.
-
-    A line of more tokens or sentences than the model has seen in training is cut at the end of each sentence. Where
-    max_source_tokens is given, or the model has no record of its training, a line is too long if it has more tokens
-    than that, or than 512, and is cut into as few pieces as the ends of its sentences allow. A single sentence that is
-    too long is cut at clause marks, if need be at blanks, at last between characters. The pieces of a text, in order,
-    are the text without the white space at the cuts.
-
-    Args:
-        max_source_tokens: the most tokens of a piece, EOS included.
-
-    Raises:
-        ValueError: as `check_texts` does, or if max_source_tokens is below 8.
-    """
-    found = split_texts(tokenizer, check_texts(texts), source_limits(model, tokenizer, max_source_tokens))
-    return [[piece.text for piece in pieces] for pieces in found]
 
 
 def split_texts(
@@ -200,11 +173,6 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
 def is_blank(text: str) -> bool:
     """Whether nothing in a text is visible: white space, controls, zero-width spaces and joiners, soft hyphens."""
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
-
-
-def is_cut(pieces: Sequence[Piece]) -> bool:
-    """Whether a line of a text is cut."""
-    return any(piece.separator == _BLANK for piece in pieces)
 
 
 def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:

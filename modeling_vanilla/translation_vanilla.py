@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from .generation_vanilla import search_settings
 from .search_vanilla import length_penalty
-from .splitting_vanilla import Limits, Piece, check_texts, is_blank, is_cut, join_pieces, source_limits, split_texts
+from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts
 
 logger = logging.get_logger(__name__)
 
@@ -110,8 +110,6 @@ class TranslationSettings:
         beams = generation.num_beams or 1
         if nbest not in range(1, beams + 1) and not generation.do_sample:
             raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest!r}")
-        if tokens_per_batch < 1:
-            raise ValueError(f"tokens_per_batch must be at least 1, not {tokens_per_batch}")
         encoding = encoding or {}
         limits: Limits | None = source_limits(model, tokenizer, max_source_tokens)
         if encoding.get("truncation") not in (None, False, "do_not_truncate"):
@@ -182,7 +180,8 @@ def translate_texts(
     """
     texts = check_texts(texts)
     split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
-    _warn_of_cuts(texts, split, settings.limits, place)
+    if settings.limits is not None:
+        _warn_of_cuts(texts, split, settings.limits, place)
     pieces = [*itertools.chain(*split)]
     found = [[Hypothesis("", 0.0)]] * len(pieces)
     filled = [number for number, piece in enumerate(pieces) if not is_blank(piece.text)]
@@ -191,10 +190,9 @@ def translate_texts(
     for batch in track([[filled[index] for index in indices] for indices in batches]):
         together = [pieces[number] for number in batch]
         sources = [piece.ids.tolist() for piece in together]
-        for number, hypotheses in zip(
-            batch, search(model, tokenizer, sources, settings, further(together)), strict=True
-        ):
-            found[number] = hypotheses
+        hypotheses = search(model, tokenizer, sources, settings, further(together))
+        for number, best in zip(batch, hypotheses, strict=True):
+            found[number] = best
     remaining = iter(found)
     return [_join(pieces, [next(remaining) for _ in pieces], settings.nbest) for pieces in split]
 
@@ -222,14 +220,11 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
         start = end
 
 
-def _warn_of_cuts(texts: Sequence[str], split: Sequence[Sequence[Piece]], limits: Limits | None, place: Place) -> None:
-    cut = [row for row, pieces in enumerate(split) if is_cut(pieces)]
-    if cut and limits is not None:
-        how = (
-            "sentence by sentence, as in training"
-            if limits.by_sentence
-            else f"in pieces of at most {limits.tokens} tokens"
-        )
+def _warn_of_cuts(texts: Sequence[str], split: Sequence[Sequence[Piece]], limits: Limits, place: Place) -> None:
+    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
+    if cut:
+        pieces = f"in pieces of at most {limits.tokens} tokens"
+        how = "sentence by sentence, as in training" if limits.by_sentence else pieces
         more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
         logger.warning(f"{place('text', cut)}too long, translated {how}: {texts[cut[0]][:60]!r}{more}")
 

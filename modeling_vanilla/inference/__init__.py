@@ -1,12 +1,11 @@
 """Translate, score and align text with trained models."""
 
-from ..splitting_vanilla import split_long
 from .alignment import pharaoh, word_alignments
 from .ensemble import Ensemble
 from .loading import load_translator
 from .scoring import score_pairs
 from .terms import read_terms
-from .translation import translate, translate_nbest
+from .translation import split_long, translate, translate_nbest
 
 __all__ = [
     "Ensemble",

@@ -6,7 +6,7 @@ from functools import partial
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import track_batches
-from ..splitting_vanilla import check_texts
+from ..splitting_vanilla import check_texts, source_limits, split_texts
 from ..translation_vanilla import (
     TOKENS_PER_BATCH,
     Hypothesis,
@@ -126,3 +126,27 @@ def translate_with(
     prefixes.check(found)
     terms.warn_of_missing(found, place)
     return found
+
+
+def split_long(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_source_tokens: int | None = None,
+) -> list[list[str]]:
+    """Cut each text into its lines, and a line that is too long for the model at the ends of its sentences.
+
+    A line of more tokens or sentences than the model has seen in training is cut at the end of each sentence. Where
+    max_source_tokens is given, or the model has no record of its training, a line is too long if it has more tokens
+    than that, or than 512, and is cut into as few pieces as the ends of its sentences allow. A single sentence that is
+    too long is cut at clause marks, if need be at blanks, at last between characters. The pieces of a text, in order,
+    are the text without the white space at the cuts.
+
+    Args:
+        max_source_tokens: the most tokens of a piece, EOS included.
+
+    Raises:
+        ValueError: as `check_texts` does, or if max_source_tokens is below 8.
+    """
+    found = split_texts(tokenizer, check_texts(texts), source_limits(model, tokenizer, max_source_tokens))
+    return [[piece.text for piece in pieces] for pieces in found]
