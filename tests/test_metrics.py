@@ -12,19 +12,18 @@ from modeling_vanilla.training.metrics import split_compounds, translation_score
 
 PREDICTIONS = ["Der Hund bellt laut , sagt er .", "Eine Katze schläft auf dem roten Sofa.", "我们看见了狗。"]
 REFERENCES = ["Der Hund bellt sehr laut, sagt er.", "Eine Katze schläft auf dem Sofa.", "我们看见了猫。"]
-SECOND = ["Der Hund bellt laut, sagt er.", "Die Katze schläft auf dem roten Sofa.", "我们也看见了猫。"]
+ANOTHER = "Der Hund bellt laut, sagt er."
 
 
-@pytest.mark.parametrize("tokenize", ["13a", "none", "intl", "zh", "char"])
-@pytest.mark.parametrize("streams", [[REFERENCES], [REFERENCES, SECOND], [REFERENCES, [SECOND[0], None, None]]])
+@pytest.mark.parametrize("tokenize", ["13a", "none", "zh"])
+@pytest.mark.parametrize("streams", [[REFERENCES], [REFERENCES, [ANOTHER, None, None]]])
 def test_scores_are_sacrebleu(tokenize, streams):
     references = [[text for text in row if text] for row in zip(*streams, strict=True)]
     scores = translation_scores(PREDICTIONS, references, tokenize)
     assert scores["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, streams, tokenize=tokenize, force=True).score > 0
     assert scores["chrf"] == sacrebleu.corpus_chrf(PREDICTIONS, streams).score
     count = len(streams) if None not in streams[-1] else "var"
-    for part in (f"nrefs:{count}", "case:mixed", f"tok:{tokenize}", "smooth:exp", f"version:{sacrebleu.__version__}"):
-        assert part in scores["bleu_signature"]
+    assert f"nrefs:{count}|case:mixed|eff:no|tok:{tokenize}|smooth:exp|version:" in scores["bleu_signature"]
     assert "nc:6|nw:0" in scores["chrf_signature"]
     if streams == [REFERENCES]:
         assert translation_scores(PREDICTIONS, REFERENCES, tokenize) == scores
@@ -39,7 +38,7 @@ def test_compound_split_bleu_by_hand():
     assert "tok:moses-like-13a+compound-split|smooth:none" in scores["bleu_compound_split_signature"]
 
 
-def test_compound_split_bleu_does_not_smooth():
+def test_compound_split_bleu_does_not_smooth_as_sacrebleu_does():
     scores = translation_scores(["a b c x"], ["a b c y"], tokenize="none")
     assert scores["bleu_compound_split"] == 0  # no quadruple matches, as in multi-bleu.perl
     assert scores["bleu"] > 0
@@ -63,8 +62,7 @@ def test_plain_quotes_on_both_sides():
 @pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
 def test_split_compounds_is_the_script_s_perl():
     program = r"s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g"
-    texts = ["Haus- und Hof-", "x - y -z", "", "Rot-Kreuz", "a-b-c", "aa-bb-cc", "a-ö-b", "a--b"]
-    texts += ["a-b-c-d-e", "é-ü-\u00a0-x", "3-4-5", "---", "-a-"]
+    texts = ["Haus- und Hof-", "x - y -z", "", "a-b-c", "aa-bb-cc", "a-ö-b", "a--b", "é-ü-\u00a0-x", "---", "-a-"]
     done = subprocess.run(["perl", "-ple", program], input=as_lines(texts), capture_output=True, check=True)
     assert done.stdout == as_lines(map(split_compounds, texts))
 

@@ -12,11 +12,9 @@ folder = Path(sys.argv[sys.argv.index("--output_dir") + 1])
 folder.mkdir()
 (folder / "table.md").write_text("# A table\\n\\n| a |\\n|---|\\n| 1 |\\n")
 (folder / "curve.png").touch()
-(folder / "page.html").touch()
 with (folder.parent / "calls").open("a") as calls:
     print(folder.name, file=calls)
 """
-FAILS = f"{PIECE}raise SystemExit('the disk is full')"
 
 
 @pytest.fixture
@@ -33,15 +31,14 @@ def make_report(tmp_path, monkeypatch):
     return make_report
 
 
-def test_a_report_holds_tables_pictures_and_pages_and_continues_where_it_stopped(make_report, tmp_path):
+def test_a_report_holds_tables_and_pictures_and_continues_where_it_stopped(make_report, tmp_path):
     with pytest.raises(ValueError, match=r"second ended with exit code 1: the disk is full \(see .+second.log\)"):
-        make_report(first=PIECE, second=FAILS)
+        make_report(first=PIECE, second=f"{PIECE}raise SystemExit('the disk is full')")
     assert not (tmp_path / "out" / "report.md").exists()
     text = make_report(first=PIECE, second=PIECE, silent="")
     assert (tmp_path / "out" / "calls").read_text().split() == ["first", "second", "second"]
     for name in ("first", "second"):
-        parts = f"# {name}\n\n## A table\n\n| a |", f"![curve]({name}/curve.png)", f"[page.html]({name}/page.html)"
-        assert all(part in text for part in parts)
+        assert f"# {name}\n\n## A table\n\n| a |" in text and f"![curve]({name}/curve.png)" in text
     assert "silent" not in text
 
 

@@ -51,8 +51,6 @@ def test_orderings_are_judged_by_both_measures():
 
 BAD_SCALES = [
     ({"depth": "2"}, "'<' not supported"),
-    ({"width": float("nan")}, "width cannot be nan"),
-    ({"training": {"warmup_steps": "x"}}, "'<' not supported"),
     ({"training": {"seed": 3}}, "training cannot set seed"),
     ({"height": 1}, ".*unexpected keyword argument 'height'"),
 ]
@@ -76,19 +74,18 @@ def arguments(tmp_path):
     return as_options({**data, "scale": tmp_path / "scale.json", "output_dir": tmp_path / "out"})
 
 
-@pytest.mark.parametrize("changes, says", [({"width": 0.3}, "d_model"), ({"vocab_size": 10}, "vocab_size=10")])
-def test_bad_sizes_leave_no_folder(arguments, changes, says, tmp_path):
-    change_json(tmp_path / "scale.json", **changes)
-    assert says in call(table3.main, *arguments, "--rows", "base").error
+def test_bad_sizes_leave_no_folder(arguments, tmp_path):
+    change_json(tmp_path / "scale.json", vocab_size=10)
+    assert "vocab_size=10" in call(table3.main, *arguments, "--rows", "base").error
     assert not (tmp_path / "out").exists()
 
 
 def test_rows_are_trained_once(arguments, own_cache, tmp_path):
     output = tmp_path / "out"
     assert call(table3.main, *arguments, "--rows", "base").code == 0
-    when = (output / "base/results.json").stat().st_mtime_ns
+    written = (output / "base/results.json").stat().st_mtime_ns
     assert call(table3.main, *arguments, "--rows", "base", "E-learned").code == 0
-    assert (output / "base/results.json").stat().st_mtime_ns == when
+    assert (output / "base/results.json").stat().st_mtime_ns == written
     found = read_json(output / "table3.json")
     assert [row["row"] for row in found["rows"]] == ["base", "E-learned"]
     for row in found["rows"]:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, read_json, run_python
+from helpers import ROOT, as_lines, read_json, run_python
 from toy_corpus import toy_corpus
 
 TEXT = (ROOT / "examples/reproduce/README.md").read_text(encoding="utf-8")
@@ -19,14 +19,6 @@ SHORT = shlex.split(
 )
 
 
-def write_dataset(folder: Path, source: str, target: str) -> None:
-    """JSON lines for each split, with a column "translation", as WMT14 has on the Hub."""
-    folder.mkdir()
-    for split, pairs in toy_corpus(80, 8, 8).items():
-        rows = [{"translation": {source: english, target: other}} for english, other in pairs]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 SLOW = ("wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big")
 
 
@@ -35,7 +27,11 @@ def test_the_command_runs(name, tmp_path):
     command = COMMANDS[name]
     launch, script, options = command[:4], command[4], dict(zip(command[5::2], command[6::2], strict=True))
     assert launch == ["accelerate", "launch", "--config_file", "examples/accelerate/8_gpus.yaml"]
-    write_dataset(tmp_path / "data", options["--source_lang"], options["--target_lang"])
+    (tmp_path / "data").mkdir()
+    for split, pairs in toy_corpus(80, 8, 8).items():  # in the form of WMT14 on the Hub
+        languages = options["--source_lang"], options["--target_lang"]
+        rows = [{"translation": dict(zip(languages, pair, strict=True))} for pair in pairs]
+        (tmp_path / "data" / f"{split}.jsonl").write_bytes(as_lines(map(json.dumps, rows)))
     del options["--dataset_config"]
     changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
     arguments = [part for option in changed.items() for part in option]
