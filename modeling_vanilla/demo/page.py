@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -24,31 +25,27 @@ COLUMNS = ["score", "translation"]
 LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 
-def build_page(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str], max_characters: int
-) -> gr.Blocks:
-    """Build the page of a model, which `launch` serves.
+@dataclass
+class Translator:
+    """What the page calls: a model with its tokenizer, and the longest text that is translated."""
 
-    Args:
-        examples: texts to choose from.
-        max_characters: the longest text that is translated.
-    """
-    beams = model.generation_config.num_beams or 1
-    alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    max_characters: int
 
-    def search(texts: list[str], beams: int, length_penalty: float) -> list[list[Hypothesis] | str]:
+    def search(self, texts: list[str], beams: int, length_penalty: float) -> list[list[Hypothesis] | str]:
         """The n best translations of each text, n being the number of beams, or what is wrong with it."""
+        settings: dict[str, Any] = {"num_beams": beams, "length_penalty": length_penalty}
         try:
             for text in texts:
-                check_text(text, max_characters)
-            found = translate_nbest(model, tokenizer, texts, beams, num_beams=beams, length_penalty=length_penalty)
-            return [*found]
+                check_text(text, self.max_characters)
+            return [*translate_nbest(self.model, self.tokenizer, texts, beams, **settings)]
         except ValueError as error:
             if len(texts) == 1:
                 return [one_line(error)]
-            return [result for text in texts for result in search([text], beams, length_penalty)]
+            return [result for text in texts for result in self.search([text], beams, length_penalty)]
 
-    def translate(texts: list[str], beams: list[int], length_penalties: list[float]) -> tuple[list, list, list]:
+    def translate(self, texts: list[str], beams: list[int], length_penalties: list[float]) -> tuple[list, list, list]:
         """Translate the texts of many people: the best translation of each, all with their scores, and what is wrong.
 
         The score is log P / length penalty.
@@ -57,7 +54,7 @@ def build_page(
         found: dict[int, list[Hypothesis] | str] = {}
         for each in dict.fromkeys(settings):
             rows = [row for row, other in enumerate(settings) if other == each]
-            found |= zip(rows, search([texts[row] for row in rows], *each), strict=True)
+            found |= zip(rows, self.search([texts[row] for row in rows], *each), strict=True)
         answers: list[tuple] = []
         for row in range(len(texts)):
             match found[row]:
@@ -68,22 +65,36 @@ def build_page(
         best, tables, faults = map(list, zip(*answers, strict=True))
         return best, tables, faults
 
-    def attention(text: str, translation: str) -> str:
+    def attention(self, text: str, translation: str) -> str:
         """Show what every head of every layer attends to as the model reads a text and produces a translation."""
         if not translation:
             return ""
         try:
-            check_text(text, max_characters)
-            check_text(translation, 10 * max_characters)  # the model writes none that is longer
-            check_length("text", tokenizer(text).input_ids)
-            check_length("translation", tokenizer(text_target=translation).input_ids)
-            return attention_maps(model, tokenizer, text, translation)._repr_html_()
+            check_text(text, self.max_characters)
+            check_text(translation, 10 * self.max_characters)  # the model writes none that is longer
+            check_length("text", self.tokenizer(text).input_ids)
+            check_length("translation", self.tokenizer(text_target=translation).input_ids)
+            return attention_maps(self.model, self.tokenizer, text, translation)._repr_html_()
         except ValueError as error:
             return html.escape(one_line(error))
 
-    def attention_of_row(text: str, event: gr.SelectData) -> str:
-        return attention(text, str(event.row_value[1]))
+    def attention_of_row(self, text: str, event: gr.SelectData) -> str:
+        """Show the attention of the translation that is chosen in the table."""
+        return self.attention(text, str(event.row_value[1]))
 
+
+def build_page(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str], max_characters: int
+) -> gr.Blocks:
+    """Build the page of a model, which `launch` serves.
+
+    Args:
+        examples: texts to choose from.
+        max_characters: the longest text that is translated.
+    """
+    translator = Translator(model, tokenizer, max_characters)
+    beams = model.generation_config.num_beams or 1
+    alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
     with gr.Blocks(title="Translate", analytics_enabled=False) as page:
         gr.Markdown(f"# Translate\n\nA Transformer of {model.num_parameters():,} parameters.")
         with gr.Row():
@@ -105,15 +116,15 @@ def build_page(
         alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
         gr.on(
             [button.click, text.submit],
-            translate,
+            translator.translate,
             [text, num_beams, penalty],
             [best, nbest, fault],
             api_name="translate",
             batch=True,
             max_batch_size=MAX_BATCH,
             **alone,
-        ).success(attention, [text, best], picture, api_name="attention", **alone)
-        nbest.select(attention_of_row, text, picture, api_visibility="private", **alone)
+        ).success(translator.attention, [text, best], picture, api_name="attention", **alone)
+        nbest.select(translator.attention_of_row, text, picture, api_visibility="private", **alone)
     return page.queue(max_size=QUEUE)
 
 
