@@ -105,11 +105,6 @@ def window(config: VanillaConfig, causal: bool) -> Callable | None:
     """
     if config.attention_window is None:
         return None
-    if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):
-        raise ValueError(
-            f"attention_window {config.attention_window} needs eager, sdpa or flex_attention, "
-            f"not {config._attn_implementation!r}"
-        )
     r = config.attention_window
     before, after = (r - 1, 0) if causal else (r // 2, r - 1 - r // 2)
 

@@ -28,18 +28,14 @@ def test_a_decoding_step_takes_the_cache_by_either_name(make_model, source, name
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("name", NAMES)
-def test_generate_with_a_plain_cache_by_either_name_or_without_one_gives_the_same(make_model, source, search, name):
-    model, settings = make_model(), {**SEARCHES[search], "max_new_tokens": 9}
-    expected = model.generate(**source, **settings, use_cache=False)
-    assert model.generate(**source, **settings).tolist() == expected.tolist()
-    assert model.generate(**source, **settings, **{name: DynamicCache()}).tolist() == expected.tolist()
-
-
-def test_greedy_search_with_a_plain_static_cache(make_model, source):
-    model, settings = make_model(), {**SEARCHES["greedy"], "max_new_tokens": 9}
-    cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=16)
-    assert model.generate(**source, **settings, cache=cache).tolist() == model.generate(**source, **settings).tolist()
+def test_generate_takes_a_plain_cache_by_either_name(make_model, source, search):
+    model, settings = make_model(), {**source, **SEARCHES[search], "max_new_tokens": 9}
+    expected = model.generate(**settings).tolist()
+    for name in NAMES:
+        assert model.generate(**settings, **{name: DynamicCache()}).tolist() == expected, name
+    if search == "greedy":
+        cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=16)
+        assert model.generate(**settings, cache=cache).tolist() == expected
 
 
 def test_an_unknown_argument_is_named(make_model, source, caplog):
@@ -51,13 +47,12 @@ def test_an_unknown_argument_is_named(make_model, source, caplog):
             with pytest.raises(ValueError, match=f"{type(part).__name__}.forward does not know the argument memory"):
                 part(**inputs, memory=value)
     logging.enable_propagation()
-    expected = model(**inputs).logits
-    torch.testing.assert_close(model(**inputs, memory="long").logits, expected)
-    model(**inputs, memory="long")
-    assert [record.message.split("forward ")[1] for record in caplog.records] == [
-        "ignores the unknown argument memory='long'"
-    ]
+    for _ in range(2):
+        model(**inputs, memory="long")
     logging.disable_propagation()
+    assert [record.message for record in caplog.records] == [
+        "VanillaForConditionalGeneration.forward ignores the unknown argument memory='long'"
+    ]
 
 
 def test_our_own_code_causes_no_warning_of_deprecation(make_model, source, caplog):

@@ -5,7 +5,6 @@ import torch
 from helpers import add_noise, pad_right
 from plain_search import EOS, by_score, every_output
 from transformers.models.bart import BartConfig, BartForConditionalGeneration
-from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
 from transformers.models.marian import MarianConfig, MarianMTModel
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
@@ -18,7 +17,6 @@ T5_SIZES = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2,
 MODELS = {
     "MarianMT": (MarianMTModel, MarianConfig, SIZES, PAD),
     "BART": (BartForConditionalGeneration, BartConfig, SIZES, EOS),
-    "M2M100": (M2M100ForConditionalGeneration, M2M100Config, SIZES, EOS),
     "T5": (T5ForConditionalGeneration, T5Config, T5_SIZES, PAD),
 }
 SOURCES = [[3, EOS], [EOS], [1, EOS]]

@@ -45,9 +45,9 @@ def best(model, sources, beams, alpha=0.6, extra=4, **rules) -> list[list[int]]:
     return pad_right(rows).tolist()
 
 
-def forbid_eos(input_ids, scores):
-    """A logits processor; nothing but the limit then ends the search."""
-    return scores.index_fill(1, torch.tensor([EOS]), -math.inf)
+def words_only(input_ids, scores):
+    """A logits processor: no EOS, so that nothing but the limit ends the search, and no PAD, which then pads alone."""
+    return scores.index_fill(1, torch.tensor([PAD, EOS]), -math.inf)
 
 
 # The search
@@ -95,7 +95,8 @@ def repeats(tokens):
 RULES = {  # what generate() is given, and the same for search()
     "too few finish, and the living follow": ({}, {"extra": 1}),
     "early stopping": ({"early_stopping": True}, {"early_stopping": True}),
-    "nothing finishes": ({"logits_processor": [forbid_eos]}, {"forbidden": lambda tokens: [EOS]}),
+    "nothing finishes": ({"logits_processor": [words_only]}, {"forbidden": lambda tokens: [PAD, EOS]}),
+    "no end token": ({"eos_token_id": -1}, {"eos": ()}),
     "two end tokens": ({"eos_token_id": [EOS, 5]}, {"eos": (EOS, 5)}),
     "at least 3 tokens": ({"min_new_tokens": 3}, {"forbidden": lambda tokens: [EOS] if len(tokens) < 4 else []}),
     "no pair twice": ({"no_repeat_ngram_size": 2}, {"forbidden": repeats}),
@@ -113,18 +114,9 @@ def test_search_under_a_rule_equals_the_plain_reference(rule):
         model, sources, alpha = random_model(seed), random_sources(seed), (0.6, 1.0)[seed % 2]
         outcomes = assert_equals_search(model, sources, 3, alpha, 3, f"seed {seed}", generate, **rules)
         lasts |= {hypotheses[0][1][-1] for hypotheses, finished in outcomes if finished}
-    expected = {"nothing finishes": set(), "two end tokens": {EOS, 5}, "a stopping criterion": {EOS, 4}}
-    assert lasts == expected.get(rule, {EOS})
-
-
-@pytest.mark.parametrize("eos", (None, -1, 99, [-1, 99]))
-def test_a_token_outside_the_vocabulary_never_comes(eos):
-    model, sources = random_model(0), random_sources(0)
-    settings = {**batch_of(sources), "eos_token_id": eos, "pad_token_id": -1 if eos else PAD, "num_beams": 3}
-    expected = best(model, sources, 3, eos=())
-    output = model.generate(**settings)
-    assert output.masked_fill(output < 0, PAD).tolist() == expected
-    model.generate(**settings | {"num_beams": 1, "pad_token_id": PAD})
+    expected = {"two end tokens": {EOS, 5}, "a stopping criterion": {EOS, 4}}
+    never_ends = rule in ("nothing finishes", "no end token")
+    assert lasts == (set() if never_ends else expected.get(rule, {EOS}))
 
 
 @pytest.mark.parametrize("limit", ({"max_new_tokens": 10**12}, {"max_extra_tokens": 10**12}), ids=str)
@@ -183,58 +175,38 @@ def test_sampling_with_beams():
     assert_scores_are_the_models(model, sources, output, 2, 0.6)
 
 
-def test_sampling_with_beams_when_only_one_token_is_allowed():
-    model = random_model(2)
-    rule = {"prefix_allowed_tokens_fn": lambda row, tokens: [EOS] if len(tokens) > 1 else [5]}
-    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), num_beams=3, do_sample=True, **rule)
-    assert output.tolist() == [[BOS, 5, EOS]] * 2
-
-
 # Length
 
 
-SAMPLING = {"num_beams": 1, "do_sample": True, "num_return_sequences": 3}
-
-
-@pytest.mark.parametrize("how", ({"num_beams": 1}, {"num_beams": 2}, SAMPLING), ids=("greedy", "beam", "sampling"))
-def test_the_limit_of_each_row_is_its_sources_length_and_fifty(how):
-    """test_search_equals_the_plain_reference shows that the shorter row runs up to its own limit."""
-    model = random_model(0)
-    model.generation_config.max_extra_tokens = 50  # see test_the_papers_search_is_the_default
-    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), **how, logits_processor=[forbid_eos])
-    assert output.shape[1] == 1 + 5 + 50
-    assert output[: len(output) // 2, 1 + 2 + 50 :].eq(PAD).all()
-
-
+# What is given, and the length of the output of sources of 2 and of 5 tokens, start token included.
 LIMITS = [
-    ({"max_new_tokens": 2}, 3),
-    ({"max_length": 2}, 2),
-    ({"max_extra_tokens": 0}, 6),
-    ({"generation_config": GenerationConfig(max_length=4)}, 4),
-    ({"stopping_criteria": [MaxLengthCriteria(4)]}, 4),
+    ({}, (1 + 2 + 4, 1 + 5 + 4)),
+    ({"max_extra_tokens": 0}, (3, 6)),
+    ({"max_new_tokens": 2}, (3, 3)),
+    ({"generation_config": GenerationConfig(max_length=4)}, (4, 4)),
+    ({"stopping_criteria": [MaxLengthCriteria(4)]}, (4, 4)),
     # A limit of the call wins, as an argument or in the configuration that it hands over.
-    ({"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}, 5),
-    ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, 4),
-    ({"of the model": {"max_length": 4}, "max_length": 3}, 3),
-    ({"of the model": {"max_new_tokens": 2}, "max_length": 4}, 4),
-    # Else max_extra_tokens: 4 of the model.
-    *(({"of the model": {"max_length": length}}, 10) for length in (4, 19, 20, 21)),
-    ({"of the model": {"max_new_tokens": 2}}, 10),
-    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, 7),
-    ({"generation_config": GenerationConfig(max_extra_tokens=2)}, 8),
+    ({"max_new_tokens": None, "max_length": 5, "max_extra_tokens": 9}, (5, 5)),
+    ({"generation_config": GenerationConfig(max_length=4), "max_extra_tokens": 1}, (4, 4)),
+    ({"of the model": {"max_new_tokens": 2}, "max_length": 4}, (4, 4)),
+    # Else max_extra_tokens: 4 of the model. transformers leaves its default of 20 in a model.
+    *(({"of the model": {"max_length": length}}, (7, 10)) for length in (4, 20)),
+    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, (4, 7)),
+    ({"generation_config": GenerationConfig(max_extra_tokens=2)}, (5, 8)),
     # Else what transformers does.
-    ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, 20),
-    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": None}, 3),
+    ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, (20, 20)),
+    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": None}, (3, 3)),
 ]
 
 
-@pytest.mark.parametrize("beams", (1, 2))
-@pytest.mark.parametrize(("given", "length"), LIMITS)
-def test_another_limit_may_be_given(beams, given, length):
+@pytest.mark.parametrize("how", ({"num_beams": 1}, {"num_beams": 2}, {"num_beams": 1, "do_sample": True}), ids=str)
+@pytest.mark.parametrize(("given", "lengths"), LIMITS)
+def test_the_limit_of_each_row(how, given, lengths):
     model, given = random_model(0), dict(given)
-    model.generation_config.update(num_beams=beams, length_penalty=1.0, **given.pop("of the model", {}))
-    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[forbid_eos], **given)
-    assert output.shape == (2, length)
+    model.generation_config.update(**how, length_penalty=1.0, **given.pop("of the model", {}))
+    output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[words_only], **given)
+    assert (output != PAD).sum(dim=1).tolist() == list(lengths)
+    assert output.shape[1] == lengths[1]
 
 
 @pytest.mark.parametrize("draft", ["assistant_model", "prompt_lookup_num_tokens"])
@@ -242,7 +214,7 @@ def test_assisted_decoding_is_greedy_search_up_to_the_limit_of_a_padded_source(d
     """One sentence at a time, as in GenerationMixin. Without the rule a model of random weights repeats one token."""
     model, other = random_model(0), random_model(0, decoder_layers=2)
     given = {draft: other if draft == "assistant_model" else 3}
-    settings = {"num_beams": 1, "max_extra_tokens": 12, "no_repeat_ngram_size": 2, "logits_processor": [forbid_eos]}
+    settings = {"num_beams": 1, "max_extra_tokens": 12, "no_repeat_ngram_size": 2, "logits_processor": [words_only]}
     for source in random_sources(0, (3, 6, 9)):
         padded = {"input_ids": torch.tensor([[*source, PAD, PAD]])}
         output = model.generate(**padded, **settings, **given)
@@ -252,7 +224,7 @@ def test_assisted_decoding_is_greedy_search_up_to_the_limit_of_a_padded_source(d
 
 def test_learned_positions_bound_the_length():
     model = random_model(0, position_embedding_type="learned", max_position_embeddings=6)
-    output = model.generate(**batch_of([[4, 5, EOS]]), num_beams=2, logits_processor=[forbid_eos], max_extra_tokens=50)
+    output = model.generate(**batch_of([[4, 5, EOS]]), num_beams=2, logits_processor=[words_only], max_extra_tokens=50)
     assert output.shape == (1, 6)
 
 
@@ -314,19 +286,14 @@ def test_processors_and_criteria_find_each_sentence_at_its_row():
         assert output.tolist() == pad_right(expected).tolist(), f"seed {seed}"
 
 
-def test_a_search_that_has_nowhere_to_go_is_over():
-    model, source = random_model(0), [4] * 20
-    steps = []
+@pytest.mark.parametrize("do_sample", (False, True))
+def test_a_search_that_has_nowhere_to_go_is_over(do_sample):
+    model, source, steps = random_model(0), [4] * 20, []
     model.get_decoder().register_forward_hook(lambda *_: steps.append(1))
     rule = {"prefix_allowed_tokens_fn": lambda row, tokens: [[5], [6], [EOS]][min(len(tokens) - 1, 2)]}
-    output = model.generate(**batch_of([source]), num_beams=3, **rule)
+    output = model.generate(**batch_of([source]), num_beams=3, do_sample=do_sample, **rule)
     assert output.tolist() == [[BOS, 5, 6, EOS]]
     assert len(steps) == 3
-
-
-def test_several_beams_take_no_streamer():
-    with pytest.raises(ValueError, match=r"^a streamer needs num_beams=1$"):
-        random_model(0).generate(**batch_of([[4, 5, EOS]]), num_beams=2, streamer=Mock())
 
 
 # What return_dict_in_generate returns
@@ -390,7 +357,7 @@ def test_the_papers_search_is_the_default():
 @pytest.mark.parametrize("beams", (1, 2))
 def test_seq2seq_trainer_generates_alike(beams, tmp_path):
     """It passes labels along, and leaves transformers' max_length of 20 in the model's generation config."""
-    model, kwargs = random_model(0), {"num_beams": beams, "logits_processor": [forbid_eos]}
+    model, kwargs = random_model(0), {"num_beams": beams, "logits_processor": [words_only]}
     source = [4] * 30 + [EOS]
     expected = model.generate(torch.tensor([source]), **kwargs).tolist()
     assert len(expected[0]) == 1 + 31 + 4
@@ -414,24 +381,20 @@ ODD_SETTINGS = [
     ({"max_extra_tokens": -1}, "max_extra_tokens must be a whole number of at least 0, not -1"),
     ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
     ({"max_length": 2.5}, "max_length must be a whole number of at least 1, not 2.5"),
+    ({"streamer": Mock()}, "a streamer needs num_beams=1"),
 ]
 
 
 @pytest.mark.parametrize(("given", "message"), ODD_SETTINGS, ids=lambda value: str(value)[:40])
 def test_generate_names_the_setting_that_means_nothing(given, message):
-    """In a call, or as the settings of a model that is loaded."""
-    source, settings = torch.tensor([[3, EOS]]), {"num_beams": 4} | given
     with pytest.raises(ValueError, match=re.escape(message)):
-        random_model(0).generate(source, **settings)
-    model = random_model(0)
-    for name, value in given.items():
-        setattr(model.generation_config, name, value)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        model.generate(source)
+        random_model(0).generate(torch.tensor([[3, EOS]]), **{"num_beams": 4} | given)
 
 
 def test_a_setting_of_the_call_goes_before_that_of_the_model():
     model, source = random_model(0), torch.tensor([[3, EOS]])
     model.generation_config.length_penalty = math.nan
+    with pytest.raises(ValueError, match="length_penalty must be a finite number, not nan"):
+        model.generate(source)
     settings = {"length_penalty": -0.5, "num_beams": None, "max_extra_tokens": None, "max_new_tokens": 2}
     assert len(model.generate(source, **settings)) == 1

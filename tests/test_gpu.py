@@ -7,12 +7,8 @@ from safetensors.torch import load_file
 
 from modeling_vanilla.loss_vanilla import IGNORED
 
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
-
-
-@pytest.fixture
-def device():
-    return torch.device("cuda")
 
 
 @pytest.fixture
@@ -46,16 +42,16 @@ def assert_near(actual, expected, tolerance):
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa", "flex_attention"])
-def test_back_ends_take_the_step_of_the_cpu(make_model, batch, device, attn):
+def test_back_ends_take_the_step_of_the_cpu(make_model, batch, attn):
     sizes = {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}  # flex attention's least
-    expected = training_step(make_model(attn="eager", **sizes), batch, torch.device("cpu"))
-    assert_near(training_step(make_model(attn=attn, **sizes), batch, device), expected, 1e-3)
+    expected = training_step(make_model(attn="eager", **sizes), batch, CPU)
+    assert_near(training_step(make_model(attn=attn, **sizes), batch, GPU), expected, 1e-3)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float16, 0.02)])
-def test_16_bits_are_near_32(make_model, batch, device, dtype, tolerance):
+def test_16_bits_are_near_32(make_model, batch, dtype, tolerance):
     steps = []
-    for place, kind in ((device, dtype), (torch.device("cpu"), None)):
+    for place, kind in ((GPU, dtype), (CPU, None)):
         loss, *gradients = training_step(make_model(), batch, place, kind)
         # Of all gradients together: that of a single bias may be all rounding.
         steps.append([loss, torch.cat([gradient.flatten() for gradient in gradients])])
@@ -63,22 +59,22 @@ def test_16_bits_are_near_32(make_model, batch, device, dtype, tolerance):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_compiled_step_is_the_plain_one(make_model, batch, device, dynamic):
+def test_compiled_step_is_the_plain_one(make_model, batch, dynamic):
     model = make_model()
-    expected = training_step(model, batch, device)
-    assert_near(training_step(torch.compile(model, dynamic=dynamic), batch, device), expected, 1e-3)
+    expected = training_step(model, batch, GPU)
+    assert_near(training_step(torch.compile(model, dynamic=dynamic), batch, GPU), expected, 1e-3)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_static_cache_finds_what_the_dynamic_one_finds(make_model, batch, device, beams):
+def test_static_cache_finds_what_the_dynamic_one_finds(make_model, batch, beams):
     """And both what the CPU finds."""
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     options = {"num_beams": beams, "max_new_tokens": 8, "do_sample": False}
     model = make_model()
     expected = model.generate(**inputs, **options).tolist()
-    model.to(device)
+    model.to(GPU)
     for cache in (None, "static"):
-        output = model.generate(**moved(inputs, device), **options, cache_implementation=cache)
+        output = model.generate(**moved(inputs, GPU), **options, cache_implementation=cache)
         assert output.tolist() == expected
 
 
