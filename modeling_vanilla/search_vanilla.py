@@ -7,6 +7,7 @@ Axes: B sentences, K beams, V vocabulary.
 
 import copy
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import nn
@@ -163,7 +164,7 @@ class BeamSearch:
     @classmethod
     def start(
         cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done, penalty_type
-    ) -> "BeamSearch":
+    ) -> Self:
         """From prompts (B, 1 or K, length), each K times the same, with the most new tokens (B,) of each."""
         eos = [] if config.eos_token_id is None else config.eos_token_id
         eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
