@@ -135,8 +135,6 @@ ALONE = [page for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS) if any(runs
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=[] if page in FAST else pytest.mark.slow) for page in ALONE])
 def test_the_blocks_of_a_page_run(page, place):
-    if "torchao" in PAGES[page]:
-        pytest.importorskip("torchao")
     run_page(page, place)
 
 
