@@ -16,10 +16,10 @@ PAGES = {
         "Model",
         [
             "",
-            *(f"{name}_vanilla" for name in ("attention", "layers", "loss", "generation", "splitting", "terminology")),
+            *(f"{name}_vanilla" for name in ("attention", "layers", "loss", "generation", "splitting")),
         ],
     ),
-    "inference": ("Inference", ["inference"]),
+    "inference": ("Inference", ["inference", "inference.constraints", "inference.terms"]),
     "training": (
         "Training",
         [

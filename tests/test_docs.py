@@ -207,6 +207,12 @@ def test_every_file_that_a_page_links_is_there(page):
     assert not page.startswith("docs/") or all(path.startswith("docs/") for path in paths)
 
 
+def test_the_map_has_every_file_of_the_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = {path for path in (ROOT / "modeling_vanilla").rglob("*.py") if path.parent.name != "cli"}
+    assert [path for path in sorted(files) if path.name[0] != "_" and path.name not in text] == []
+
+
 @pytest.mark.parametrize("name", ["paper", "paper.ko"])
 def test_the_notebook_is_that_of_the_page(name):
     import nbformat
