@@ -4,13 +4,14 @@
         --test_source test.en --test_target test.de
     vanilla check --train_file train.tsv --output_dir clean
 
-Found are pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
+It finds pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
 most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
 training; rare characters, which have no token of their own. Pair 17 is line 17 of text files, and of JSON lines if none
 is blank.
 
 --output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names
-tell the languages: clean/train.en and clean/train.de. The data are given as to `vanilla train`.
+tell the languages: clean/train.en and clean/train.de. The options
+for the data are those of `vanilla train`.
 """
 
 import math

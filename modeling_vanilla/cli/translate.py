@@ -21,11 +21,12 @@ scores of pieces add up. An empty line has one translation, the empty one, of sc
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
 
---terms FILE has a source term and, behind a tab, its translation in each line. Where the source term is in a line of
-the input, as whole words, the longest first, the translation contains the target term; lines of one source term are
-alternatives. A warning names a term that cannot be met within the limit; the translation is then the best without it.
+--terms FILE has in each line a source term, a tab, and its translation. If a line of the input contains the source term
+as whole words, its translation contains the target term. Of terms that overlap the longest counts, and several lines
+with one source term are alternatives. A warning names a term that cannot be met within the limit; the translation is
+then the best without it.
 
---prefix FILE has in each line what the translation of that line of the input begins with, or nothing.
+--prefix FILE gives, line by line, what the translations begin with; a line of it may be blank.
 
 --alignments FILE writes the word alignment of each line in the Pharaoh format, "SOURCE-TARGET ...", words separated by
 white space and counted from 0. It is read from the cross-attention of the best translations, averaged over the heads of
@@ -154,6 +155,7 @@ def terms_of(options: Namespace, tokenizer) -> Terminology:
 
 
 def settings_of(options: Namespace, model, tokenizer) -> TranslationSettings:
+    """The settings that the options give, the model's own for all others."""
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"with_scores": options.json or options.nbest is not None}

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, processors
 from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ..errors import one_line
 from ..files import read_json
 from ..layers_vanilla import SinusoidalPositions
 from ..modeling_vanilla import VanillaForConditionalGeneration
@@ -82,7 +83,11 @@ def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
     file = Path(path, "tokenizer.json")
     if not file.is_file() or file.with_name("tokenizer_config.json").is_file():
         return load_source_tokenizer(path)
-    backend, config = Tokenizer.from_file(str(file)), read_json(file.with_name("config.json"))
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises nothing more special
+        raise ValueError(f"{file}: cannot be read: {one_line(error)}") from error
+    config = read_json(file.with_name("config.json"))
     ids = {name: config[f"{name}_id"] for name in ("pad_token", "bos_token", "eos_token")}
     tokens = {name: backend.id_to_token(number) for name, number in ids.items()}
     if backend.post_processor is None:

@@ -89,7 +89,7 @@ FILES = {
         "marian/tokenizer.json": JSON,
         "marian/model.safetensors": WEIGHTS[:4],
     },
-    "convert fsmt": {"fsmt/config.json": JSON, "fsmt/vocab-src.json": JSON, "fsmt/model.safetensors": WEIGHTS},
+    "convert fsmt": {"fsmt/config.json": JSON, "fsmt/vocab-src.json": DAMAGE, "fsmt/model.safetensors": WEIGHTS},
     "convert fairseq": {
         "fairseq/model.pt": DAMAGE[:4],
         "fairseq/dict.en.txt": DAMAGE,
@@ -104,4 +104,5 @@ FILES = {
 )
 def test_a_broken_file_is_named(trial, folder, program, file, way):
     WAYS[way](folder / file)
-    check(trial.run(PROGRAMS[program].split(), folder), Path(file).name.split(".")[0])
+    # The line names the file, or what it is a part of.
+    check(trial.run(PROGRAMS[program].split(), folder), Path(file).stem, f"{Path(file).parent}: ")
