@@ -18,11 +18,8 @@ from ..toy_trees import toy_treebank
 from .test_trees import is_linear_form
 
 TREES = [tree for trees in toy_treebank(files=8) for tree in trees]
-GRAMMAR = [Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")]
-
-
-def tokenizer_of(trees):
-    return parsing_vocabulary(trees, 1000)[1]
+TOKENIZER = parsing_vocabulary(TREES, 1000)[1]
+GRAMMAR = parsing_vocabulary([Tree.fromstring("(A (X a) (B (X b)))"), Tree.fromstring("(A (X b) (X a))")], 1000)[1]
 
 
 def random_model(vocab_size, seed=0):
@@ -44,33 +41,28 @@ def generate(model, tokenizer, sentences, extra, **settings):
     """What the model writes about the sentences: a list of tokens each."""
     inputs = encode(tokenizer, sentences)
     constraint = TreeConstraint(inputs.input_ids, tokenizer, extra)
-    settings = {"length_penalty": 0.3, "max_extra_tokens": extra, **settings}
-    output = model.generate(**inputs, **settings, logits_processor=[constraint])
+    settings |= {"length_penalty": 0.3, "max_extra_tokens": extra, "logits_processor": [constraint]}
+    output = model.generate(**inputs, **settings)
     assert ((output == tokenizer.eos_token_id).sum(dim=1) == 1).all()  # all end within the limit
     return [text.split() for text in tokenizer.batch_decode(output, skip_special_tokens=True)]
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 21}, {"num_beams": 1}, {"num_beams": 1, "do_sample": True}])
 def test_random_models_write_trees_over_the_words_alone(settings):
-    tokenizer = tokenizer_of(TREES)
-    rng, words = random.Random(0), [token for token in tokenizer.get_vocab() if token.isalpha()]
+    rng, words = random.Random(0), [token for token in TOKENIZER.get_vocab() if token.isalpha()]
     for seed, extra in itertools.product(range(3), (40, 300)):
         # As sharp as a model of strong habits, so that some never close a bracket and others never open one.
-        model = random_model(len(tokenizer), seed)
+        model = random_model(len(TOKENIZER), seed)
         with torch.no_grad():
             model.lm_head.weight *= 3
         sentences = [rng.choices(words, k=length) for length in (1, 2, 9, 30, rng.randint(3, 30))]
         torch.manual_seed(seed)
-        for sentence, tokens in zip(sentences, generate(model, tokenizer, sentences, extra, **settings), strict=True):
+        for sentence, tokens in zip(sentences, generate(model, TOKENIZER, sentences, extra, **settings), strict=True):
             assert delinearise(tokens, sentence) is not None
             assert [token for token in tokens if not is_bracket(token)] == sentence
             assert len(tokens) <= len(sentence) + extra
-            runs = [len(list(run)) for opening, run in itertools.groupby(tokens, _opens) if opening]
-            assert max(runs) <= MAX_OPENINGS
-
-
-def _opens(token):
-    return token.startswith("(") and not token.endswith(")")
+            opens = [token.startswith("(") and not token.endswith(")") for token in tokens]
+            assert max(len(list(run)) for opening, run in itertools.groupby(opens) if opening) <= MAX_OPENINGS
 
 
 @functools.cache
@@ -88,51 +80,45 @@ def all_trees(words, most):
     return found
 
 
-@pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 6), ("a b", 8), ("b a b", 7)])
+@pytest.mark.parametrize("sentence, extra", [("a", 6), ("a b", 8), ("b a b", 7)])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_the_best_of_all_trees(sentence, extra, seed):
     """Probabilities renormalised over the tokens with which some tree goes on, as the list of them says."""
-    tokenizer, words = tokenizer_of(GRAMMAR), sentence.split()
-    model = random_model(len(tokenizer), seed)
+    words, model = sentence.split(), random_model(len(GRAMMAR), seed)
     trees = all_trees(tuple(words), len(words) + extra)
     follow = {}
     for tree in trees:
         for end, token in enumerate([*tree, "</s>"]):
             follow.setdefault(tree[:end], set()).add(token)
-    inputs = encode(tokenizer, [words])
+    inputs = encode(GRAMMAR, [words])
 
     def score(tree):
         written = [*tree, "</s>"]
-        ids = torch.tensor([tokenizer.convert_tokens_to_ids(["<s>", *tree])])
+        ids = torch.tensor([GRAMMAR.convert_tokens_to_ids(["<s>", *tree])])
         with torch.no_grad():
             logits = model(**inputs, decoder_input_ids=ids).logits[0]
         total = 0.0
         for step, (row, token) in enumerate(zip(logits, written, strict=True)):
-            allowed = tokenizer.convert_tokens_to_ids(sorted(follow[tree[:step]]))
-            total += float(row[tokenizer.convert_tokens_to_ids(token)] - row[allowed].logsumexp(dim=0))
+            allowed = GRAMMAR.convert_tokens_to_ids(sorted(follow[tree[:step]]))
+            total += float(row[GRAMMAR.convert_tokens_to_ids(token)] - row[allowed].logsumexp(dim=0))
         return total / length_penalty(len(written), 0.3)
 
     assert len(trees) > 3
     best = max(trees, key=score)
-    assert generate(model, tokenizer, [words], extra, num_beams=200) == [list(best)]
+    assert generate(model, GRAMMAR, [words], extra, num_beams=200) == [list(best)]
 
 
 def test_every_tree_of_the_treebank_is_allowed():
-    tokenizer = tokenizer_of(TREES)
-    sentences = [tree.leaves() for tree in TREES]
-    inputs = encode(tokenizer, sentences)
-    constraint = TreeConstraint(inputs.input_ids, tokenizer, 300)
-    forms = tokenizer([" ".join(linearise(tree)) for tree in TREES], padding=True, return_tensors="pt").input_ids
-    written = torch.cat((torch.full((len(forms), 1), tokenizer.bos_token_id), forms), dim=1)
-    for step in range(forms.shape[1]):
-        scores = constraint(written[:, : step + 1], torch.zeros(len(forms), len(tokenizer)))
-        next_token = forms[:, step]
-        going_on = next_token != tokenizer.pad_token_id
+    constraint = TreeConstraint(encode(TOKENIZER, [tree.leaves() for tree in TREES]).input_ids, TOKENIZER, 300)
+    forms = encode(TOKENIZER, map(linearise, TREES)).input_ids
+    written = torch.cat((torch.full((len(forms), 1), TOKENIZER.bos_token_id), forms), dim=1)
+    for step, next_token in enumerate(forms.T):
+        scores = constraint(written[:, : step + 1], torch.zeros(len(forms), len(TOKENIZER)))
+        going_on = next_token != TOKENIZER.pad_token_id
         assert scores.gather(1, next_token[:, None])[going_on].isfinite().all()
 
 
 @pytest.mark.parametrize("sentence, extra, says", [("", 9, "without words"), ("a b a", 4, "max_extra_tokens 4: .* 5")])
 def test_what_no_tree_can_be_made_of_is_refused(sentence, extra, says):
-    tokenizer = tokenizer_of(GRAMMAR)
     with pytest.raises(ValueError, match=says):
-        TreeConstraint(encode(tokenizer, [sentence.split()]).input_ids, tokenizer, extra)
+        TreeConstraint(encode(GRAMMAR, [sentence.split()]).input_ids, GRAMMAR, extra)

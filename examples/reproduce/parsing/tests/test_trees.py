@@ -24,14 +24,11 @@ PENN = """
 
 ( (S (S (NP (NNP Mary)) (VP-CLR (VBD 1\\/2))) ))
 """
+TOYS = [tree for trees in toy_treebank(files=8) for tree in trees]
 CLEANED = [
     ["(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))", "(NP (-LRB- -LRB-) (NN ice|cream) (-RRB- -RRB-))"],
     ["(S (S (NP (NNP Mary)) (VP (VBD 1\\/2))))"],
 ]
-
-
-def toy(files):
-    return [tree for trees in toy_treebank(files=files) for tree in trees]
 
 
 @pytest.fixture
@@ -57,7 +54,6 @@ def test_a_treebank_is_read_clean_and_by_file_whatever_its_layout(read):
     "raw, cleaned",
     [
         ("(TOP (S-HLN (NN a)))", "(S (NN a))"),
-        ("(TOP (NP (NN a)) (NP (NN b)))", "(TOP (NP (NN a)) (NP (NN b)))"),
         ("((NN a))", "(TOP (NN a))"),
         ("(NP-SBJ=2 (-NONE- *) (NP-1-2 (-NONE- 0)) (PRP$ her))", "(NP (PRP$ her))"),
     ],
@@ -71,9 +67,7 @@ def test_cleaning(raw, cleaned):
     [
         ("", "there are no trees in it"),
         ("(S (NN a))\n( (S (NN b)\n   (NN c) )\n", "Un-matched open paren"),
-        ("(S (NN a)))\n", "Un-matched close paren"),
         ("(S\n(NP a b c))", "a bracket needs a label and one word or brackets, not (NP a b c)"),
-        ("(S (NN a))\n{'tree': 1}", "expected '('"),
         ("(S (NN a))\n( (S (-NONE- *)))", "the tree has no words: ( (S (-NONE- *)))"),
     ],
 )
@@ -91,7 +85,7 @@ def test_linear_form_by_hand():
 
 def test_nothing_is_lost():
     unusual = [Tree("TOP", [*JOHN]), Tree("S", [JOHN, JOHN]), Tree.fromstring("(NP (NP (NN NN)))")]
-    for tree in [*toy(files=20), *unusual]:
+    for tree in [*TOYS, *unusual]:
         assert delinearise(linearise(tree), tree.leaves()) == tree
 
 
@@ -107,7 +101,7 @@ def test_tokens_stand_for_a_tree_over_the_words_or_for_none():
     rng = random.Random(0)
     soup = ["(NN)", "(S", ")S", "(NP", ")NP", "the"]
     well_formed = 0
-    for tree in rng.choices(toy(files=4), k=3000):
+    for tree in rng.choices(TOYS, k=3000):
         sentence, tokens = tree.leaves(), linearise(tree)
         for _ in range(rng.choice([0, 1, 1, 2, 40])):
             at = rng.randrange(len(tokens) + 1)
@@ -122,7 +116,6 @@ def test_tokens_stand_for_a_tree_over_the_words_or_for_none():
 
 
 def test_toy_trees_are_clean_and_all_different():
-    trees = toy(files=8)
-    assert len({bracketed(tree) for tree in trees}) == len(trees) == 96
-    assert all(clean(tree) == tree for tree in trees)
+    assert len({bracketed(tree) for tree in TOYS}) == len(TOYS) == 96
+    assert all(clean(tree) == tree for tree in TOYS)
     assert toy_treebank(files=8) == toy_treebank(files=8) != toy_treebank(files=8, seed=1)
