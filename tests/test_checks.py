@@ -3,7 +3,6 @@
 import random
 from itertools import chain
 
-import pytest
 from datasets import Dataset, DatasetDict
 from helpers import as_lines, call, make_tokenizer
 
@@ -39,15 +38,12 @@ def misread(text, encoding):
 
 FAULTY = [
     (("", "Ein Satz."), "empty"),
-    (("A sentence.", " \t\u3000"), "empty"),
-    (("\u200b\u2060", "\u00ad"), "empty"),
+    (("\u200b\u2060", " \t\u3000"), "empty"),
     (("Herr Müller", "Herr Müller"), "equal"),
     (GOOD[5], "duplicate"),
     (("A dog.", "Ein Hund, der " * 5), "length"),
-    (("A dog that " * 9, "@@"), "length"),
     (("Это предложение.", "Das ist ein Satz."), "script"),
     (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
-    (("A dog\x00.", "Ein Hund."), "broken"),
     (("A dog.", "Ein\tHund."), "broken"),
     (("A dog.", "Ein \ue000 Hund."), "broken"),
     (("For you.", misread("Für dich.", "latin-1")), "broken"),
@@ -108,16 +104,13 @@ def test_unseen_characters_are_those_of_no_token_or_not_of_the_training_data():
 BAD = [("", "Ein Satz."), GOOD[0], ("Kept for its ☃.", "Ein ☃."), ("A two\nline text.", "Ein Satz.")]
 
 
-@pytest.mark.parametrize(
-    ("languages", "names"),
-    [(("en", "de"), ["train.en", "train.de"]), (("en", "en"), ["train.source", "train.target"])],
-)
-def test_the_clean_corpus(languages, names, tmp_path, own_cache):
+def test_the_clean_corpus(tmp_path, own_cache):
+    """Characters that the tokenizer does not know are no fault. Of one language, the files are source and target."""
     rows = as_rows([*GOOD, *BAD])
     tokenizer = make_tokenizer(chain(*GOOD), 400)
     faults = find_faults(DatasetDict(train=rows), tokenizer)["train"]
-    assert write_clean(rows, faults, languages, tmp_path / "new" / "clean") == 51
-    source, target = (str(tmp_path / "new" / "clean" / name) for name in names)
+    assert write_clean(rows, faults, ("en", "en"), tmp_path / "new" / "clean") == 51
+    source, target = (str(tmp_path / "new" / "clean" / name) for name in ("train.source", "train.target"))
     clean = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
     assert list(zip(clean["source"], clean["target"], strict=True)) == [*GOOD, BAD[2]]
 
@@ -140,18 +133,10 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     assert again.output == "train: 50 pairs, nothing found\n"
 
 
-NOT_CHECKED = [
-    (["--max_length_ratio", "0.5"], "max_length_ratio must be at least 1 and finite, not 0.5"),
-    (["--output_dir", "new"], "none of 2 training pairs is without a fault"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), NOT_CHECKED)
-def test_what_cannot_be_checked(arguments, message, tmp_path, own_cache, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_corpus_of_faults_alone_is_not_written(tmp_path, own_cache):
     (tmp_path / "a.tsv").write_text("a\ta\na\ta\n")
-    done = call(vanilla, "check", "--train_file", "a.tsv", *arguments)
-    assert message in done.error and not (tmp_path / "new").exists()
+    done = call(vanilla, "check", "--train_file", tmp_path / "a.tsv", "--output_dir", tmp_path / "new")
+    assert "none of 2 training pairs is without a fault" in done.error and not (tmp_path / "new").exists()
 
 
 def test_a_training_run_says_the_counts(capsys):

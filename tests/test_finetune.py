@@ -27,17 +27,17 @@ def data(tmp_path_factory):
     return DataOptions(**write_toy_corpus(tmp_path_factory.mktemp("corpus"), train=60, validation=4, test=4))
 
 
-@pytest.fixture(scope="module")
-def make_folder(data, tmp_path_factory):
+@pytest.fixture
+def make_folder(data, tmp_path):
     """A saved model of random weights with its tokenizer."""
-    pairs = load_pairs(data)["train"]
-    tokenizer = make_tokenizer([*pairs["source"], *pairs["target"]], TINY["vocab_size"])
 
     def make(**overrides) -> str:
+        pairs = load_pairs(data)["train"]
+        tokenizer = make_tokenizer([*pairs["source"], *pairs["target"]], TINY["vocab_size"])
         torch.manual_seed(0)
         model = VanillaForConditionalGeneration(VanillaConfig(**TINY, **overrides))
         model.generation_config.max_extra_tokens = 4
-        return str(save_folder(tmp_path_factory.mktemp("models") / "model", model, tokenizer))
+        return str(save_folder(tmp_path / "model", model, tokenizer))
 
     return make
 

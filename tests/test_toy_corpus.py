@@ -79,10 +79,10 @@ def combinations(english: str, domain: str) -> set[toy.Pair]:
     return {(word, noun) for word in found[0] for noun in found[1]}
 
 
-@pytest.mark.parametrize(("domain", "seed"), [("everyday", 0), ("everyday", 7), ("travel", 0)])
-def test_held_out_combinations_are_in_every_evaluation_sentence_and_never_in_training(domain, seed):
-    corpus = toy.toy_corpus(2_000, 150, 150, seed, domain)
-    held_out = set(toy.held_out_pairs(seed, domain))
+@pytest.mark.parametrize("domain", toy.DOMAINS)
+def test_held_out_combinations_are_in_every_evaluation_sentence_and_never_in_training(domain):
+    corpus = toy.toy_corpus(2_000, 150, 150, seed=7, domain=domain)
+    held_out = set(toy.held_out_pairs(7, domain))
     for name, pairs in corpus.items():
         for english, _ in pairs:
             assert bool(combinations(english, domain) & held_out) == (name != "train"), english
@@ -104,6 +104,3 @@ def test_command_line_writes_the_corpus_whatever_the_hash_seed(tmp_path):
     for name, pairs in toy.toy_corpus(30, 4, 5, seed=2, domain="travel").items():
         expected = [{"translation": {"en": english, "de": german}} for english, german in pairs]
         assert [json.loads(line) for line in files[f"{name}.jsonl"].splitlines()] == expected
-    again = run_python(toy.__file__, "--output_dir", "new/toy", cwd=tmp_path)
-    assert again.error == "output_dir: new/toy holds something already; choose another folder"
-    assert tree(tmp_path / "new" / "toy") == files
