@@ -71,7 +71,7 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
     assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
     assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
-    assert choose(4_000_000, "cpu", max_target_tokens=5000)["tokens_per_batch"] == 5000
+    assert choose(4_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000
 
 
 def test_few_pairs_are_seen_at_most_200_times(choose):
@@ -126,7 +126,7 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
 
 
 def test_a_limit_beyond_all_sentences_changes_nothing(choose):
-    assert choose(2000, "cpu", max_source_tokens=100_000) == choose(2000, "cpu", max_source_tokens=2002)
+    assert choose(2000, "cpu", max_source_length=100_000) == choose(2000, "cpu", max_source_length=2002)
 
 
 def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):

@@ -137,7 +137,7 @@ def train(run: Path, training: TrainingOptions, overrides: dict, resume: bool) -
     """Train on run/data, or go on with that."""
     overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
     # Pairs longer than a batch are left out of training, and reported.
-    limits = dict.fromkeys(("max_source_tokens", "max_target_tokens"), complete(training).tokens_per_batch)
+    limits = dict.fromkeys(("max_source_length", "max_target_length"), complete(training).tokens_per_batch)
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
         replace(training, output_dir=str(run / "training")),

@@ -114,7 +114,7 @@ def fit_to_data(
     if config.position_embedding_type == "learned" and longest > config.max_position_embeddings:
         raise ValueError(
             f"max_position_embeddings {config.max_position_embeddings}: a training pair has {longest} tokens; set more "
-            "of these, or a smaller max_source_tokens and max_target_tokens"
+            "of these, or a smaller max_source_length and max_target_length"
         )
     some = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
     config.source_lang = source_lang or config.source_lang

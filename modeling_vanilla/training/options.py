@@ -98,13 +98,13 @@ class CorpusOptions:
 
     def _languages_in_names(self) -> tuple[str | None, str | None]:
         """The source and the target language that file names tell; ValueError if those of two splits differ."""
-        found: dict[tuple[str, ...], str] = {}
+        found: dict[tuple[str, str], str] = {}
         for split in SPLITS:
             names = [_COMPRESSION.sub("", Path(path).name) for path in self.files(split)]
             pattern = _TWO_LANGUAGES if len(names) == 1 else _ONE_LANGUAGE
             languages = [language for name in names for match in pattern.finditer(name) for language in match.groups()]
             if len({*languages}) == 2:
-                found.setdefault((*languages,), split)
+                found.setdefault((languages[0], languages[1]), split)
         if len(found) > 1:
             (one, split), (other, another) = list(found.items())[:2]
             raise ValueError(
@@ -118,8 +118,8 @@ class CorpusOptions:
 class DataOptions(CorpusOptions):
     """Where the sentence pairs are, as CorpusOptions says it, and how long those to train on may be."""
 
-    max_source_tokens: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
-    max_target_tokens: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
+    max_source_length: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
+    max_target_length: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
 
 
 @dataclass

@@ -83,7 +83,7 @@ def tokenize_training_pairs(
         ValueError: if no pair remains, or as tokenize_pairs does.
     """
     tokenized = tokenize_pairs(pairs, tokenizer)
-    limits = {"source": options.max_source_tokens, "target": options.max_target_tokens}
+    limits = {"source": options.max_source_length, "target": options.max_target_length}
     lengths = dict(zip(limits, pair_lengths(tokenized), strict=True))
     # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
     empty = {side: _blank(pairs, side) | (lengths[side] <= 1) for side in limits}

@@ -96,7 +96,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     state = PartialState()
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
-    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_tokens", "max_target_tokens"))
+    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
     longest = min(most, _most_bytes(pairs["train"]) + 2)
     usual, reason = _usual(given.get("model"), characters, has_gpu)
     # No update sees more than a tenth of the corpus, or so.

@@ -13,7 +13,7 @@ from .options import DataOptions, TrainingOptions, TranslationOptions
 _FILE = "run.json"
 # The options on which the updates depend. Others may change: a run that is longer, reports more often or is tested on
 # something else is still the same.
-_DATA = ("max_source_tokens", "max_target_tokens")
+_DATA = ("max_source_length", "max_target_length")
 _TRAINING = (
     *("tokens_per_update", "tokens_per_batch", "fit_batch", "learning_rate", "learning_rate_scale", "warmup_steps"),
     *("max_grad_norm", "mixed_precision", "bleu_tokenize", "seed"),

@@ -23,7 +23,7 @@ OPTIONS = {
         mixed_precision bleu_tokenize preset tokenizer_algorithm: nothing
         model tokenizer: missing source.txt
         train_file validation_file test_file dataset_name train_source validation_target: missing model
-        max_source_tokens max_target_tokens: 0 1
+        max_source_length max_target_length: 0 1
         source_lang: fr
         output_dir: source.txt run /proc/new
         d_model d_k encoder_attention_heads decoder_layers encoder_ffn_dim vocab_size: 0 x
