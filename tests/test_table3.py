@@ -13,8 +13,6 @@ from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, ste
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.configuration_vanilla import PRESETS
 
-PNG = b"\x89PNG"
-
 
 @pytest.mark.parametrize("row", sorted(PRESETS.keys() - {"tiny", "parsing"}))
 def test_the_papers_scale_changes_nothing_but_the_vocabulary(row):
@@ -38,14 +36,13 @@ def test_a_scale_keeps_the_proportions_of_the_rows():
 
 
 def test_orderings_are_judged_by_both_measures():
-    perplexity = {"base": 5.0, "C-N8": 4.0, "C-N4": 6.0, "C-N2": 7.0, "A-h1": 4.9, "E-learned": 5.0}
-    bleu = {"base": 25.0, "C-N8": 26.0, "C-N4": 24.0, "C-N2": 24.5, "A-h1": 24.0, "E-learned": 25.4}
+    perplexity = {"base": 5.0, "C-N8": 4.0, "C-N4": 6.0, "C-N2": 7.0, "A-h1": 4.9}
+    bleu = {"base": 25.0, "C-N8": 26.0, "C-N4": 24.0, "C-N2": 24.5, "A-h1": 24.0}
     entries = [{"row": row, "PPL": perplexity[row], "BLEU": bleu[row]} for row in perplexity]
     verdicts = {what.split(" (")[0]: found for what, *found in judge(entries)}
     assert verdicts == {
-        "one head is worse": ["does not", "holds"],
-        "deeper is better": ["holds", "does not"],
-        "learned = sinusoidal": ["", "holds, +0.40"],
+        "one head is worse": ["does not", "holds", "holds", "holds"],
+        "deeper is better": ["holds", "does not", "holds", "does not"],
     }
 
 
@@ -93,9 +90,6 @@ def test_rows_are_trained_once(arguments, own_cache, tmp_path):
         assert (row["PPL"], row["BLEU"]) == (validated["perplexity"], validated["bleu"])
     line = (output / "table3.md").read_text().splitlines()[4].replace("|", ",")
     assert re.fullmatch(r", base , 3 , 32 , 128 , 8 , 4 , 4 , 0.1 , 0.1 , 2 ,.+, 4.92 , 25.8 , 65 ,", line)
-    assert (output / "table3.png").read_bytes()[:4] == PNG
-    (verdict,) = found["orderings"]
-    assert verdict[3:] == ["", "holds, -0.10"]  # in the paper: 25.7 and 25.8
     error = call(table3.main, *arguments, "--rows", "base", "--seed", 1).error
     assert error == f"output_dir: {output} holds rows of seed 0, not 1"
 
@@ -114,4 +108,3 @@ def test_table_2_has_runs_below_the_paper(tmp_path):
     assert "| Transformer (big) | 28.4 | 41.8 | 2.3e+19 | 2.3e+19 |" in text
     counted = model_flops(VanillaConfig(), sums) * 10**9 / 2000
     assert f"| {tmp_path.name} | en-de | 7 | 12.35 | 13.50 | {counted:.2e} | 4.00e+15 |" in text
-    assert (tmp_path / "out/table2.png").read_bytes()[:4] == PNG

@@ -9,20 +9,33 @@ additive.png  3.2.1: time and memory of additive and of dot-product attention ov
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from common import plot_lines, write_results
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measure import UNITS, costs_of, fitted_exponent
+from measure import costs_of, fitted_exponent
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.files import write_json
 from modeling_vanilla.progress import progress_bar
+from modeling_vanilla.visualization.attention import save_figure
 
 D_K = (4, 16, 64, 256)  # widths of a head, for the scaling
 LENGTHS = (64, 128, 256, 512)  # n, for time and memory
 ROUNDS = 3  # measurements of a time, of which the fastest counts
+UNITS = {"seconds": ("time (ms)", 1e-3), "bytes": ("memory (MiB)", 2**20)}
+
+
+def plot_lines(axis: Axes, name: str, sizes: Sequence[int], lines: dict[str, Sequence[float]]) -> None:
+    """Draw lines over sizes, which get a logarithmic axis of that name, with a tick at each."""
+    for label, values in lines.items():
+        axis.plot(sizes, values, ".-", label=label)
+    axis.set(xlabel=name, xscale="log")
+    axis.set_xticks(sizes, sizes)
+    axis.set_xticks([], minor=True)
+    axis.legend(fontsize=7)
 
 
 def softmax_gradient(scores: torch.Tensor) -> torch.Tensor:
@@ -55,7 +68,7 @@ def scaling(keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
     for axis, (measure, title, scale) in zip(figure.subplots(1, 3), panels, strict=True):
         labels = {"unscaled": "q.k", "scaled": "q.k / sqrt(d_k)"}
         lines = {label: [row[name][measure] for row in rows] for name, label in labels.items()}
-        plot_lines(axis, "d_k", D_K, lines, ["C0", "C1"])
+        plot_lines(axis, "d_k", D_K, lines)
         axis.set(title=title, yscale=scale)
     exponent = fitted_exponent(D_K, [row["unscaled"]["variance"] for row in rows])
     return figure, {"keys": keys, "queries": queries, "variance_grows_as_d_k_to_the": exponent, "rows": rows}
@@ -73,6 +86,9 @@ def scaled_dot_products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
     return q @ k.T / math.sqrt(q.shape[-1])
 
 
+KINDS = {"scaled dot-product": scaled_dot_products, "additive": additive_scores}
+
+
 def attention_cost(scores: Callable, n: int, d_k: int = 64) -> dict[str, float]:
     """Seconds and bytes of attention with n queries, keys and values, forward and backward."""
     q, k, values = (torch.randn(n, d_k, requires_grad=True) for _ in range(3))
@@ -86,24 +102,24 @@ def additive() -> tuple[Figure, dict]:
     """Section 3.2.1: time and memory of both kinds of attention over n, with the exponents of n."""
     figure, costs, exponents = Figure(figsize=(9, 4), layout="constrained"), {}, {}
     axes = figure.subplots(1, 2)
-    for colour, (kind, scores) in enumerate(KINDS.items()):
+    for kind, scores in KINDS.items():
         costs[kind] = [attention_cost(scores, n) for n in progress_bar(LENGTHS, desc=kind, unit=" lengths")]
         for axis, (measure, (unit, size)) in zip(axes, UNITS.items(), strict=True):
             values = [cost[measure] / size for cost in costs[kind]]
             exponent = exponents[f"{kind}, {measure}"] = fitted_exponent(LENGTHS, values)
-            plot_lines(axis, "n", LENGTHS, {f"{kind}: n^{exponent:.2f}": values}, [f"C{colour}"])
+            plot_lines(axis, "n", LENGTHS, {f"{kind}: n^{exponent:.2f}": values})
             axis.set(title=unit, yscale="log")
     return figure, {"lengths": LENGTHS, "costs": costs, "exponents": exponents}
 
 
-KINDS = {"scaled dot-product": scaled_dot_products, "additive": additive_scores}
-
-
 def reproduce(output_dir: Path) -> None:
     torch.manual_seed(0)
-    drawn = {draw.__name__: draw() for draw in (scaling, additive)}
-    numbers = {"torch": torch.__version__, **{name: found for name, (_, found) in drawn.items()}}
-    write_results(output_dir, "figures", numbers, {name: figure for name, (figure, _) in drawn.items()})
+    numbers: dict = {"torch": torch.__version__}
+    output_dir.mkdir(parents=True, exist_ok=True)
+    for draw in (scaling, additive):
+        figure, numbers[draw.__name__] = draw()
+        save_figure(figure, output_dir / f"{draw.__name__}.png")
+    write_json(output_dir / "figures.json", numbers)
 
 
 def main() -> None:

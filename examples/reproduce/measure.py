@@ -10,8 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
 
-UNITS = {"seconds": ("time (ms)", 1e-3), "bytes": ("memory (MiB)", 2**20)}  # of what is measured, in the pictures
-
 
 def costs_of(compute: Callable[[], object], rounds: int) -> dict[str, float]:
     """Seconds and bytes of a computation."""

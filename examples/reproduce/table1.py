@@ -4,8 +4,7 @@
     python examples/reproduce/table1.py --output_dir runs/table1 --lengths 256 512 1024 2048 4096 --widths 256 512 1024
 
 Each layer maps n vectors of width d to as many: one sequence, forward and backward, in 32-bit floats on the CPU. As in
-the paper, attention is counted without its projections. Leaves in --output_dir: table1.md, table1.json, costs.png and
-paths.png.
+the paper, attention is counted without its projections. Leaves in --output_dir: table1.md and table1.json.
 
 Cost: one of n, d, k and r varies at a time, the others have the middle value of their lists; exponents are fitted by
 least squares on the logarithms. Time is processor time, of the fastest round; memory is the most bytes of tensors held
@@ -16,17 +15,14 @@ Path: a gradient is sent back from the last position, through one step after ano
 step is what all positions compute at once: a layer, or one time step of the recurrent layer.
 """
 
-import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import markdown_table, plot_lines, write_results
-from matplotlib.figure import Figure
-from measure import UNITS, costs_of, fitted_exponent
+from common import markdown_table, write_results
+from measure import costs_of, fitted_exponent
 from restricted_attention import restricted_attention
 from torch import nn
 
@@ -118,11 +114,6 @@ class Row(NamedTuple):
     sequential: str
     path: str
 
-    @property
-    def exponents(self) -> dict[str, int]:
-        """Those of the complexity, by variable."""
-        return {name: int(power or 1) for name, power in re.findall(r"([ndkr])(?:\^(\d))?", self.complexity)}
-
 
 ROWS = {
     "self-attention": Row(self_attention, self_attention, "O(n^2 d)", "O(1)", "O(1)"),
@@ -130,34 +121,35 @@ ROWS = {
     "convolutional": Row(Convolution, Convolution, "O(k n d^2)", "O(1)", "O(log_k n)"),
     "self-attention, restricted": Row(restricted, restricted, "O(r n d)", "O(1)", "O(n/r)"),
 }
-PATHS = {
-    "O(1)": lambda size: 1,
-    "O(n)": lambda size: size.n,
-    "O(log_k n)": lambda size: math.log(size.n, size.k),
-    "O(n/r)": lambda size: size.n / size.r,
-}
-COLOURS = {name: f"C{number}" for number, name in enumerate(ROWS)}
 
 
 def middle(values: Sequence[int]) -> int:
     return values[len(values) // 2]
 
 
-def measure_costs(lists: dict[str, Sequence[int]], rounds: int) -> list[dict]:
-    """A curve for each row of ROWS and each variable of its complexity: sizes, seconds, bytes and fitted exponents.
+def measure_row(row: Row, lists: dict[str, Sequence[int]], rounds: int) -> dict:
+    """Measure a row of ROWS.
 
     Args:
         lists: the sizes of each variable, "n", "d", "k" and "r".
+
+    Returns:
+        "costs", by each variable of the complexity: its sizes, and the seconds and bytes at each. "chain" and "steps":
+        the longest chain of operations and the length of the path, at PATH_LENGTHS.
     """
-    base, curves = Size(**{name: middle(values) for name, values in lists.items()}), []
-    wanted = [(name, variable) for name, row in ROWS.items() for variable in row.exponents]
-    for name, variable in progress_bar(wanted, desc="costs", unit=" curves"):
+    base, costs = Size(**{name: middle(values) for name, values in lists.items()}), {}
+    for variable in filter(row.complexity.__contains__, lists):
         sizes = [base._replace(**{variable: value}) for value in lists[variable]]
-        costs = [measure_cost(ROWS[name].layer(size), size, rounds) for size in sizes]
-        curve = {measure: [cost[measure] for cost in costs] for measure in UNITS}
-        exponents = {measure: fitted_exponent(lists[variable], values) for measure, values in curve.items()}
-        curves.append({"row": name, "variable": variable, "sizes": lists[variable], **curve, "exponents": exponents})
-    return curves
+        measured = [measure_cost(row.layer(size), size, rounds) for size in sizes]
+        curves = {measure: [cost[measure] for cost in measured] for measure in ("seconds", "bytes")}
+        costs[variable] = {"sizes": lists[variable], **curves}
+    # With the smallest kernel and window, so that paths grow within short sequences.
+    short = [Size(n, D_K, KERNELS[0], WINDOWS[0]) for n in PATH_LENGTHS]
+    return {
+        "costs": costs,
+        "chain": [longest_chain(row.layer(size).double()(random_input(size))) for size in short],
+        "steps": [path_length(row, size) for size in short],
+    }
 
 
 def measure_cost(layer: nn.Module, size: Size, rounds: int) -> dict:
@@ -187,7 +179,7 @@ def arrivals(step: nn.Module, x: torch.Tensor, senders: torch.Tensor) -> torch.T
     return arrived.ne(0).any(dim=-1)[0]
 
 
-def made_up(size: Size) -> torch.Tensor:
+def random_input(size: Size) -> torch.Tensor:
     """An input of 64-bit floats.
 
     An LSTM's gradient vanishes early in 32 bits, and oneDNN, which has no 64-bit LSTM, takes its time steps as one
@@ -198,75 +190,28 @@ def made_up(size: Size) -> torch.Tensor:
 
 def path_length(row: Row, size: Size) -> int:
     """The number of steps after which a gradient from the last position has arrived at the first."""
-    x, reached, steps = made_up(size), torch.arange(size.n) == size.n - 1, 0
+    x, reached, steps = random_input(size), torch.arange(size.n) == size.n - 1, 0
     while not reached[0]:
         reached = arrivals(row.step(size, steps).double(), x, reached)
         steps += 1
     return steps
 
 
-def measure_order() -> dict[str, dict[str, list[float]]]:
-    """Of each row the longest "chain", the "steps" of the path and the paper's "formula" for them, at PATH_LENGTHS.
-
-    With the smallest kernel and window, so that paths grow within short sequences.
-    """
-    sizes = [Size(n, D_K, KERNELS[0], WINDOWS[0]) for n in PATH_LENGTHS]
-    return {
-        name: {
-            "chain": [longest_chain(row.layer(size).double()(made_up(size))) for size in sizes],
-            "steps": [path_length(row, size) for size in sizes],
-            "formula": [PATHS[row.path](size) for size in sizes],
-        }
-        for name, row in progress_bar(ROWS.items(), desc="paths", unit=" layers")
-    }
-
-
-def plot_costs(costs: list[dict]) -> Figure:
-    figure = Figure(figsize=(14, 7), layout="constrained")
-    axes = figure.subplots(2, 4, sharex="col", sharey="row")
-    for curve in costs:
-        name, variable = curve["row"], curve["variable"]
-        for axis, (measure, (unit, size)) in zip(axes[:, "ndkr".index(variable)], UNITS.items(), strict=True):
-            label = f"{name}: {variable}^{curve['exponents'][measure]:.2f}"
-            label += f" (paper: {ROWS[name].exponents[variable]})" * (measure == "seconds")
-            plot_lines(
-                axis, variable, curve["sizes"], {label: [value / size for value in curve[measure]]}, [COLOURS[name]]
-            )
-            axis.set(yscale="log", ylabel=unit)
-    for axis in axes.flat:
-        axis.label_outer()
-        axis.margins(y=0.25)
-        axis.grid(alpha=0.3, which="both")
-    figure.suptitle("Table 1: one layer, forward and backward; time above, memory below")
-    return figure
-
-
-def plot_paths(orders: dict) -> Figure:
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name, order in orders.items():
-        plot_lines(left, "n", PATH_LENGTHS, {name: order["chain"]}, [COLOURS[name]])
-        plot_lines(right, "n", PATH_LENGTHS, {name: order["steps"]}, [COLOURS[name]])
-        right.plot(PATH_LENGTHS, order["formula"], ":", color=COLOURS[name], linewidth=1)
-    left.set(title="Longest chain of operations that depend on each other", yscale="log")
-    right.set(title="Steps until the ends are connected (dotted: the paper's formula)", yscale="log")
-    for axis in (left, right):
-        axis.grid(alpha=0.3, which="both")
-    return figure
-
-
-def as_markdown(costs: list[dict], orders: dict) -> str:
+def as_markdown(measured: dict[str, dict]) -> str:
+    """The table of what measure_row gives for each row."""
     rows = []
     for name, row in ROWS.items():
+        found = measured[name]
         powers = [
             " ".join(
-                f"{curve['variable']}^{curve['exponents'][measure]:.2f}" for curve in costs if curve["row"] == name
+                f"{variable}^{fitted_exponent(cost['sizes'], cost[measure]):.2f}"
+                for variable, cost in found["costs"].items()
             )
-            for measure in UNITS
+            for measure in ("seconds", "bytes")
         ]
-        chain, steps = orders[name]["chain"], orders[name]["steps"]
-        grows = f"n^{fitted_exponent(PATH_LENGTHS, chain):z.2f}"
-        rows.append((name, row.complexity, *powers, row.sequential, grows, row.path, ", ".join(map(str, steps))))
+        grows = f"n^{fitted_exponent(PATH_LENGTHS, found['chain']):z.2f}"
+        steps = ", ".join(map(str, found["steps"]))
+        rows.append((name, row.complexity, *powers, row.sequential, grows, row.path, steps))
     head = ("layer", "complexity", "time", "memory", "sequential operations", "longest chain", "path length", "steps")
     lengths = ", ".join(map(str, PATH_LENGTHS))
     return (
@@ -278,7 +223,7 @@ def as_markdown(costs: list[dict], orders: dict) -> str:
 
 
 def reproduce(output_dir: Path, lengths: list[int], widths: list[int], rounds: int) -> None:
-    """Measure at these n and d, and write table, numbers and pictures.
+    """Measure at these n and d, and write table and numbers.
 
     Raises:
         ValueError: for sizes that cannot be measured, or to which no exponent can be fitted.
@@ -289,11 +234,11 @@ def reproduce(output_dir: Path, lengths: list[int], widths: list[int], rounds: i
     if lengths[0] < middle(WINDOWS) or middle(lengths) < WINDOWS[-1]:  # where r exceeds n, cost would not be O(r n d)
         raise ValueError(f"lengths: windows of {middle(WINDOWS)} and {WINDOWS[-1]} do not fit into {lengths}")
     torch.manual_seed(0)
-    costs = measure_costs({"n": lengths, "d": widths, "k": KERNELS, "r": WINDOWS}, rounds)
-    orders = measure_order()
-    numbers = {"torch": torch.__version__, "path_lengths": PATH_LENGTHS, "costs": costs, "orders": orders}
-    pictures = {"costs": plot_costs(costs), "paths": plot_paths(orders)}
-    write_results(output_dir, "table1", numbers, pictures, as_markdown(costs, orders))
+    lists = {"n": lengths, "d": widths, "k": KERNELS, "r": WINDOWS}
+    bar = progress_bar(ROWS.items(), desc="Table 1", unit=" layers")
+    measured = {name: measure_row(row, lists, rounds) for name, row in bar}
+    numbers = {"torch": torch.__version__, "path_lengths": PATH_LENGTHS, "rows": measured}
+    write_results(output_dir, "table1", numbers, as_markdown(measured))
 
 
 def main() -> None:

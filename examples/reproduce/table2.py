@@ -4,7 +4,7 @@
 
 Each run is an output folder of train_translation.py with a test set. Its cost is given twice: counted by formula, and
 as the paper estimates it, training time x devices x sustained FLOPS (--sustained_tflops 9.5 for a P100; by default
-this machine's, measured). Leaves table2.md, table2.json and table2.png.
+this machine's, measured). Leaves table2.md and table2.json.
 """
 
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from common import PAPER, markdown_table, write_results
 from cost import measured_rate, training_cost
-from matplotlib.figure import Figure
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -73,25 +72,12 @@ def as_markdown(runs: list[dict]) -> str:
     return "\n".join(parts)
 
 
-def plot(runs: list[dict]) -> Figure:
-    """BLEU over FLOPs: the paper's systems for each language pair, and the runs by both estimates."""
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for system, (de, fr, cost_de, cost_fr) in SYSTEMS.items():
-        if cost_de or cost_fr:
-            (points,) = axes.plot([cost_de], [de], "o", label=system)
-            axes.plot([cost_fr], [fr], "s", color=points.get_color())
-    axes.plot([], [], "o", color="lightgrey", label="paper, en-de")
-    axes.plot([], [], "s", color="lightgrey", label="paper, en-fr")
-    bleus = [run["compound_split_BLEU"] for run in runs]  # the paper's BLEU is compound-split, too
-    axes.plot([run["counted_flops"] for run in runs], bleus, "kx", label="here, counted")
-    axes.plot([run["table_2_flops"] for run in runs], bleus, "k+", label="here, time x FLOPS")
-    for run, bleu in zip(runs, bleus, strict=True):
-        axes.annotate(run["run"], (run["table_2_flops"], bleu), xytext=(4, 3), textcoords="offset points")
-    axes.set(xscale="log", xlabel="training FLOPs", title="Table 2")
-    axes.set_ylabel("compound-split BLEU (each on its own test set)")
-    figure.legend(loc="outside right upper", fontsize=8)
-    return figure
+def reproduce(folders: list[Path], output_dir: Path, sustained_tflops: float | None = None) -> None:
+    """Write table and numbers of these runs to a folder, and print the table."""
+    runs = [read_run(folder, sustained_tflops) for folder in folders]
+    table = as_markdown(runs)
+    write_results(output_dir, "table2", {"paper": SYSTEMS, "runs": runs}, table)
+    print(table)
 
 
 def main() -> None:
@@ -100,14 +86,6 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write to")
     parser.add_argument("--sustained_tflops", type=float, help="what one device of the runs sustains")
     run_command(parser, lambda options: reproduce(options.runs, options.output_dir, options.sustained_tflops))
-
-
-def reproduce(folders: list[Path], output_dir: Path, sustained_tflops: float | None = None) -> None:
-    """Write table, numbers and picture of these runs to a folder, and print the table."""
-    runs = [read_run(folder, sustained_tflops) for folder in folders]
-    table = as_markdown(runs)
-    write_results(output_dir, "table2", {"paper": SYSTEMS, "runs": runs}, {"table2": plot(runs)}, table)
-    print(table)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,17 @@
 
 --scale names a JSON file of factors and settings, the fields of `Scale`: scales/two_cores.json by default,
 scales/paper.json for the paper's own. --dry_run prints what would be trained. Run again, it continues where it stopped.
-Leaves in --output_dir: table3.md, table3.json, table3.png, the tokenizer of all rows, and a folder for each row.
+Leaves in --output_dir: table3.md, table3.json, the tokenizer of all rows, and a folder for each row.
 """
 
-import itertools
 import math
 from argparse import Namespace
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from common import PAPER, markdown_table, write_results
-from matplotlib.figure import Figure
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
@@ -134,31 +133,22 @@ def describe(row: str, scale: Scale, **results) -> dict:
     }  # fmt: skip
 
 
-def judge(entries: list[dict]) -> list[tuple[str, str, str]]:
-    """For each ordering of the paper whether it holds here: (what, by perplexity, by BLEU).
-
-    The last, that learned positions are as good as sinusoids, holds if their BLEU differs by at most 0.5.
-    """
-    perplexity, bleu = ({entry["row"]: entry[measure] for entry in entries} for measure in ("PPL", "BLEU"))
+def judge(entries: list[dict]) -> list[list[str]]:
+    """For each ordering of the paper: what it says, and whether perplexity and BLEU have it here, and in the paper."""
+    here = {entry["row"]: entry for entry in entries}
     verdicts = []
-    for what, rows in PAPER["orderings"].items():
-        if set(rows) <= set(bleu):
-            pairs = list(itertools.pairwise(rows))
-            by_perplexity = _verdict(all(perplexity[better] < perplexity[worse] for better, worse in pairs))
-            by_bleu = _verdict(all(bleu[better] > bleu[worse] for better, worse in pairs))
-            verdicts.append((f"{what} ({' > '.join(rows)})", by_perplexity, by_bleu))
-    if {"base", "E-learned"} <= set(bleu):
-        difference = bleu["E-learned"] - bleu["base"]
-        by_bleu = f"{_verdict(abs(difference) <= 0.5)}, {difference:+.2f}"
-        verdicts.append(("learned = sinusoidal (within 0.5 BLEU)", "", by_bleu))
+    for what, order in PAPER["orderings"].items():
+        if set(order) <= set(here):
+            verdict = [f"{what} ({' > '.join(order)})"]
+            for table in (here, ROWS):
+                by_perplexity = all(table[better]["PPL"] < table[worse]["PPL"] for better, worse in pairwise(order))
+                by_bleu = all(table[better]["BLEU"] > table[worse]["BLEU"] for better, worse in pairwise(order))
+                verdict += ["holds" if holds else "does not" for holds in (by_perplexity, by_bleu)]
+            verdicts.append(verdict)
     return verdicts
 
 
-def _verdict(holds: bool) -> str:
-    return "holds" if holds else "does not"
-
-
-def as_markdown(entries: list[dict], verdicts: list[tuple[str, ...]], title: str) -> str:
+def as_markdown(entries: list[dict], verdicts: list[list[str]], title: str) -> str:
     names = ["row", "N", "d_model", "d_ff", "h", "d_k", "d_v", "P_drop", "eps_ls", "steps"]
     forms = {"PPL": ".2f", "BLEU": ".2f", "params": ".2f", "minutes": ".1f"}
     rows = []
@@ -172,23 +162,6 @@ def as_markdown(entries: list[dict], verdicts: list[tuple[str, ...]], title: str
         head = ["what the paper finds", "by perplexity", "by BLEU", "in the paper: by perplexity", "by BLEU"]
         parts.append(markdown_table(head, verdicts))
     return "\n".join(parts)
-
-
-def plot(entries: list[dict]) -> Figure:
-    """Perplexity and BLEU of every row, in the paper and here, with a line at the base model's."""
-    figure = Figure(figsize=(11, 1.5 + 0.25 * len(entries)), layout="constrained")
-    panels = figure.subplots(1, 4, sharey=True)
-    rows = [entry["row"] for entry in entries]
-    titles = {"paper": "newstest2013, in the paper", "here": "validation, here"}
-    for axes, (name, where) in zip(panels, itertools.product(("PPL", "BLEU"), titles), strict=True):
-        values = [(entry["paper"] if where == "paper" else entry)[name] for entry in entries]
-        axes.scatter(values, rows, color=[f"C{'bABCDE'.find(row[0])}" for row in rows])
-        if "base" in rows:
-            axes.axvline(values[rows.index("base")], color="grey", linewidth=0.8)
-        axes.set_title(f"{name}, {titles[where]}", fontsize=9)
-        axes.grid(axis="x", alpha=0.3)
-    panels[0].invert_yaxis()
-    return figure
 
 
 def dry_run(row: str, scale: Scale) -> None:
@@ -241,10 +214,9 @@ def write_table(output: Path, scale: Scale, title: str) -> None:
             scores = {"PPL": results["validation"]["perplexity"], "BLEU": results["validation"]["bleu"]}
             costs = {"params": results["parameters"] / 1e6, "minutes": results["train_seconds"] / 60}
             entries.append(describe(row, scale, **scores, **costs, steps=results["steps"]))
-    papers = judge([{"row": entry["row"], **entry["paper"]} for entry in entries])
-    verdicts = [(*here, *paper) for here, (_, *paper) in zip(judge(entries), papers, strict=True)]
-    table, numbers = as_markdown(entries, verdicts, title), {"rows": entries, "orderings": verdicts}
-    write_results(output, "table3", numbers, {"table3": plot(entries)}, table)
+    verdicts = judge(entries)
+    numbers = {"rows": entries, "orderings": verdicts}
+    write_results(output, "table3", numbers, as_markdown(entries, verdicts, title))
 
 
 def main() -> None:
