@@ -37,8 +37,7 @@ def eager_attention(
     Returns:
         The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
     """
-    # The softmax in 32 bits is more exact than in 16.
-    scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()  # the softmax needs more than 16 bits
     if attention_mask is None:
         weights = scores.softmax(dim=-1)
     else:
@@ -53,9 +52,9 @@ def eager_attention(
 
 
 def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
-    """Projections of the same input as one product: their matrices one below the other, of so many rows each."""
+    """Projections of one input as one product: their matrices one below the other, of so many rows each."""
     linear = nn.Linear(config.d_model, sum(parts), bias=config.attention_bias)
-    linear.parts = parts  # each is initialised as the matrix that it is
+    linear.parts = parts  # for the initialisation of each matrix by its own size
     return linear
 
 
@@ -90,13 +89,11 @@ class MultiHeadAttention(nn.Module):
             output_attentions: whether to return the weights whatever the back end, by "eager".
 
         Returns:
-            Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end keeps none.
+            Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end gives none.
         """
-        beams = rows // q.shape[0]
         back_end = "eager" if output_attentions else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        written_out = back_end == "sdpa" and eager_is_faster(q, k)
-        if written_out:
+        if back_end == "sdpa" and eager_is_faster(q, k):
             attention = eager_attention
             if attention_mask is None and self.is_causal:
                 # SDPA is told of causality by a flag where the mask would say nothing else.
@@ -105,12 +102,10 @@ class MultiHeadAttention(nn.Module):
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs
         )
-        if written_out:
-            weights = None  # as SDPA keeps none
+        beams = rows // q.shape[0]
         if beams > 1 and weights is not None:
             weights = weights.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)
-        output = output.reshape(rows, q.shape[2] // beams, -1)
-        return self.out_proj(output), weights
+        return self.out_proj(output.reshape(rows, q.shape[2] // beams, -1)), weights
 
 
 class SelfAttention(MultiHeadAttention):
@@ -131,7 +126,7 @@ class SelfAttention(MultiHeadAttention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end keeps none."""
+        """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end gives none."""
         rows = x.shape[0]
         q, k, v = (self.split_heads(part, rows) for part in self.qkv_proj(x).split(self.parts, dim=-1))
         if cache is not None:

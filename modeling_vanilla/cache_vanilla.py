@@ -17,9 +17,9 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 OLD_NAME = "past_key_values"
-# The name in the installed transformers: of the field of outputs, and of the argument in generation.
+# The name in the installed transformers, of the field of outputs and of the argument in generation.
 CACHE = "cache" if "cache" in {field.name for field in fields(Seq2SeqLMOutput)} else OLD_NAME
-# What transformers itself hands on to forward(): to choose its outputs.
+# What transformers itself passes to forward() to choose its outputs.
 PASSED_ON = {"output_attentions", "output_hidden_states", "return_dict"}
 
 
@@ -34,22 +34,19 @@ def named_cache(arguments: dict, name: str) -> dict:
     given = [arguments[key] for key in ("cache", OLD_NAME) if arguments.get(key) is not None]
     if len(given) == 2:
         raise ValueError(f"cache and {OLD_NAME} are two names of one argument: give one")
-    others = {key: value for key, value in arguments.items() if key not in ("cache", OLD_NAME)}
-    if not given:
-        return others
-    (cache,) = given
-    return {
-        **others,
-        name: cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache()),
-    }
+    named = {key: value for key, value in arguments.items() if key not in ("cache", OLD_NAME)}
+    if given:
+        (cache,) = given
+        named[name] = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
+    return named
 
 
 def named_arguments(forward: Callable) -> Callable:
     """Decorate forward(): it takes the cache by either name, and names an argument that it does not know.
 
     Raises:
-        ValueError: for an unknown argument that is a tensor or a cache, as it would change the result if it were known.
-            Any other gives one warning.
+        ValueError: for an unknown tensor or cache, without which the result would be wrong; any other argument gives
+            one warning.
     """
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 

@@ -1,14 +1,12 @@
 """The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
-import math
-
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .cache_vanilla import CACHE
 
-# How config.json names the pipeline, for people who load a model without this package (trust_remote_code=True).
+# The pipeline of config.json, for those who load a model without this package (trust_remote_code=True).
 CUSTOM_PIPELINES = {
     "translation": {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
@@ -65,7 +63,7 @@ PRESETS: dict[str, dict] = {
 
 
 def named_tokens(ids: int | list[int] | None) -> list[int]:
-    """The tokens that a field of the configuration names: None and negative numbers mean never, as in transformers."""
+    """The token ids in a field of the configuration; None and negative numbers are none, as in transformers."""
     return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
 
 
@@ -154,22 +152,14 @@ class VanillaConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if not __name__.startswith("transformers_modules"):
-            # The package registers the task, and pipeline() would ask for trust in the folder's code, which never runs.
+            # The package registers the task; with these pipeline() would ask for trust in code that never runs.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.check()
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "VanillaConfig":
-        """Return the configuration of a preset, with any fields overridden.
-
-        Args:
-            name: a name in PRESETS.
-            overrides: fields of this class and their values.
-
-        Raises:
-            ValueError: if the preset or a field is unknown.
-        """
+        """Return the configuration of a preset, with any fields overridden; ValueError if one is unknown."""
         if name not in PRESETS:
             raise ValueError(f"preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
         unknown = [field for field in overrides if field not in cls.__dataclass_fields__]
@@ -200,7 +190,7 @@ class VanillaConfig(PreTrainedConfig):
             if not condition:
                 raise ValueError(f"{field} must be {meaning}, not {getattr(self, field)!r}")
 
-        # The fields that count something are the whole numbers that name no token.
+        # The fields that count something are the integers that are no token.
         for field, kind in VanillaConfig.__annotations__.items():
             value = getattr(self, field)
             if kind in (int, int | None) and not field.endswith("_token_id"):
@@ -213,9 +203,6 @@ class VanillaConfig(PreTrainedConfig):
                 )
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             require(field, 0 <= getattr(self, field) < 1, "at least 0 and below 1")
-        for field in ("layer_norm_eps", "init_std"):
-            value = getattr(self, field)
-            require(field, value is None or 0 < value < math.inf, "above 0 and finite")
         known = ("sinusoidal", "learned")
         require("position_embedding_type", self.position_embedding_type in known, " or ".join(known))
         require("activation_function", self.activation_function in ACT2FN, "an activation that transformers knows")

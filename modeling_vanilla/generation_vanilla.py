@@ -35,10 +35,10 @@ from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, Next
 OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")
 # Settings that count something, and the least that each may be.
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
-# Settings of which None means that the call does not set them, as Seq2SeqTrainer takes it; transformers would fail.
+# Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
-# Processors of transformers that treat each row by itself. One of any other kind may keep something for each row of the
-# batch, which is then kept whole. A processor of one's own says so by an attribute `row_by_row`.
+# Processors of transformers that treat each row by itself, as an own one says by an attribute `row_by_row`. Any other
+# may keep something for each row, and then no sentence leaves the batch.
 ROW_BY_ROW = (
     logits_process.ForcedEOSTokenLogitsProcessor,
     logits_process.MinLengthLogitsProcessor,
@@ -70,7 +70,7 @@ def search_settings(
     """The settings of a call of generate(): those given, else generation_config's, else the model's.
 
     Raises:
-        ValueError: for a setting that has no meaning; it names the setting and the value.
+        ValueError: for an impossible setting; the message names it and the value.
     """
     settings = copy.deepcopy(model.generation_config)
     for name, value in _given_settings(generation_config, given).items():
@@ -103,11 +103,7 @@ def _given_settings(generation_config: GenerationConfig | None, given: dict) -> 
 
 
 class SourceLengthCriteria(StoppingCriteria):
-    """Ends each sequence at its own number of tokens.
-
-    Args:
-        lengths: (B,), of each sentence, which may have several rows.
-    """
+    """Ends each sequence at its sentence's own number of tokens, lengths (B,); a sentence may have several rows."""
 
     def __init__(self, lengths: torch.Tensor):
         self.lengths = lengths
@@ -126,28 +122,27 @@ def generate(
 ) -> ModelOutput | torch.Tensor:
     """generate() of an encoder-decoder of transformers, with the search and the limit of 6.1.
 
-    The limit of the output: max_new_tokens or max_length, where the call, or the generation_config that it hands over,
-    sets one; else the source's own length + max_extra_tokens, where the call, its generation_config or
-    model.generation_config sets that; else what transformers does.
+    The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
+    source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
+    transformers.
 
-    In a folder with custom_generate/generate.py this is called by
-    model.generate(..., custom_generate=FOLDER, trust_remote_code=True).
+    In a folder's custom_generate/generate.py it serves model.generate(..., custom_generate=FOLDER,
+    trust_remote_code=True) of other models.
 
     Args:
         search: begins a beam search.
-        kwargs: what the model's generate() takes, max_extra_tokens, and length_penalty_type, as `length_penalty` has
-            it.
+        kwargs: what the model's generate() takes, max_extra_tokens, and length_penalty_type (see `length_penalty`).
 
     Raises:
         ValueError: as `search_settings` does, for a model without an encoder, and for a streamer in this search.
     """
     if not model.config.is_encoder_decoder:
-        raise ValueError(f"the search is one of encoder-decoders; {type(model).__name__} is none")
+        raise ValueError(f"the search needs an encoder-decoder; {type(model).__name__} is none")
     given = named_cache(_given_settings(generation_config, kwargs), CACHE)
     given.pop("labels", None)  # Seq2SeqTrainer passes them on
     settings = search_settings(model, **given)
     encoded = given.get("encoder_outputs")
-    if encoded is not None:  # of a tuple transformers would make no source; and in a ModelOutput it repeats each row
+    if encoded is not None:  # transformers takes no tuple for a source, and repeats each row of a ModelOutput in place
         given["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
     limits, new_tokens = output_limits(model.config, settings, inputs, given)
     given = {name: value for name, value in given.items() if name not in OWN_SETTINGS} | limits
@@ -156,7 +151,7 @@ def generate(
         if given.get("streamer") is not None:
             raise ValueError("a streamer needs num_beams=1")
         if settings.stop_strings is not None and given.get("tokenizer") is not None:
-            # transformers does not hand the tokenizer over.
+            # transformers does not pass the tokenizer on.
             criteria.append(StopStringCriteria(given.pop("tokenizer"), settings.stop_strings))
             given["stop_strings"] = None
         given["custom_generate"] = functools.partial(
@@ -188,25 +183,21 @@ def beam_search(
 ) -> BeamSearchOutput | torch.Tensor:
     """Beam search (6.1), or with do_sample sampling with beams.
 
-    The model is used through `NextTokens.log_probs` and `NextTokens.reorder` alone.
-
     Args:
         input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
-        search: as `generate` takes it. penalty_type: as `length_penalty` takes it.
+        search: begins it. penalty_type: see `length_penalty`. share_encoding: see NextTokens.
         new_tokens: (B,), the most tokens that each sentence may get.
-        share_encoding: whether the model takes one encoding for all beams of a sentence.
         synced_gpus: whether forward passes go on until all processes are done.
     """
     config = generation_config
-    # EOS and the limits are the search's own matter.
-    own = MaxLengthCriteria | EosTokenCriteria
+    own = MaxLengthCriteria | EosTokenCriteria  # the search sees to EOS and the limits itself
     criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
     limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
     prompts = input_ids.unflatten(0, (-1, config.num_beams))
     limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens.to(limits.device))
-    # Sentences that are done leave the batch, unless a caller gets each step's whole batch, or a processor or
-    # criterion may look for a sentence at its row.
+    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may look for a
+    # sentence at its row.
     row_by_row = all(type(one) in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
     drop_done = row_by_row and not (criteria or config.return_dict_in_generate or synced_gpus)
     prompts = prompts[:, :1] if drop_done else prompts
@@ -215,14 +206,14 @@ def beam_search(
     state = search(config, prompts, limits, criteria, drop_done, penalty_type)
     while any_process(state.searching.any(), synced_gpus, input_ids.device):
         log_probs = decoder.log_probs(state.alive.tokens.flatten(0, 1))
-        if state.searching.any():  # otherwise, another process needs this one's part in the forward pass
+        if state.searching.any():  # else, only another process needed this forward pass
             decoder.reorder(*state.step(*log_probs))
     best = state.finish()
     return decoder.output(best, state) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
 
 
 def any_process(searching: torch.Tensor, synced_gpus: bool, device: torch.device) -> bool:
-    """Whether this process is searching, or with synced_gpus any."""
+    """Whether this process, or with synced_gpus any process, is searching."""
     if synced_gpus:
         searching = searching.to(device, torch.float32)
         torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
@@ -232,15 +223,10 @@ def any_process(searching: torch.Tensor, synced_gpus: bool, device: torch.device
 def output_limits(
     config: PreTrainedConfig, settings: GenerationConfig, inputs: torch.Tensor | None, given: dict
 ) -> tuple[dict[str, int | None], torch.Tensor | None]:
-    """The limit of the output, by the rule that `generate` documents.
-
-    Args:
-        config: the model's. settings: of the whole call. inputs: the source, if it is not in `given`. given: the
-            arguments of the call itself.
+    """The limit of the output, as documented at `generate`. given: the call's own arguments.
 
     Returns:
-        What transformers is to take as the limit, and the most new tokens of each sentence, (B,), where they depend on
-        its source.
+        The limit that transformers is given, and the most new tokens (B,) of each sentence if its source decides.
     """
     limits = {name: given.get(name) for name in ("max_new_tokens", "max_length")}
     extra = getattr(settings, "max_extra_tokens", None)
@@ -257,7 +243,7 @@ def output_limits(
 
 
 def _source_lengths(inputs: torch.Tensor | None, given: dict) -> torch.Tensor:
-    """The tokens of each source, without padding where there is a mask. (B,)"""
+    """The number of tokens of each source, without padding if there is a mask. (B,)"""
     if given.get("attention_mask") is not None:
         return (given["attention_mask"] != 0).sum(dim=-1)
     encoded = given.get("encoder_outputs")
@@ -267,7 +253,7 @@ def _source_lengths(inputs: torch.Tensor | None, given: dict) -> torch.Tensor:
 
 
 def _prompt_length(settings: GenerationConfig, decoder_input_ids: torch.Tensor | None) -> int:
-    """The length of the decoder's prompt: transformers puts the start token before one that lacks it in all rows."""
+    """The length of the decoder's prompt; transformers prepends the start token if each row lacks it."""
     if decoder_input_ids is None:
         return 1
     start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
@@ -276,7 +262,7 @@ def _prompt_length(settings: GenerationConfig, decoder_input_ids: torch.Tensor |
 
 
 def _gpus_are_synced(model: PreTrainedModel) -> bool:
-    """Whether processes need each other's forward passes, as transformers has it: it does not hand this over."""
+    """Whether processes need each other's forward passes, by the rule of transformers, which does not pass this on."""
     sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
     return sharded and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
 
@@ -284,20 +270,19 @@ def _gpus_are_synced(model: PreTrainedModel) -> bool:
 class GnmtGenerationMixin(GenerationMixin):
     """GenerationMixin with the search of 6.1 behind generate(num_beams=...).
 
-    `length_penalty` is GNMT's alpha. With `length_penalty_type="length"` it is transformers' exponent of the length,
-    and the other rules of the search are those of transformers, too, so that outputs can be compared.
+    `length_penalty` is GNMT's alpha. With `length_penalty_type="length"` all rules of the search are those of
+    transformers, and it is the exponent of the length.
     """
 
-    # In beam search; see CrossAttention.
-    beams_share_encoding = True
+    beams_share_encoding = True  # see CrossAttention
 
     @torch.no_grad()
     def generate(self, inputs=None, generation_config=None, **kwargs):
-        """As GenerationMixin's, and takes the same; search and limit as the function `generate` has them."""
+        """As GenerationMixin's, with the search and the limit of the function `generate`."""
         ids, pad = kwargs.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
         is_padding = pad is not None and pad not in named_tokens(self.config.eos_token_id)
         if ids is not None and is_padding and kwargs.get("attention_mask") is None:
-            # Without a mask, transformers lets an encoder-decoder read the padding.
+            # Else, transformers lets an encoder-decoder read the padding.
             kwargs["attention_mask"] = (ids != pad).long()
         return generate(self, inputs, generation_config, **kwargs)
 
@@ -308,7 +293,7 @@ class GnmtGenerationMixin(GenerationMixin):
             self.generation_config = default_generation_config(self.config)
 
     def create_masks_for_generate(self, *, attention_mask=None, **kwargs):
-        """The decoder makes its own mask, with the window; transformers' for a static cache would take its place."""
+        """The decoder makes its mask itself; that of transformers for a static cache would replace it."""
         return attention_mask
 
 

@@ -13,8 +13,8 @@ from .cpu_vanilla import softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
-# Rows of logits in memory at a time on a CPU. Elsewhere a chunk holds so many numbers, as the host has some thirty
-# kernels to start for each (benchmarks/train_step.py --device cuda).
+# Rows of logits in memory at a time on a CPU. Elsewhere a chunk holds so many numbers, as each starts some thirty
+# kernels (benchmarks/train_step.py --device cuda).
 CHUNK_ROWS = 512
 CHUNK_NUMBERS = 2**26
 
@@ -28,8 +28,8 @@ def smoothed_cross_entropy(
         logits: (..., V).
         labels: (...), the token to predict at each position, not shifted, or IGNORED.
         epsilon: epsilon_ls, the probability that is spread evenly over the vocabulary.
-        num_items: divisor of the sum in place of the number of labels that are not IGNORED: the tokens of a whole
-            update, if this batch is a part of it.
+        num_items: divisor of the sum, such as the tokens of a whole update of which this batch is a part; by default
+            the number of labels that are not IGNORED.
 
     Returns:
         A scalar in nats per token; 0 if every label is IGNORED.

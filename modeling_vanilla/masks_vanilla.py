@@ -16,13 +16,7 @@ from .configuration_vanilla import VanillaConfig
 
 
 def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
-    """Refuse a mask (B, past + T) of another shape, which would be misread; x (B, T, D) follows the cached tokens.
-
-    name: of the mask, for the error message.
-
-    Raises:
-        ValueError: with both shapes.
-    """
+    """Raise ValueError, with both shapes, for a mask of two axes that is not (B, past + T). x is (B, T, D)."""
     if not isinstance(mask, torch.Tensor) or mask.dim() == 4:  # flex attention has masks of a class of its own
         return
     shape = (x.shape[0], x.shape[1] + (0 if cache is None else int(cache.get_seq_length())))
@@ -31,43 +25,37 @@ def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> 
 
 
 def config_for(config: VanillaConfig, output_attentions: bool | None) -> VanillaConfig:
-    """The configuration to make masks by: one of "eager", the only back end with weights, where these are asked for."""
+    """The configuration to make masks by: that of "eager", the only back end with weights, if these are requested."""
     if not output_attentions or config._attn_implementation == "eager":
         return config
-    config = copy.copy(config)  # the model's own, which other threads may read, stays
+    config = copy.copy(config)  # other threads may read the model's own
     config._attn_implementation = "eager"
     return config
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):
-    """Mask of the encoder's self-attention over x (B, S, D): padding, and the window if there is one (section 4).
-
-    An attention_mask (B, 1, S, S) is the whole mask.
-    """
+    """Mask of the encoder's self-attention over x (B, S, D): padding and the window (section 4)."""
     return _padding_mask(config, x, attention_mask, and_mask_function=window(config, causal=False))
 
 
 def decoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None):
-    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window.
-
-    An attention_mask (B, 1, T, past + T) is the whole mask.
-    """
-    whole = cache is not None and cache.is_compileable  # with places for tokens yet to come
-    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not whole:
-        return None  # one position behind all the others attends to all
+    """Mask of the decoder's self-attention over x (B, T, D): no later position (3.2.3), padding, the window."""
+    static = cache is not None and cache.is_compileable  # with places for later tokens
+    if x.shape[1] == 1 and attention_mask is None and config.attention_window is None and not static:
+        return None  # the last position attends to all
     and_mask_function = window(config, causal=True)
     return _as_booleans(create_causal_mask(config, x, attention_mask, cache, and_mask_function=and_mask_function))
 
 
 def _padding_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs):
-    """Mask of the padding. On a CPU, None where there is no padding; the host of a GPU would wait for the answer."""
+    """Mask of the padding. On a CPU, None if there is none; a GPU would have to be waited for."""
     skip = attention_mask is None or attention_mask.device.type == "cpu"
     mask = create_bidirectional_mask(config, x, attention_mask, allow_is_bidirectional_skip=skip, **kwargs)
     return _as_booleans(mask)
 
 
 def _as_booleans(mask):
-    """A mask of four axes as booleans. Other forms, which some back ends take, are returned as they are.
+    """A mask of four axes as booleans; flex attention's own is returned as it is.
 
     For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything.
     """
@@ -81,8 +69,7 @@ def cross_mask(
 ):
     """Mask of the attention of the decoder's x (B * beams, T, D) over the encoder's output (B, S, D): padding.
 
-    An encoder's attention_mask (B, 1, S, S) says nothing of target tokens: they see each source token that any source
-    token sees.
+    Of an attention_mask (B, 1, S, S) of the encoder, target tokens see each source token that any source token sees.
 
     Raises:
         ValueError: if the decoder's batch is no multiple of the encoder's.
@@ -98,10 +85,10 @@ def cross_mask(
 
 
 def window(config: VanillaConfig, causal: bool) -> Callable | None:
-    """The neighbourhood of r positions that a position sees, as a mask function over indices; None without a window.
+    """The neighbourhood of r positions that a position sees (section 4), as a mask function; None without a window.
 
-    Section 4 centres it on the position. The paper is silent on the decoder, where later positions are hidden: here
-    the last r positions are seen, and on an even r: the left side has the odd one.
+    The paper centres it on the position. It is silent on the decoder, which sees the last r positions here, and on an
+    even r: the left side then has one more.
     """
     if config.attention_window is None:
         return None

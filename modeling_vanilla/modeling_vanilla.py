@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla import CrossAttention, SelfAttention
 from .cache_vanilla import CACHE, named_arguments
-from .configuration_vanilla import VanillaConfig, named_tokens
+from .configuration_vanilla import VanillaConfig
 from .cpu_vanilla import Dropout
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
@@ -66,25 +66,20 @@ class VanillaPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             if module.bias is not None:
                 init.zeros_(module.bias)
-            # Each of W^Q, W^K and W^V in a fused projection is initialised as a matrix of its own. transformers marks
-            # the weights that it has loaded, but a slice does not carry the mark.
+            # transformers marks the weights that it has loaded; a slice does not carry the mark.
             if not getattr(module.weight, "_is_hf_initialized", False):
                 for part in module.weight.split(getattr(module, "parts", module.out_features)):
-                    self._init_projection(part)
-
-    def _init_projection(self, weight: torch.Tensor) -> None:
-        if self.config.init_std is None:
-            init.xavier_uniform_(weight)
-        else:
-            init.normal_(weight, std=self.config.init_std)
+                    if self.config.init_std is None:
+                        init.xavier_uniform_(part)
+                    else:
+                        init.normal_(part, std=self.config.init_std)
 
     def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
         """Resize the vocabulary, as PreTrainedModel does, and with it the embedding of an untied decoder."""
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if not self.config.tie_word_embeddings:
             decoder, size = self.get_decoder(), embeddings.num_embeddings
-            resized = self._get_resized_embeddings(decoder.embed_tokens, size, mean_resizing=mean_resizing)
-            decoder.embed_tokens = resized
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, size, mean_resizing=mean_resizing)
         return embeddings
 
 
@@ -131,8 +126,7 @@ class VanillaStack(VanillaPreTrainedModel):
         positions = self.embed_positions(self.positions(x, attention_mask, past_length))
         x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):
-            # The residual stream, too. On a CPU, autocast would otherwise leave it in 32 bits; on a GPU it changes to
-            # 16 bits after the first LayerNorm.
+            # Autocast on a CPU would leave the residual stream in 32 bits.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
 
@@ -342,10 +336,6 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
-        for field in ("decoder_start_token_id", "pad_token_id"):
-            token_id = getattr(self.config, field)
-            if not named_tokens(token_id):
-                raise ValueError(f"labels need a {field} in the configuration, which is {token_id}")
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
@@ -414,10 +404,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """Whether a layer is its weight matrix alone, which the fused loss takes.
+    """Whether a layer is a weight matrix alone, as the fused loss takes it, without bias, adapter or hooks.
 
-    Another one is called: with a bias, adapted, quantised, parametrised, or with hooks, such as accelerate's, which
-    replace its forward().
+    accelerate's hooks replace forward().
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
     return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)

@@ -18,10 +18,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from .cache_vanilla import CACHE
 
 LENGTH_PENALTIES = ("gnmt", "length")
-# The most further tokens that `Rules.done` takes a hypothesis to get: by the length penalty of a limit of 10^12 tokens
-# no search would end.
+# The most further tokens that `Rules.done` expects: under the penalty of a limit of 10^12 tokens, no search would end.
 LOOK_AHEAD = 10_000
-# Sentences that are done leave the batch once this share of it or less is still searched, as that is copied then.
+# Sentences that are done leave the batch, which copies the rest, once at most this share of it is still searched.
 DROP_SHARE = 7 / 8
 
 
@@ -36,17 +35,12 @@ def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str =
 
 @dataclass
 class Hypotheses:
-    """K sequences for each of B sentences, best first.
+    """K sequences for each of B sentences, best first."""
 
-    tokens (B, K, length) with the prompt; score (B, K), by which they are ranked, -inf where there is none; log_prob
-    (B, K), log P by the model; path (B, K, steps), the row of the flattened (B * K) batch that each generated token
-    continued, -1 past the end.
-    """
-
-    tokens: torch.Tensor
-    score: torch.Tensor
-    log_prob: torch.Tensor
-    path: torch.Tensor
+    tokens: torch.Tensor  # (B, K, length), prompt included
+    score: torch.Tensor  # (B, K), which ranks them; -inf where there is none
+    log_prob: torch.Tensor  # (B, K), log P by the model
+    path: torch.Tensor  # (B, K, steps), the row of the flattened batch that each token continued, -1 past the end
 
     def select(self, sentences: torch.Tensor) -> "Hypotheses":
         """Those of some sentences, given as a mask (B,) or as indices."""
@@ -76,8 +70,8 @@ class Hypotheses:
         return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
 
     def extend(self, score: torch.Tensor, index: torch.Tensor, log_probs: torch.Tensor) -> "Hypotheses":
-        """Continued by one token each: score (B, k) and index (B, k), hypothesis * V + token, as `candidates` has them;
-        log_probs (B, K, V), log P of the next tokens by the model."""
+        """Each continued by a token: score and index (B, k) as `candidates` returns them, log_probs (B, K, V) by the
+        model."""
         vocab_size = log_probs.shape[-1]
         parent, token = index // vocab_size, index % vocab_size
         parents = self.gather(parent)
@@ -94,9 +88,9 @@ class Hypotheses:
 class Rules:
     """How hypotheses are scored, which of them finish, and when a sentence is done.
 
-    penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as tensor2tensor has them;
-    "length" is that of transformers. Its own code is not called, because it needs each source repeated for each beam
-    and neither limits each sentence nor drops those that are done.
+    penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as in tensor2tensor; "length"
+    is that of transformers, whose own code repeats each source for each beam, has one limit for all sentences and
+    computes those that are done to the end.
     """
 
     penalty_type: str
@@ -108,10 +102,10 @@ class Rules:
         return length_penalty(length, self.alpha, self.penalty_type)
 
     def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
-        """Which of the candidates end, and which of these may enter the finished list. (B, k) each
+        """Which candidates end, and which of these may enter the finished list. (B, k) each
 
-        By the paper's rules, those that end in EOS (`ended`). By those of transformers, candidates at the limit end,
-        too, and only those may finish that fewer candidates than beams are better than (`among_best`).
+        By the paper's rules, those that end in EOS (`ended`) do both. By those of transformers, candidates at the limit
+        end, too, and only those finish that are among the K best (`among_best`).
         """
         if self.penalty_type == "gnmt":
             return ended, ended
@@ -119,12 +113,11 @@ class Rules:
         return ended, ended & among_best
 
     def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
-        """Whether no alive hypothesis can still be among those returned, given all scores (B, K), best first. (B,)
+        """Whether no alive hypothesis can still be returned, given all scores (B, K), best first. (B,)
 
         log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
-        ahead: the one at the limit, but within LOOK_AHEAD, or for a negative alpha the next one. transformers takes the
-        present length's, unless early_stopping is "never", and waits for all beams to finish. early_stopping=True waits
-        for nothing else.
+        ahead: the one at the limit, or for a negative alpha the next one. transformers takes that of the present
+        length, unless early_stopping is "never", and waits for K to finish. early_stopping=True only waits for that.
         """
         if self.early_stopping is True:
             return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
@@ -141,8 +134,8 @@ class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
-    others stay alive. A sentence is done at its limit or by `Rules.done`. A search for outputs with a property changes
-    `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select` (as inference/constraints.py of the package).
+    others stay alive. A sentence is done at its limit or by `Rules.done`. A search under constraints overrides
+    `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select` (inference/constraints.py of the package).
     """
 
     rules: Rules
@@ -165,11 +158,11 @@ class BeamSearch:
     def start(
         cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done, penalty_type
     ) -> Self:
-        """From prompts (B, 1 or K, length), each K times the same, with the most new tokens (B,) of each."""
+        """Begin with prompts (B, 1 or K, length), those of a sentence all the same; limits (B,) of new tokens."""
         eos = [] if config.eos_token_id is None else config.eos_token_id
         eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
         pad = config.pad_token_id if config.pad_token_id is not None else eos[0] if len(eos) else 0
-        # All beams start from the same prompt: only the first counts, or each would find the same continuations.
+        # Only the first of the equal prompts counts, or each beam would find the same continuations.
         score = torch.zeros(prompts.shape[:2], device=prompts.device)
         score[:, 1:] = -torch.inf
         alive = Hypotheses(prompts, score, torch.zeros_like(score), prompts.new_empty((*prompts.shape[:2], 0)))
@@ -193,11 +186,10 @@ class BeamSearch:
         """Extend each alive hypothesis by a token.
 
         Args:
-            log_probs, unprocessed: (B * K, V), log P of the next tokens, as logits processors leave it and as the model
-                has it.
+            log_probs: (B * K, V), log P of the next tokens after the logits processors. unprocessed: before them.
 
         Returns:
-            The rows of this step's batch that the next ones continue, and the sentences of it that remain (None: all).
+            The rows of this step's batch that the next ones continue, and the sentences that remain (None: all).
         """
         self.log_probs.append(self.alive.log_prob.flatten())
         shape = self.alive.score.shape
@@ -228,11 +220,10 @@ class BeamSearch:
         return next_rows, remaining
 
     def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best continuations by the sum of score and log P of the next token, (B, K, V), or a sample of them.
+        """The best continuations by score + log P of the next token (B, K, V), or a sample of them.
 
         Returns:
-            The sums, sorted, and their index, hypothesis * V + token. (B, k) each, twice the beams where there is one
-            EOS token.
+            The sums, best first, and their index, hypothesis * V + token. (B, k) each; k is 2 K if there is one EOS.
         """
         sums = (self.alive.score[..., None] + log_probs).flatten(1)
         k = min(self.beams * (1 + max(1, self.eos.numel())), sums.shape[1])
@@ -245,7 +236,7 @@ class BeamSearch:
         return drawn, index.gather(1, order)
 
     def rank(self, score: torch.Tensor) -> torch.Tensor:
-        """How many candidates are better than each of those with these sums (B, k), best first. Broadcasts to (B, k)"""
+        """The rank, from 0, of candidates with these sums (B, k), best first. Broadcasts to (B, k)"""
         return torch.arange(score.shape[1], device=score.device)
 
     def may_finish(self) -> torch.Tensor | bool:
@@ -257,17 +248,17 @@ class BeamSearch:
         return alive.top(self.beams)
 
     def select(self, remaining: torch.Tensor) -> None:
-        """Keep these sentences of the batch, (B',) indices, alone."""
+        """Keep only these sentences of the batch, indices (B',)."""
         self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
         self.searching = self.searching[remaining.cpu()]
 
     def unfinished(self, rows: torch.Tensor) -> Hypotheses:
-        """What follows the finished hypotheses of some rows where these are too few, best first. (B', K)"""
+        """What follows the finished hypotheses of some sentences if these are too few, best first. (B', K)"""
         return self.alive.select(rows)
 
     def best(self, rows: torch.Tensor) -> Hypotheses:
-        """The hypotheses of some rows: the finished ones, best first, then those that their limit cut. (B', K)"""
+        """The hypotheses of some sentences: the finished ones, best first, then those cut at the limit. (B', K)"""
         finished, others = self.finished.select(rows), self.unfinished(rows)
         others = replace(others, score=others.score / self.rules.penalty(self.length))
         missing = (finished.score == -torch.inf).int()
@@ -288,9 +279,9 @@ class BeamSearch:
         return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
 
     def token_log_probs(self, best: Hypotheses) -> torch.Tensor:
-        """log P of each generated token of what `finish` has returned, given those before; 0 past the end. (B, K, T)
+        """log P of each generated token of what `finish` returned, given those before; 0 past the end. (B, K, T)
 
-        They are differences of the sums that the search has kept, so that no step's distribution is held.
+        It is the difference of two sums of the search, so that no step's distribution is kept.
         """
         whole = best.log_prob[..., None]
         before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
@@ -300,10 +291,10 @@ class BeamSearch:
 
 @dataclass
 class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
-    """As transformers has it, but sequences_scores are always there, and
+    """The output of beam search in transformers, always with sequences_scores, and with token_log_probs.
 
-    token_log_probs: (sequences, steps) log P of each generated token given those before, by the model, whatever logits
-        processors make of it; 0 past the end.
+    token_log_probs: (sequences, steps), log P of each generated token by the model, before logits processors; 0 past
+        the end.
     """
 
     token_log_probs: torch.Tensor | None = None
@@ -312,7 +303,7 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 class NextTokens:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate. With share_encoding the model takes one encoding for all
+    It also records each step for return_dict_in_generate. share_encoding: whether the model takes one encoding for all
     beams of a sentence.
     """
 
@@ -325,7 +316,7 @@ class NextTokens:
             "output_attentions": config.output_attentions,
             "output_hidden_states": config.output_hidden_states,
         }
-        if share_encoding:  # which transformers has repeated for each beam
+        if share_encoding:  # transformers has repeated it for each beam
             self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
             beams = slice(None, None, config.num_beams)
             encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[beams]
@@ -338,19 +329,15 @@ class NextTokens:
             "cross_attentions": config.output_attentions,
             "decoder_hidden_states": config.output_hidden_states,
         }
-        self.steps: dict[str, list] = {
-            name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate
-        }
+        self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
 
     def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the token after `tokens` (rows, length), as logits processors leave them and as the model has them. Each
-        is (rows, V); where nobody asks for the latter they are those of the processors, too."""
-        past = self.inputs[CACHE]
-        mask = self.inputs.get("decoder_attention_mask")
+        """log P of the token after `tokens` (rows, length), after the logits processors and, if scores are asked for,
+        before them; else after them, too. (rows, V) each"""
+        past, mask = self.inputs[CACHE], self.inputs.get("decoder_attention_mask")
         if mask is not None:
-            self.inputs["decoder_attention_mask"] = nn.functional.pad(
-                mask, (0, max(0, tokens.shape[1] - mask.shape[1])), value=1
-            )
+            new = max(0, tokens.shape[1] - mask.shape[1])
+            self.inputs["decoder_attention_mask"] = nn.functional.pad(mask, (0, new), value=1)
         cached = 0 if past is None else int(past.get_seq_length())
         outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
@@ -364,7 +351,7 @@ class NextTokens:
         return log_probs, unprocessed if kept else log_probs
 
     def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
-        """Let the next rows continue these of the last step's, and keep only some sentences of it (None: all)."""
+        """Let the next rows continue these of the last step, and keep only some of its sentences (None: all)."""
         past, mask = self.inputs[CACHE], self.inputs.get("decoder_attention_mask")
         if past is not None:
             past.self_attention_cache.reorder_cache(rows)
@@ -387,7 +374,7 @@ class NextTokens:
             past.cross_attention_cache.reorder_cache(sentences)
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
-        """What return_dict_in_generate asks for: the best hypotheses of a search."""
+        """The best hypotheses of a search, and what else return_dict_in_generate asks for."""
         encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
         for layer in past.cross_attention_cache.layers if past is not None and self.share_encoding else ():
             # transformers returns a row for each beam.

@@ -57,7 +57,7 @@ COUNTS += ["attention_window", "max_source_tokens", "max_source_sentences"]
 RATES = ["dropout", "attention_dropout", "activation_dropout", "label_smoothing"]
 TOKENS = ["pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"]
 IMPOSSIBLE = [
-    *[({field: 0}, [field, "0"]) for field in [*COUNTS, "layer_norm_eps", "init_std"]],
+    *[({field: 0}, [field, "0"]) for field in COUNTS],
     *[({field: value}, [field, str(value)]) for field in RATES for value in (-0.1, 1, float("nan"))],
     *[({field: 37000}, [field, "37000 is outside the vocabulary"]) for field in TOKENS],
     ({"eos_token_id": [2, 99], "vocab_size": 50}, ["eos_token_id", "99", "50"]),
