@@ -86,8 +86,8 @@ def search_settings(
         is_count = isinstance(value, Integral) and not isinstance(value, bool)
         require(value is None or (is_count and value >= least), name, f"a whole number of at least {least}")
     alpha, known = settings.length_penalty, (None, *LENGTH_PENALTIES)
-    is_finite = isinstance(alpha, Real) and abs(alpha) < float("inf")
-    require(alpha is None or is_finite, "length_penalty", "a finite number")
+    is_alpha = isinstance(alpha, Real) and abs(alpha) <= 10  # beyond, the penalty of long outputs overflows
+    require(alpha is None or is_alpha, "length_penalty", "a number from -10 to 10")
     require(getattr(settings, "length_penalty_type", None) in known, "length_penalty_type", "gnmt or length")
     return settings
 

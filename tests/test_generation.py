@@ -376,8 +376,9 @@ ODD_SETTINGS = [
     ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
     ({"num_return_sequences": 5}, "`num_return_sequences` (5) has to be smaller or equal to `num_beams` (4)"),
     ({"length_penalty_type": "log"}, "length_penalty_type must be gnmt or length, not 'log'"),
-    ({"length_penalty": math.nan}, "length_penalty must be a finite number, not nan"),
-    ({"length_penalty": "0.6"}, "length_penalty must be a finite number, not '0.6'"),
+    ({"length_penalty": 1000.0}, "length_penalty must be a number from -10 to 10, not 1000.0"),
+    ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),
+    ({"length_penalty": "0.6"}, "length_penalty must be a number from -10 to 10, not '0.6'"),
     ({"max_extra_tokens": -1}, "max_extra_tokens must be a whole number of at least 0, not -1"),
     ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
     ({"max_length": 2.5}, "max_length must be a whole number of at least 1, not 2.5"),
@@ -394,7 +395,7 @@ def test_generate_names_the_setting_that_means_nothing(given, message):
 def test_a_setting_of_the_call_goes_before_that_of_the_model():
     model, source = random_model(0), torch.tensor([[3, EOS]])
     model.generation_config.length_penalty = math.nan
-    with pytest.raises(ValueError, match="length_penalty must be a finite number, not nan"):
+    with pytest.raises(ValueError, match="length_penalty must be a number from -10 to 10, not nan"):
         model.generate(source)
     settings = {"length_penalty": -0.5, "num_beams": None, "max_extra_tokens": None, "max_new_tokens": 2}
     assert len(model.generate(source, **settings)) == 1
