@@ -196,19 +196,20 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_ends_it_without_an_error(folder, tmp
     keyboard, terminal = pty.openpty()
 
     def translate():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             os.dup2(os.open(tmp_path / name, os.O_CREAT | os.O_WRONLY) if number else terminal, number)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
         command.main([str(folder), "--interactive"])
 
-    process = multiprocessing.get_context("fork").Process(target=translate)
+    process = multiprocessing.get_context("fork").Process(target=translate, daemon=True)
     process.start()
     os.write(keyboard, b"a dog\n")
     while not (tmp_path / "stderr").exists() or (tmp_path / "stderr").read_text().count("> ") < 2:
         time.sleep(0.1)
         assert process.is_alive(), (tmp_path / "stderr").read_text()
     os.kill(process.pid, signal.SIGINT)
-    process.join()
+    process.join(timeout=60)
     assert process.exitcode == 130
     assert (tmp_path / "stderr").read_text() == f"loading {folder} ...\n> > \n"
     assert (tmp_path / "stdout").read_text().count("\n") == 1
