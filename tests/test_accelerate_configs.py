@@ -12,7 +12,7 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
-from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, read_json, write_toy_corpus
+from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, environment, read_json, tree, write_toy_corpus
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
@@ -150,10 +150,7 @@ def assert_same(run, other, processes):
     assert_same_weights(run / "checkpoint-3", other / "checkpoint-3", "optimizer", atol=1e-6)
     for part in ("checkpoint-3", "model"):
         assert_same_weights(run / part, other / part, atol=1e-5)
-        files = [{path.name for path in (folder / part).iterdir()} for folder in (run, other)]
-        assert files[0] == files[1]
-        for name in ("config.json", "generation_config.json"):
-            assert (run / part / name).read_text() == (other / part / name).read_text()
+        assert {*tree(run / part)} == {*tree(other / part)}
 
 
 @pytest.mark.slow

@@ -51,19 +51,12 @@ def test_the_last_of_the_schedule_and_the_newest_are_kept(tmp_path, state):
     assert left == [[8], [10], [10, 12], [10, 13], [20]]
 
 
-DAMAGES = {"cut": lambda path: os.truncate(path, path.stat().st_size - 1), "missing": Path.unlink}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json"])
-def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path, state, damage, name):
+def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path, state, name):
     for step in (10, 12):
         save(state, step)
     folder = tmp_path / "checkpoint-12"
-    if name == "progress.json" and damage == "cut":
-        (folder / name).write_text("{")
-    else:
-        DAMAGES[damage](folder / name)
+    os.truncate(folder / name, (folder / name).stat().st_size // 2)
     advice = "delete or move it to go on from the one before"
     with pytest.raises(ValueError, match=rf"^resume: {folder} cannot be read: .+; {advice}$"):
         checkpoints.newest_checkpoint(tmp_path)

@@ -119,16 +119,6 @@ def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whol
         assert_resumes(train, run, whole)
 
 
-def test_a_damaged_checkpoint_is_named_and_that_before_it_taken_once_it_is_gone(train, run, whole):
-    damaged = run / f"checkpoint-{STOP}"
-    os.truncate(damaged / "optimizer.safetensors", 1000)
-    before = tree(run)
-    assert train(run, resume=True).error.startswith(f"resume: {damaged} cannot be read: ")
-    assert tree(run) == before
-    shutil.rmtree(damaged)
-    assert_resumes(train, run, whole)
-
-
 def test_a_run_in_use_is_refused(train, run):
     before = tree(run)
     with locked("output_dir", run):

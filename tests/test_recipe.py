@@ -71,7 +71,7 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
     assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
     assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
-    assert choose(4_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000
+    assert choose(4_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
 
 
 def test_few_pairs_are_seen_at_most_200_times(choose):
@@ -99,9 +99,7 @@ def test_a_saved_model_is_fine_tuned(choose):
 
 
 def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
-    assert "vocab_size" in choose(4_000_000, "cpu")
     assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved")
-    assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved", vocab_size=300)
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -125,18 +123,7 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
 
 
-def test_a_limit_beyond_all_sentences_changes_nothing(choose):
-    assert choose(2000, "cpu", max_source_length=100_000) == choose(2000, "cpu", max_source_length=2002)
-
-
 def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):
     assert choose(200_000, "cuda")["mixed_precision"] == "bf16"
     monkeypatch.setattr(AcceleratorState, "_shared_state", {"_mixed_precision": "no"})
     assert "mixed_precision" not in choose(200_000, "cuda")
-
-
-@pytest.mark.parametrize("faster", [True, False])
-def test_a_cpu_takes_bf16_where_its_products_are_faster_by_it(choose, monkeypatch, faster):
-    seconds = {torch.bfloat16: 1.0, torch.float32: 2.0 if faster else 0.5}
-    monkeypatch.setattr(recipe_module, "_product_seconds", seconds.get)
-    assert choose(200_000, "cpu").get("mixed_precision") == ("bf16" if faster else None)
