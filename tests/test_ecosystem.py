@@ -10,6 +10,7 @@ from transformers import Seq2SeqTrainer, StaticCache
 from transformers import Seq2SeqTrainingArguments as TrainingArguments
 
 from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.cache_vanilla import CACHE
 from modeling_vanilla.inference import load_translator
 
 
@@ -114,7 +115,7 @@ def test_compiled_generation_with_a_static_cache(model, batch):
     shapes, forward = [], model.forward
 
     def counted(*arguments, **named):
-        past = named.get("past_key_values")
+        past = named.get(CACHE)
         if past is not None:
             shapes.append((named["decoder_input_ids"].shape, type(past.self_attention_cache)))
         return forward(*arguments, **named)
