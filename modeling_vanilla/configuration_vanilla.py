@@ -80,10 +80,10 @@ class VanillaConfig(PreTrainedConfig):
         d_k, d_v: width of a head's keys and of its values; None means d_model / heads (3.2.2; Table 3 varies them).
         dropout: P_drop, applied to the output of each sub-layer before it is added to the sub-layer's input, and to
             the sums of embeddings and positional encodings (5.4).
-        attention_dropout: dropout on the attention weights. Of the paper's models only the parsers of section 6.3 use
-            it; the paper does not give its rate, which is 0.2 in tensor2tensor.
-        activation_dropout: dropout on the inner layer of the feed-forward network. The paper has none; tensor2tensor
-            calls it relu_dropout.
+        attention_dropout: dropout on the attention weights, which only the paper's parsers have (6.3). The paper is
+            silent on the rate, 0.2 in tensor2tensor.
+        activation_dropout: dropout on the inner layer of the feed-forward network (tensor2tensor's relu_dropout). The
+            paper has none.
         activation_function: activation of the feed-forward network, by its name in transformers (3.3: ReLU).
         position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
         max_position_embeddings: size of the table of learned positions. Sinusoidal positions have no limit.
@@ -93,10 +93,10 @@ class VanillaConfig(PreTrainedConfig):
         tie_word_embeddings: whether source embedding, target embedding and output projection share one matrix (3.4).
         attention_bias: whether W^Q, W^K, W^V and W^O have a bias. The formulas of 3.2.2 have none; MarianMT does.
         output_bias: whether the output projection has a bias. The paper has none; MarianMT has final_logits_bias.
-        init_std: standard deviation of the normal distribution from which the projections are initialised. None means
-            Xavier's uniform distribution, as in tensor2tensor. The paper is silent. The default trains post-LN layers
-            several times faster (RESULTS.md). Embeddings, including learned positions, always have the standard
-            deviation d_model^-0.5, so that tokens have unit variance after the multiplication by sqrt(d_model).
+        init_std: standard deviation of the normal distribution from which the projections are initialised; None means
+            Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default trains several times
+            faster (RESULTS.md). Embeddings and learned positions have d_model^-0.5, so that sqrt(d_model) gives tokens
+            unit variance.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens; None or a negative number
             means never. The decoder's input is the target shifted right, with decoder_start_token_id first.

@@ -51,12 +51,10 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
     torch draws a random number for each element, on one thread. Here a draw of 64 bits serves four elements, and
     integer arithmetic, which a CPU vectorises better than comparisons, turns them into the bits of 1.0 and 0.0.
     """
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    bits = draws.view(torch.int16)[:count]
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     # 15 random bits minus the level are negative where they are below it; the shift fills the number with the sign.
     dropped = bits.bitwise_and_(0x7FFF).sub_(level).bitwise_right_shift_(15)
-    one = 0x3F80
-    return dropped.bitwise_not_().bitwise_and_(one).view(torch.bfloat16)
+    return dropped.bitwise_not_().bitwise_and_(0x3F80).view(torch.bfloat16)  # the bits of 1.0
 
 
 def softmax_of_logits(

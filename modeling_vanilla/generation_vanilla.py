@@ -297,10 +297,4 @@ class GnmtGenerationMixin(GenerationMixin):
         return attention_mask
 
 
-__all__ = [
-    "GnmtGenerationMixin",
-    "SourceLengthCriteria",
-    "default_generation_config",
-    "generate",
-    "search_settings",
-]
+__all__ = ["GnmtGenerationMixin", "SourceLengthCriteria", "default_generation_config", "generate", "search_settings"]

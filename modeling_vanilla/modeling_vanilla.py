@@ -412,10 +412,5 @@ def _is_plain(layer: nn.Linear) -> bool:
     return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
 
 
-__all__ = [
-    "VanillaDecoder",
-    "VanillaEncoder",
-    "VanillaForConditionalGeneration",
-    "VanillaModel",
-    "VanillaPreTrainedModel",
-]
+__all__ = ["VanillaDecoder", "VanillaEncoder", "VanillaForConditionalGeneration", "VanillaModel"]
+__all__ += ["VanillaPreTrainedModel"]
