@@ -11,13 +11,12 @@ checkpoints. --resume continues from the last of these.
 
 import copy
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 
 import numpy as np
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.errors import one_line_errors
@@ -54,27 +53,6 @@ class FinetuningArguments(Seq2SeqTrainingArguments):
     report_to: str | None = "none"
 
 
-def last_checkpoint(arguments: FinetuningArguments) -> str | None:
-    """The newest checkpoint that a killed run can go on from, or None, to begin again.
-
-    A kill may leave half a checkpoint, without trainer_state.json, which the Trainer writes last. It may come after the
-    last step, where the Trainer would take one more: an earlier checkpoint leads to the same end.
-
-    Raises:
-        ValueError: if there is no checkpoint, not even half of one.
-    """
-    checkpoints = list(Path(arguments.output_dir).glob("checkpoint-[0-9]*"))
-    if not checkpoints:
-        raise ValueError(f"resume: {arguments.output_dir} holds no checkpoint")
-    for checkpoint in sorted(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
-        with suppress(OSError, ValueError):
-            state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-            by_steps = arguments.max_steps > 0
-            if state["global_step"] < arguments.max_steps if by_steps else state["epoch"] < arguments.num_train_epochs:
-                return str(checkpoint)
-    return None
-
-
 def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
     """Fine-tune, and write the model and results.json to arguments.output_dir. Returns what results.json holds.
 
@@ -82,10 +60,11 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         ValueError: for bad data, settings or a bad model folder, before anything is written.
         OSError: if a file cannot be written.
     """
-    if not arguments.predict_with_generate:
-        raise ValueError("predict_with_generate must be true, as BLEU is that of generated text")
-    run = Path(arguments.output_dir)
-    checkpoint = last_checkpoint(arguments) if arguments.resume else check_unused("output_dir", run)
+    run, checkpoint = Path(arguments.output_dir), None
+    if not arguments.resume:
+        check_unused("output_dir", run)
+    elif (checkpoint := get_last_checkpoint(run) if run.is_dir() else None) is None:
+        raise ValueError(f"resume: {run} holds no checkpoint")
     model, tokenizer = load_translator([arguments.model], "cpu")  # the Trainer moves it
     search = copy.deepcopy(model.generation_config)
     with arguments.main_process_first():
@@ -115,10 +94,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         compute_metrics=bleu,
     )
     before = test_scores()
-    try:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    except UnpicklingError as error:  # the Trainer keeps its optimizer in a pickle, of which it takes tensors alone
-        raise ValueError(f"resume: {checkpoint} cannot be read: {str(error).splitlines()[0]}") from error
+    trainer.train(resume_from_checkpoint=checkpoint)
     model.generation_config = search  # the Trainer's evaluation replaces the limit on the length by its own default, 20
     results = {
         "before": before,
@@ -131,7 +107,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         "model": arguments.model,
     }
     if trainer.is_world_process_zero():
-        with whole_folder(run / "model") as part:  # a kill leaves all of it or nothing
+        with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
         write_json(run / "results.json", results)
     return results
@@ -141,10 +117,7 @@ def main() -> None:
     parser = CommandParser(__doc__, (DataOptions, FinetuningArguments))
     options = vars(parser.parse_args())
     with one_line_errors():  # VANILLA_DEBUG=1 shows a traceback; --debug is one of the Trainer's options
-        try:
-            data, arguments = parser.parse_dict(options)
-        except ImportError as error:  # of what an option needs, such as deepspeed
-            raise ValueError(str(error)) from error
+        data, arguments = parser.parse_dict(options)
         set_quiet(bool(arguments.disable_tqdm))
         print(json.dumps(finetune(data, arguments), indent=1, ensure_ascii=False))
 

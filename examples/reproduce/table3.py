@@ -19,7 +19,6 @@ from common import PAPER, markdown_table, write_results
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.errors import Interrupted
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
@@ -97,16 +96,6 @@ def training_of(run: Path, scale: Scale, options: Namespace) -> TrainingOptions:
         output_dir=str(run), max_steps=steps, bleu_tokenize=options.bleu_tokenize, seed=options.seed,
         average_checkpoints=1, keep_checkpoints=1,
     )  # fmt: skip
-
-
-def train_row(run: Path, scale: Scale, data: DataOptions, tokenizer: Path, options: Namespace) -> None:
-    """Train the row that the folder is named after, or continue its training."""
-    model = TranslationOptions(preset=run.name, tokenizer=str(tokenizer), resume=(run / "run.json").is_file())
-    overrides = {name: value for name, value in scaled(run.name, scale).items() if name != "vocab_size"}
-    try:
-        train_translation(data, training_of(run, scale, options), model, overrides)
-    except Interrupted as signal:
-        raise Interrupted(signal.signum, f"stopped in {run}; the same command goes on from there") from None
 
 
 def check_same_table(output: Path, settings: dict) -> None:
@@ -197,7 +186,10 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
                 train_tokenizer(texts, vocab_size=scale.vocab_size).save_pretrained(part)
     for row in progress_bar(options.rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
-            train_row(output / row, scale, data, tokenizer, options)
+            fields = {name: value for name, value in scaled(row, scale).items() if name != "vocab_size"}
+            goes_on = (output / row / "run.json").is_file()
+            model = TranslationOptions(preset=row, tokenizer=str(tokenizer), resume=goes_on)
+            train_translation(data, training_of(output / row, scale, options), model, fields)
         if state.is_main_process:
             write_table(output, scale, f"Table 3, seed {options.seed}")
         state.wait_for_everyone()
