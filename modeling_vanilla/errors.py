@@ -13,6 +13,10 @@ from contextlib import contextmanager
 _NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes of)? memory|bad_alloc", re.IGNORECASE)
 
 
+# How a terminal, Slurm and Kubernetes end a process. SIGHUP is a closed terminal, and is missing on Windows.
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal has asked this process to end; `signum` is its number."""
 
@@ -46,10 +50,6 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-# How a terminal, Slurm and Kubernetes end a process; the last is the closing of a terminal, which Windows has not.
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
 def _interrupt(signum: int) -> None:
     raise Interrupted(signum)
 
@@ -59,7 +59,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
     """Turn a ValueError, an OSError or a lack of memory into a line on stderr and exit code 2.
 
     Ctrl-C, SIGTERM and SIGHUP become a line and the exit codes 130, 143 and 129, after what is half-written is removed.
-    Where nobody reads stdout any more, the exit code is that of a SIGPIPE, 141, without a line.
+    If nobody reads stdout any more, the exit code is that of a SIGPIPE, 141, without a line.
 
     Args:
         debug: print the traceback, with the causes, before the line. The environment variable VANILLA_DEBUG=1 does
@@ -82,15 +82,15 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         _empty_stdout()
-        _print_line(f"error: {message}")
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as error:
-        _print_line(f"error: {str(error) or 'interrupted'}")
+        print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(128 + getattr(error, "signum", signal.SIGINT))
 
 
 def _empty_stdout() -> None:
-    """Write what is left in the buffer of stdout or, if that fails, drop it, as Python would report it at exit."""
+    """Write the rest of stdout's buffer. If that fails, drop it, or Python would report it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -98,12 +98,8 @@ def _empty_stdout() -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line: of an error of the system its own words, of one that says nothing its class."""
+    """Give what an error says on one line: of an error of the system its own words, of an empty one its class."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror is not None:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return " ".join(text.split()) or type(error).__name__
-
-
-def _print_line(text: str) -> None:
-    print(" ".join(text.split()), file=sys.stderr)

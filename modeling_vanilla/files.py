@@ -16,17 +16,12 @@ from filelock import FileLock, Timeout
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
-_TEMPORARY = ".vanilla.tmp"  # the names of temporary folders end in it: no other program makes such a folder
+_TEMPORARY = ".vanilla.tmp"  # the end of the names of temporary folders, which no other program uses
 _LOCK = ".vanilla.lock"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 # Reading
-
-
-def is_gzip(path: Path) -> bool:
-    """Whether the name of a file says that it is compressed."""
-    return path.suffix.lower() == ".gz"
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:

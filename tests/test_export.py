@@ -175,15 +175,10 @@ def test_an_onnx_folder_translates_as_the_model_does(make_model, tmp_path):
         theirs, expected = translate(*exported, texts, **settings), translate(model, tokenizer, texts, **settings)
         assert len(set(expected)) > 5
         assert sum(map(str.__eq__, theirs, expected)) >= 99
-    with pytest.raises(ValueError, match=r"^output_attentions: the graphs of an ONNX export give none$"):
-        exported[0].generate(torch.tensor([[5, 6]]), return_dict_in_generate=True, output_attentions=True)
     destination = tmp_path / "int8"
     call(export.main, "--to", "onnx", tmp_path / "model", destination, "--quantization", "int8")
     theirs = translate(*load_onnx(destination), texts, **settings)
     assert 50 <= sum(map(str.__eq__, theirs, expected)) < 100
-    (destination / "decoder.onnx").write_bytes(b"not a graph")
-    with pytest.raises(ValueError, match=r"decoder\.onnx: cannot be read: "):
-        load_onnx(destination)
 
 
 LOADED = """

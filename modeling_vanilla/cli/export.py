@@ -49,6 +49,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..interop.exports import QUANTIZATIONS
 from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
     parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
-    parser.add_argument("--quantization", help="for ctranslate2 and onnx: float32 (the default) or int8")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and onnx (default: float32)")
     parser.add_argument(
         "--positions", type=int, help="for ctranslate2 and marian: longest sequence, in tokens (default: 1024)"
     )

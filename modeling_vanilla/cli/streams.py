@@ -13,7 +13,7 @@ from typing import BinaryIO
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..files import decode_lines, disk_errors, is_gzip, read_lines, whole_file
+from ..files import decode_lines, disk_errors, read_lines, whole_file
 from ..inference import load_translator
 from ..inference.alignment import check_alignable
 from ..translation_vanilla import TOKENS_PER_BATCH
@@ -113,7 +113,7 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
         with disk_errors(path), path.open("wb") as stream:
             yield stream
     else:
-        opened = gzip.open if is_gzip(path) else open
+        opened = gzip.open if path.suffix.lower() == ".gz" else open
         with whole_file(path) as part, opened(part, "wb") as stream:
             yield stream
 

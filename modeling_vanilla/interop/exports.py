@@ -1,4 +1,4 @@
-"""What the exporters share: their options, what a library cannot express, and the tokenizer's files."""
+"""What the exporters share: their options, refusals of what a library cannot express, and the tokenizer's files."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..files import read_json
 
-POSITIONS, MOST_POSITIONS = 1024, 2**20  # rows of a table of sinusoids that is exported, by default and at most
+POSITIONS = 1024  # rows of an exported table of sinusoids, by default
 QUANTIZATIONS = ("float32", "int8")  # how the matrices of an export are stored and multiplied
 
 
@@ -20,18 +20,6 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         settings = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens", [])
         file.write_text(json.dumps(settings, indent=2), encoding="utf-8")
-
-
-def check_positions(positions: int) -> None:
-    """Raise ValueError unless a table of sinusoids, d_model floats for each position, can be of this length."""
-    if not 1 <= positions <= MOST_POSITIONS:
-        raise ValueError(f"positions must be from 1 to {MOST_POSITIONS}, not {positions}")
-
-
-def check_quantization(quantization: str) -> None:
-    """Raise ValueError unless this is one of QUANTIZATIONS."""
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
 
 
 def check_expressible(library: str, faults: Mapping[str, bool]) -> None:

@@ -1,9 +1,7 @@
-"""Whole folders, model and tokenizer: converted from another library, or exported to another format."""
+"""Folders of a model and its tokenizer: converted from another library, or exported to another format."""
 
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 
 from transformers import AutoConfig, GenerationConfig
 
@@ -59,7 +57,7 @@ def export(
     source: str | Path,
     destination: Path,
     revision: str | None = None,
-    card: Mapping[str, str | None] = MappingProxyType({}),
+    card: dict[str, str | None] | None = None,
     **settings,
 ) -> list[str]:
     """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in another format.
@@ -69,7 +67,7 @@ def export(
     Args:
         revision: of a name on the Hub.
         card: licence and model_id for the model card of a MarianMT, as `write_model_card` has them.
-        settings: quantization and positions, as far as the module to_* of the format has them.
+        settings: quantization and positions, if the module to_* of the format takes them.
 
     Returns:
         A line for each setting that the format cannot express, with what is written instead.
@@ -89,5 +87,5 @@ def export(
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             model.config.layer_norm_eps = MARIAN_NORM_EPS
             model.config.max_position_embeddings = AutoConfig.from_pretrained(part).max_position_embeddings
-            write_card_of_run(part, model, source, results_of(source), use=MARIAN_USE, **card)
+            write_card_of_run(part, model, source, results_of(source), use=MARIAN_USE, **(card or {}))
     return notes

@@ -27,7 +27,7 @@ from .weights import build
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
 # Copies of its own matrices, which each layer of the encoder has had since 2022.
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
-# Settings of fairseq's that make another model of it than the paper's.
+# Settings of fairseq under which its model is not the paper's.
 REFUSED = ["encoder_normalize_before", "decoder_normalize_before", "no_scale_embedding", "layernorm_embedding"]
 REFUSED += ["no_token_positional_embeddings", "adaptive_input", "adaptive_softmax_cutoff", "cross_self_attention"]
 REFUSED += ["no_cross_attention", "character_embeddings"]
@@ -47,7 +47,7 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
         The model in evaluation mode.
 
     Raises:
-        ValueError: if there is no such file, it holds anything else, it lacks something, or the paper's model cannot
+        ValueError: if there is no such file, it holds other classes, it lacks something, or the paper's model cannot
             express it.
     """
     file, weights, settings = _load(path)
@@ -80,7 +80,7 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     codes = next((file.with_name(name) for name in ("bpecodes", "code") if file.with_name(name).is_file()), None)
     if codes is None:
         raise ValueError(f"{file.parent}: no merges, as it has neither bpecodes nor code")
-    # Of fastBPE's lines the count is left out.
+    # A line of fastBPE also has a count, which is left out.
     pairs = [" ".join(line.split()[:2]) for line in read_lines(codes) if not line.startswith("#version")]
     with TemporaryDirectory() as folder:
         tokens, merges = Path(folder, "vocabulary.json"), Path(folder, "merges.txt")
@@ -101,7 +101,7 @@ def vanilla_fields(settings: Mapping) -> dict:
     """
     for name in REFUSED:
         if settings.get(name):
-            raise ValueError(f"{name} is {settings[name]}, which the paper's model has not")
+            raise ValueError(f"{name} is {settings[name]}, which the paper's model does not have")
     stacks = {}
     for stack in ("encoder", "decoder"):
         stacks[f"{stack}_attention_heads"] = settings[f"{stack}_attention_heads"]

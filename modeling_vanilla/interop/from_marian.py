@@ -72,7 +72,7 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
 
 
 def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
-    """The tokenizer of a MarianMT model: AutoTokenizer's, or the folder's tokenizer.json where that is all there is.
+    """The tokenizer of a MarianMT model: AutoTokenizer's, or the folder's tokenizer.json if there is no other file.
 
     In the second case config.json names the special tokens, and EOS is appended if the file itself appends nothing:
     every MarianMT model reads its source up to EOS.

@@ -20,7 +20,6 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..cache_vanilla import CACHE, named_arguments
-from ..errors import one_line
 from ..generation_vanilla import GnmtGenerationMixin
 from ..inference.loading import load_config, load_tokenizer
 from ..modeling_vanilla import VanillaPreTrainedModel
@@ -34,8 +33,9 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
         providers: where onnxruntime computes, the best first, such as ["CUDAExecutionProvider"].
 
     Raises:
-        ValueError: if the folder lacks a graph or config.json, or one of them cannot be read.
-        OSError: if it lacks generation_config.json.
+        ValueError: if config.json is missing or cannot be read.
+        OSError: if generation_config.json is missing.
+        Exception: of onnxruntime, if a graph is missing or cannot be read; it names the file.
     """
 
     _can_compile_fullgraph = False
@@ -43,8 +43,8 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
     def __init__(self, folder: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)):
         super().__init__(load_config(Path(folder)))
         self.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        self.encoder = OnnxEncoder(_session(Path(folder, "encoder.onnx"), providers))
-        self.step = _session(Path(folder, "decoder.onnx"), providers)
+        self.encoder = OnnxEncoder(InferenceSession(Path(folder, "encoder.onnx"), providers=list(providers)))
+        self.step = InferenceSession(Path(folder, "decoder.onnx"), providers=list(providers))
 
     @property
     def device(self) -> torch.device:
@@ -65,13 +65,7 @@ class OnnxModel(VanillaPreTrainedModel, GnmtGenerationMixin):
 
         Returns:
             logits (B * beams, T, V) and cache.
-
-        Raises:
-            ValueError: if attentions or hidden states are asked for.
         """
-        for name in ("output_attentions", "output_hidden_states"):
-            if kwargs.get(name):
-                raise ValueError(f"{name}: the graphs of an ONNX export give none")
         encoded = (encoder_outputs or self.encoder(input_ids, attention_mask)).last_hidden_state
         mask = torch.ones(encoded.shape[:2]) if attention_mask is None else attention_mask
         beams = len(decoder_input_ids) // len(encoded)
@@ -111,10 +105,3 @@ def load_onnx(
 ) -> tuple[OnnxModel, PreTrainedTokenizerBase]:
     """An exported folder as a model and its tokenizer, for `inference.translate` and generate(); as `OnnxModel`."""
     return OnnxModel(folder, providers), load_tokenizer(Path(folder))
-
-
-def _session(path: Path, providers: Sequence[str]) -> InferenceSession:
-    try:
-        return InferenceSession(path, providers=list(providers))
-    except Exception as error:  # onnxruntime raises nothing more special
-        raise ValueError(f"{path}: cannot be read: {one_line(error)}") from error

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .exports import POSITIONS, check_expressible, check_positions, check_quantization, save_tokenizer
+from .exports import POSITIONS, check_expressible, save_tokenizer
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELUTanh}
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
@@ -34,7 +34,7 @@ def to_ctranslate2(
     `translate_batch` says how to search, not the folder; suppress_sequences is what generate() calls bad_words_ids.
 
     Args:
-        quantization: how the matrices are stored and multiplied, "float32" or "int8".
+        quantization: how the matrices are stored and multiplied, as CTranslate2 names it: "float32", "int8" ...
         positions: rows of the table of sinusoids: the longest sequence that can be translated, by default 1024 tokens.
             Learned positions have a table of their own.
 
@@ -48,8 +48,6 @@ def to_ctranslate2(
     if positions is not None and learned:
         raise ValueError(f"positions {positions}: this model has learned {config.max_position_embeddings}")
     positions = positions or (config.max_position_embeddings if learned else POSITIONS)
-    check_positions(positions)
-    check_quantization(quantization)
     heads = {config.encoder_attention_heads, config.decoder_attention_heads}
     faults = {
         f"attention_window {config.attention_window}": config.attention_window is not None,

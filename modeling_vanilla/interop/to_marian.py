@@ -11,7 +11,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from ..configuration_vanilla import VanillaConfig
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .exports import POSITIONS, check_expressible, check_positions, save_tokenizer
+from .exports import POSITIONS, check_expressible, save_tokenizer
 from .from_marian import marian_order, reorder
 from .weights import DECODER_LAYER, LAYER, MARIAN_NORM_EPS, same_fields
 
@@ -28,13 +28,12 @@ def to_marian(
         positions: rows of Marian's table of sinusoids: the longest source or translation, in tokens.
 
     Returns:
-        A line for each setting of the search that transformers cannot express, with what is written instead.
+        A line for each setting of the search that transformers does not have, with what is written instead.
 
     Raises:
         ValueError: if MarianMT cannot express the model.
     """
     config = model.config
-    check_positions(positions)
     heads = {config.encoder_attention_heads, config.decoder_attention_heads}
     faults = {
         f"position_embedding_type {config.position_embedding_type!r}": config.position_embedding_type != "sinusoidal",
@@ -96,7 +95,7 @@ def _power(part: str, kind: str, is_first: bool, is_last: bool) -> int:
 
 
 def marian_search(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
-    """The settings of the search that transformers has, and a line for each setting that it has not."""
+    """The settings of the search that transformers has, and a line for each setting that it lacks."""
     kept = settings.to_diff_dict()
     extra, penalty_type = (kept.pop(name, None) for name in ("max_extra_tokens", "length_penalty_type"))
     kept.pop("_from_model_config", None)

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .exports import check_quantization, save_tokenizer
+from .exports import QUANTIZATIONS, save_tokenizer
 
 # The sizes that torch.export follows through the code; it keeps the branches that they take. They differ from each
 # other and from 0 and 1, which it treats as constants, and there are at least 16 keys, because a CPU has a faster
@@ -55,7 +55,8 @@ def to_onnx(
     Raises:
         ValueError: if the quantization is none of these, or the model has fewer than 37 learned positions.
     """
-    check_quantization(quantization)
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
     paths = folder / "encoder.onnx", folder / "decoder.onnx"
     export_graphs(model, *paths)
     if quantization == "int8":
@@ -89,7 +90,7 @@ def export_graphs(model: VanillaForConditionalGeneration, encoder: Path, decoder
 
 
 def quantize(source: Path, destination: Path) -> None:
-    """Write a graph with matrices of 8-bit integers. What they are multiplied with is rounded to 8 bits as it comes."""
+    """Write a graph with matrices of 8-bit integers. The other factor is rounded to 8 bits when it is computed."""
     graph = onnx.load(source)
     add_pre_process_metadata(graph)  # torch has already simplified it
     # Unsigned: products of signed ones overflow on a CPU that has no instruction for them.

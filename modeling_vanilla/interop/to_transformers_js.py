@@ -1,4 +1,4 @@
-"""Export for transformers.js, which translates in Node and in a browser and takes the folder for a MarianMT's.
+"""Export for transformers.js, which translates in Node and in a browser, and loads the folder as a MarianMT.
 
 onnx/encoder_model.onnx, onnx/decoder_model_merged.onnx and their forms in 8 bits, *_quantized.onnx, are the graphs of
 to_onnx. The library hands the encoder's last_hidden_state to the decoder as it is, and begins with an empty past, so
@@ -22,13 +22,13 @@ def to_transformers_js(
     """Write a model and its tokenizer to an existing folder. It takes up to a minute or two.
 
     Returns:
-        A line for each setting of the search that transformers.js has not, with what is written instead.
+        A line for each setting of the search that transformers.js lacks, with what is written instead.
 
     Raises:
         ValueError: if the tokenizer has no tokenizer.json.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"transformers.js needs a tokenizer.json, which a {type(tokenizer).__name__} has not")
+        raise ValueError(f"transformers.js needs a tokenizer.json, which a {type(tokenizer).__name__} does not have")
     paths = [folder / "onnx" / f"{name}.onnx" for name in ("encoder_model", "decoder_model_merged")]
     paths[0].parent.mkdir()
     export_graphs(model, *paths)
