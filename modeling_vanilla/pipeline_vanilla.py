@@ -1,7 +1,4 @@
-"""pipeline("translation"), a task that transformers 5 removed.
-
-The pipeline is generic: it serves any sequence-to-sequence model, as the removed one did.
-"""
+"""pipeline("translation"), a task that transformers 5 removed, for any sequence-to-sequence model."""
 
 import re
 from collections.abc import Sequence
@@ -11,27 +8,26 @@ from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
-from .splitting_vanilla import TAG
+from .splitting_vanilla import TAG, check_texts
 from .translation_vanilla import TranslationSettings, translate_texts
 
 
 class TranslationPipeline(Pipeline):
     """Translates text: `pipeline("translation", model=...)("A sentence.") -> [{"translation_text": "Ein Satz."}]`.
 
-    Call it with a string, a list of strings, a column of a dataset, or a torch Dataset or generator of strings (an
-    iterator of results then). Texts are split and translated as `translate` of `modeling_vanilla.inference` does it:
-    each line by itself, and one that is longer than what the model has seen in training sentence by sentence, with a
-    warning. With `num_return_sequences` above 1 each input gives a list of that many results, best first.
+    The input is a string, a list of strings, a column of a dataset, or a torch Dataset or generator of strings, which
+    gives an iterator of results. Texts are split and translated as by `translate` of `modeling_vanilla.inference`. With
+    `num_return_sequences` above 1, the result of an input is a list of so many, best first.
 
-    The task may also be named "translation_XX_to_YY" where this file has been imported. The constructor takes the
-    arguments below, and so does a call, for itself alone.
+    "translation_XX_to_YY" is a name of the task, too, where this file is imported. The constructor takes the arguments
+    below as defaults of the calls.
 
     Args:
-        truncation: cut off what is too long instead, at `max_length` of tokenizer_kwargs or what the model takes.
-        max_source_tokens: if given, lines up to so many tokens are translated whole, longer ones in pieces of so many.
-        tokens_per_batch: the most source tokens that are translated at once, padding included, times the beams.
-        src_lang, tgt_lang: the languages, for a tokenizer of many languages; by default those of the task's name. With
-            tags such as ">>de<<", tgt_lang is the tag of each line that has none. No effect on a model of one pair.
+        truncation: truncate a longer text, to `max_length` of tokenizer_kwargs or what the model takes.
+        max_source_tokens: if given, lines of up to so many tokens are translated whole, longer ones in such pieces.
+        tokens_per_batch: the most source tokens of a batch, padding included, times the beams.
+        src_lang, tgt_lang: the languages for a tokenizer of many; by default those in the name of the task. With tags
+            such as ">>de<<", tgt_lang is that of each line without one. A model of one pair ignores both.
         return_tensors: give {"translation_token_ids": tensor}.
         return_text: give {"translation_text": str}; by default unless return_tensors is set.
         clean_up_tokenization_spaces: of the tokenizer's decode().
@@ -46,11 +42,7 @@ class TranslationPipeline(Pipeline):
         return {}, arguments, {name: value for name, value in shown.items() if value is not None}
 
     def __call__(self, inputs, *args, **kwargs):
-        """Translate `inputs`; see the class.
-
-        Returns:
-            A list of one result for each input; an iterator of such lists for a torch Dataset or a generator.
-        """
+        """A list of one result for each input; an iterator of lists for a torch Dataset or a generator."""
         if hasattr(inputs, "tolist"):  # an array of numpy or a column of pandas
             inputs = inputs.tolist()
         if isinstance(inputs, Sequence) and not isinstance(inputs, str):
@@ -63,9 +55,8 @@ class TranslationPipeline(Pipeline):
         return results
 
     def preprocess(self, text) -> dict:
-        if not isinstance(text, str):
-            raise ValueError(f"translation needs strings, not {type(text).__name__}: {text!r}")
-        # A model such as T5 is told its task at the head of the source.
+        check_texts([text])
+        # A model such as T5 reads its task at the beginning of the source.
         of_tasks = getattr(self.model.config, "task_specific_params", None) or {}
         return {"text": of_tasks.get(self.task, {}).get("prefix", "") + text}
 
@@ -81,10 +72,10 @@ class TranslationPipeline(Pipeline):
         num_return_sequences=None,
         **arguments,
     ) -> dict:
-        """Translate a text or a batch of them: for each its translations, pairs of text and token ids."""
+        """The translations of a text or of each of a batch, as pairs (text, token ids)."""
         texts = model_inputs["text"]
         encoding = {"truncation": truncation, **(tokenizer_kwargs or {})}
-        # Tokenizers of many languages have it: it tells them the source's, and gives the target's token.
+        # Tokenizers of many languages have this method: it sets the source's, and returns the target's token.
         languages = getattr(self.tokenizer, "_build_translation_inputs", None)
         if languages is not None:
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
@@ -94,7 +85,7 @@ class TranslationPipeline(Pipeline):
             arguments["tgt_lang"] = tgt_lang
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         nbest = num_return_sequences or configured or 1
-        settings = TranslationSettings.resolve(
+        settings = TranslationSettings(
             self.model,
             self.tokenizer,
             nbest=nbest,
@@ -105,7 +96,7 @@ class TranslationPipeline(Pipeline):
         )
         batch = [texts] if isinstance(texts, str) else texts
         found = translate_texts(self.model, self.tokenizer, batch, settings)
-        # As many for each text, also where there are fewer, as of a blank one.
+        # Of a text with fewer translations, such as a blank one, the last is repeated.
         every = [[(best.text, list(best.ids)) for best in translation.hypotheses] for translation in found]
         every = [hypotheses + hypotheses[-1:] * (nbest - len(hypotheses)) for hypotheses in every]
         return {"translations": every[0] if isinstance(texts, str) else every}
@@ -124,7 +115,7 @@ class TranslationPipeline(Pipeline):
 def register_translation() -> None:
     """Give transformers the tasks "translation" and "translation_XX_to_YY", any XX and YY, with this pipeline."""
     registry = pipelines.PIPELINE_REGISTRY
-    # Versions before 5.19 have a translation task of their own or warn about an old entry.
+    # Versions before 5.19 have a task of this name, and warn when it is replaced.
     registry.supported_tasks.pop("translation", None)
     registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)

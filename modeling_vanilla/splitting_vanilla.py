@@ -1,4 +1,4 @@
-"""Text cut into the pieces that are translated by themselves: its lines, and of one that is too long its sentences."""
+"""Cut text into the pieces that are translated separately: lines, and the sentences of a line that is too long."""
 
 import itertools
 import re
@@ -18,17 +18,14 @@ except ImportError:  # where a model is loaded by its own code, without what thi
 
 logger = logging.get_logger(__name__)
 
-MAX_SOURCE_TOKENS = 512
-# A character may take four tokens, one a byte; the blank before it and the end-of-sentence token come on top.
-MIN_SOURCE_TOKENS = 8
-
+MAX_SOURCE_TOKENS = 512  # of a line that is translated whole, by a model that has no record of its training
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
 _WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
 _CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow a clause mark
 _CLAUSE_END = re.compile(rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*")
-# Khmer and Tibetan marks, which sentencex lacks, as the danda, which it has.
-_PLAIN = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
+# sentencex lacks the Khmer and Tibetan marks; it knows the danda.
+_KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
@@ -36,25 +33,24 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class Piece(NamedTuple):
-    """A part of a text that is translated by itself.
+    """A part of a text that is translated separately.
 
-    ids: its tokens, EOS included. separator: what joins its translation to that of the next piece: a line end, a blank,
-    or at the end of the text nothing. row: the number of its text. begins: whether it is the first of its text that is
-    not blank.
+    ids: its tokens, with EOS. separator: what follows its translation: a line end, a blank, or nothing at the end of
+    the text. begins: the number of the text whose first piece it is, not counting blank pieces; else None.
     """
 
     text: str
     ids: array
     separator: str
-    row: int = 0
-    begins: bool = False
+    begins: int | None = None
 
 
 class Limits(NamedTuple):
-    """What a source may have, so that it is translated as it is: tokens, EOS included, and sentences (None: any).
+    """How long a line may be that is translated whole, and how a longer one is cut.
 
-    piece_tokens: the most of a piece. by_sentence: a text beyond the limits is translated sentence by sentence, because
-    the model has seen no longer one in training; else in as few pieces as its sentences allow. language: the source's.
+    tokens, sentences: the most of a whole line; tokens count EOS, and sentences=None is any number. piece_tokens: the
+    most tokens of a piece. by_sentence: cut a longer line at every sentence, as the model was trained on no longer
+    ones; otherwise into as few pieces as possible. language: that of the source.
     """
 
     tokens: int
@@ -63,35 +59,36 @@ class Limits(NamedTuple):
     by_sentence: bool
     language: str = "en"
 
-    def allow(self, text: str, tokens: int) -> bool:
-        few = self.sentences is None or count_sentences(text, self.language) <= self.sentences
-        return few and tokens <= self.tokens
+    def allow(self, line: str, tokens: int) -> bool:
+        if tokens > self.tokens:
+            return False
+        return self.sentences is None or count_sentences(line, self.language) <= self.sentences
 
 
 def source_limits(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_source_tokens: int | None = None
 ) -> Limits:
-    """The limits of a source.
+    """The limits of a source: max_source_tokens alone if it is given, else what the model saw in training, else 512.
 
-    max_source_tokens is the only one if it is given. If not, they are what the model's training has recorded in its
-    configuration, or 512 tokens where there is no record. Learned positions are a limit in any case.
+    Learned positions limit all of these.
 
     Raises:
-        ValueError: if max_source_tokens is below 8, which may be too few for a character.
+        ValueError: if max_source_tokens is below 8.
     """
-    if max_source_tokens is not None and max_source_tokens < MIN_SOURCE_TOKENS:
-        raise ValueError(f"max_source_tokens must be at least {MIN_SOURCE_TOKENS}, not {max_source_tokens}")
-    config, records = model.config, (None, None)
+    # A character may take four tokens, one a byte; the blank before it and EOS need two more.
+    if max_source_tokens is not None and max_source_tokens < 8:
+        raise ValueError(f"max_source_tokens must be at least 8, not {max_source_tokens}")
+    config, seen = model.config, (None, None)
     if max_source_tokens is None:
-        records = getattr(config, "max_source_tokens", None), getattr(config, "max_source_sentences", None)
-    longest = max_source_tokens or max(MAX_SOURCE_TOKENS, records[0] or 0)
+        seen = getattr(config, "max_source_tokens", None), getattr(config, "max_source_sentences", None)
+    longest = max_source_tokens or max(MAX_SOURCE_TOKENS, seen[0] or 0)
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and getattr(config, "position_embedding_type", None) != "sinusoidal":
         longest = min(longest, positions)
-    # "en", "en_XX" and "eng_Latn" are names of languages; our own training and Marian say source_lang, others src_lang.
+    # Languages are named "en", "en_XX" or "eng_Latn"; our training and Marian say source_lang, others src_lang.
     named = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
     language = next((re.split("[_-]", name)[0] for name in named if isinstance(name, str)), "en")
-    return Limits(min(longest, records[0] or longest), records[1], longest, records != (None, None), language)
+    return Limits(min(longest, seen[0] or longest), seen[1], longest, seen != (None, None), language)
 
 
 def split_texts(
@@ -103,42 +100,43 @@ def split_texts(
 ) -> list[list[Piece]]:
     """The pieces of each text.
 
-    The tag of a target language, as ">>de<<" at the head of a line, is at the head of each of the line's pieces.
-
     Args:
-        limits: a line beyond them is cut; None: no line is.
-        tgt_lang: put its tag before the tokens of each line that has none.
+        limits: of a line that is not cut; None: no line is cut.
+        tgt_lang: the target language. Its tag, such as ">>de<<", is put before the tokens of each line that does not
+            begin with a tag. Every piece of a line gets the tag of the line.
         settings: of the tokenizer.
 
     Raises:
-        ValueError: for a tag that is no token of a tokenizer that has others.
+        ValueError: for a tag that the tokenizer lacks, if it has others.
     """
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
-    parts = [_LINE_END.split(text) for text in texts]
-    encoded = encode(tokenizer, [line for lines in parts for line in lines[::2]], **settings)
-    found: list[list[Piece]] = []
-    for row, lines in enumerate(parts):
-        found.append([])
-        for line, separator in zip(lines[::2], [*lines[1::2], ""], strict=True):
-            ids, match = next(encoded)[0], TAG.match(line)
+    split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
+    encoded = encode(tokenizer, [line for parts in split for line in parts[::2]], **settings)
+    found = []
+    for row, parts in enumerate(split):
+        pieces: list[Piece] = []
+        begins: int | None = row
+        for line, line_end in zip(parts[::2], [*parts[1::2], ""], strict=True):
+            ids, match = next(encoded), TAG.match(line)
             own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
             tag = own or default
-            if limits is None or limits.allow(line, len(ids) + len(tag) - len(own)):
-                pieces, tokens = [line], [ids]
-            else:
-                pieces = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag))
-                tokens = [ids for ids, _ in encode(tokenizer, pieces, **settings)]
-            for number, (piece, ids) in enumerate(zip(pieces, tokens, strict=True), start=1):
+            cut = [(line, ids)]
+            if limits is not None and not limits.allow(line, len(ids) + len(tag) - len(own)):
+                cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag))
+                cut = [*zip(cut_texts, encode(tokenizer, cut_texts, **settings), strict=True)]
+            for number, (text, ids) in enumerate(cut, start=1):
                 ids = ids if own and number == 1 else [*tag, *ids]
-                end = separator if number == len(pieces) else _BLANK
-                begins = not is_blank(piece) and not any(before.begins for before in found[-1][:1])
-                # Of all lines at once these are in memory: 4 bytes a token, where a list takes 8 to 40.
-                found[-1].append(Piece(piece, array("i", ids), end, row, begins))
+                separator = line_end if number == len(cut) else _BLANK
+                blank = is_blank(text)
+                # An array takes 4 bytes a token, a list 8 to 40, and all pieces are in memory at once.
+                pieces.append(Piece(text, array("i", ids), separator, None if blank else begins))
+                begins = begins if blank else None
+        found.append(pieces)
     return found
 
 
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
-    """The token of a tag of the OPUS-MT models' form; none if the tokenizer has no tags at all, so that it is text.
+    """The token of a language tag as OPUS-MT's models have it; none if the tokenizer has no tags, so that it is text.
 
     Raises:
         ValueError: if the tokenizer lacks the tag, and has others or the tag is needed.
@@ -156,8 +154,8 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     """The texts as a list.
 
     Raises:
-        ValueError: if they are a single string, or one is no string or has half of a surrogate pair, which JSON may
-            hold but no tokenizer can read.
+        ValueError: if they are a single string, or one of them is no string or has half of a surrogate pair, which
+            JSON allows and no tokenizer can read.
     """
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
@@ -176,52 +174,60 @@ def is_blank(text: str) -> bool:
 
 
 def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
-    """The translation of a text from those of its pieces."""
-    lines: list[list[str]] = [[]]
+    """The translation of a text from the translations of its pieces."""
+    joined: list[str] = []
+    line: list[str] = []
     for piece, translation in zip(pieces, translations, strict=True):
-        lines[-1].append(translation)
+        line.append(translation)
         if piece.separator != _BLANK:
-            lines[-1] = [_BLANK.join(filter(None, lines[-1])) + piece.separator]
-            lines.append([])
-    return "".join(itertools.chain(*lines))
+            joined += [_BLANK.join(filter(None, line)), piece.separator]
+            line = []
+    return "".join(joined)
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """A line cut behind each of its sentences, by the rules and abbreviations that sentencex has for a language.
+    """Cut a line after each of its sentences, by the rules and abbreviations that sentencex has for a language.
 
-    A full stop before a small letter is an abbreviation's, unless the line itself begins with a small letter, as where
-    there are no capitals. Where sentencex is missing, a line is one sentence; a warning says so once.
+    A full stop before a small letter belongs to an abbreviation, unless the line itself begins with a small letter, as
+    in text without capitals. Where sentencex is missing, a line is one sentence, and one warning says so.
     """
     if segment is None:
         logger.warning_once("text is split at line ends alone, as sentencex is missing: pip install sentencex")
         return [text]
-    plain = re.sub(r"\s", _BLANK, text).translate(_PLAIN)  # sentencex fails at some other white space
+    plain = re.sub(r"\s", _BLANK, text).translate(_KNOWN_MARKS)  # sentencex fails at some other white space
     tag = TAG.match(plain)
     has_capitals = not plain[tag.end() if tag else 0 :].lstrip()[:1].islower()
-    ends, start = [0], 0
+    ends, start = [], 0
     while start < len(plain):
         window = plain[start : start + _WINDOW]
-        parts = segment(language, window)
-        if start + len(window) < len(plain):  # its last sentence may go on
-            parts = parts[:-1]
-        for part in parts:
-            start += len(part)
-            is_abbreviation = has_capitals and part.rstrip().endswith(".") and plain[start : start + 1].islower()
-            if not is_abbreviation:
+        sentences = segment(language, window)
+        if start + len(window) < len(plain):  # the last sentence may go on
+            sentences = sentences[:-1]
+        for sentence in sentences:
+            start += len(sentence)
+            if not (has_capitals and sentence.rstrip().endswith(".") and plain[start : start + 1].islower()):
                 ends.append(start)
-        if not parts:
+        if not sentences:
             start += len(window)
-    return [text[start:end] for start, end in itertools.pairwise([*ends, len(text)]) if end > start]
+    return _cut_at(text, ends)
 
 
 def count_sentences(text: str, language: str = "en") -> int:
     return sum(not is_blank(sentence) for sentence in split_sentences(text, language))
 
 
+def _cut_at(text: str, ends: Iterable[int]) -> list[str]:
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
+
+
+def _cut_behind(mark: re.Pattern, text: str) -> list[str]:
+    return _cut_at(text, (match.end() for match in mark.finditer(text)))
+
+
 def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: int) -> list[str]:
-    """Cut a line into pieces of at most `room` tokens: at the best places that make them so short."""
-    chunk = re.compile(f"(?s).{{1,{max(1, room // 8)}}}")
-    ways = [partial(_split_behind, mark) for mark in (_CLAUSE_END, re.compile(r"\s+"), chunk)]
+    """Cut a line into pieces of at most `room` tokens: at sentences, else clause marks, else blanks, else anywhere."""
+    anywhere = re.compile(f"(?s).{{1,{max(1, room // 8)}}}")
+    ways = [partial(_cut_behind, mark) for mark in (_CLAUSE_END, re.compile(r"\s+"), anywhere)]
     sentences = partial(split_sentences, language=limits.language)
     if limits.by_sentence:
         pieces = [piece for sentence in sentences(line) for piece in _fit(tokenizer, sentence, ways, room)]
@@ -230,29 +236,24 @@ def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: in
     return [piece.strip() for piece in pieces]
 
 
-def _split_behind(mark: re.Pattern, text: str) -> list[str]:
-    ends = [match.end() for match in mark.finditer(text)]
-    return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
-
-
 def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable], room: int) -> list[str]:
-    """Cut a text in the first of `ways`, and a part of more than `room` tokens in the next; join what fits together."""
+    """Cut a text by the first of `ways`, a part of more than `room` tokens by the next; join what fits together."""
 
     def fits(text: str) -> bool:
-        return len(next(encode(tokenizer, [text.strip()]))[0]) <= room
+        return len(next(encode(tokenizer, [text.strip()]))) <= room
 
     if not ways or fits(text):
         return [text]
     parts = ways[0](text)
-    sizes = [len(ids) for ids, _ in encode(tokenizer, [part.removesuffix(_BLANK) for part in parts])]
+    sizes = [*map(len, encode(tokenizer, [part.removesuffix(_BLANK) for part in parts]))]
     pieces, start = [], 0
     while start < len(parts):
         end, size = start + 1, sizes[start]
-        # Every part but one has an EOS too many, and a blank at its end is the start of the next word.
+        # Each part has an EOS, the whole has one. A blank at the end of a part belongs to the next word.
         while end < len(parts) and size + sizes[end] - 1 <= room:
             size += sizes[end] - 1
             end += 1
-        while end > start + 1 and not fits("".join(parts[start:end])):  # as around white space other than blanks
+        while end > start + 1 and not fits("".join(parts[start:end])):  # as with white space other than blanks
             end -= 1 + (end - start - 1) // 4
         whole = "".join(parts[start:end])
         pieces += [whole] if end > start + 1 else _fit(tokenizer, whole, ways[1:], room)
@@ -261,17 +262,15 @@ def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable]
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", spans: bool = False, **settings
-) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """The token ids of each text, and the characters that each token stands for, or an empty list.
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", field: str = "input_ids", **settings
+) -> Iterator[list]:
+    """The token ids of each text, or another field of what the tokenizer returns.
 
     Args:
         name: "text" for sources, "text_target" for translations.
-        spans: whether to tell the characters, which takes a fast tokenizer.
         settings: of the tokenizer.
     """
-    # A thousand at a time: of all that it is given at once the tokenizer holds 9 kB a line.
+    # A thousand texts at a time, as the tokenizer holds 9 kB for each of them.
     for start in range(0, len(texts), 1000):
-        batch = {name: list(texts[start : start + 1000]), "verbose": False, **settings}
-        encoded = tokenizer(**batch, return_offsets_mapping=spans)
-        yield from zip(encoded.input_ids, encoded.offset_mapping if spans else itertools.repeat([]))  # noqa: B905
+        batch = {name: list(texts[start : start + 1000])}
+        yield from getattr(tokenizer(**batch, verbose=False, **settings), field)

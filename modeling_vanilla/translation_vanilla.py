@@ -1,18 +1,16 @@
-"""Text to translations: split, tokenised, searched in batches of similar length, scored, joined.
+"""Translate texts: split, tokenise, search in batches of similar length, join.
 
-`translate_texts` is the one way. The functions of `modeling_vanilla.inference`, `vanilla translate` and the pipeline
-call it with their `TranslationSettings`, and differ in what they take and show.
+`translate_texts` does it for all: the functions of `modeling_vanilla.inference`, `vanilla translate` and the pipeline.
 """
 
 import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .generation_vanilla import search_settings
@@ -23,27 +21,18 @@ logger = logging.get_logger(__name__)
 
 TOKENS_PER_BATCH = 4096  # by default, with padding
 
-# How a message begins about texts, terms or prefixes, given which of the three and their numbers: where they stand.
-Place = Callable[[str, Sequence[int]], str]
-
-
-def nowhere(what: str, rows: Sequence[int]) -> str:
-    return ""
-
 
 class Hypothesis(NamedTuple):
-    """A translation and its score, log P / ((5 + |Y|) / 6)^alpha (6.1), natural logarithm, |Y| counting EOS.
+    """A translation of a text. Hypotheses are in the order of `finished`, then of `rank`.
 
-    With length_penalty_type="length", as models of transformers have it, the score is log P / |Y|^alpha. P is the
-    model's, whatever prefixes and logits processors make of it in the search. Finished hypotheses come before those
-    that the limit of their length cut, and each of the two by `rank`.
-
-    tokens: as text, EOS included. log_probs: of each token, given those before. ids: as generate() gives them, without
-    padding. finished: whether it was not cut by its limit. rank: the score by what logits processors leave of P.
+    score: log P / ((5 + |Y|) / 6)^alpha (6.1), or log P / |Y|^alpha with length_penalty_type="length", which models of
+    transformers have; natural logarithm, |Y| with EOS. P is the model's own, and rank is the score by what prefixes and
+    logits processors make of it. tokens: as text, with EOS. log_probs: of each token, given those before. ids: as
+    generate() returns them, without padding. finished: whether the limit of the length did not cut it.
     """
 
     text: str
-    score: float
+    score: float = 0.0
     tokens: tuple[str, ...] = ()
     log_probs: tuple[float, ...] = ()
     ids: tuple[int, ...] = ()
@@ -59,31 +48,20 @@ class Translation(NamedTuple):
     best: list[str]
 
 
-@dataclass(frozen=True)
 class TranslationSettings:
-    """How texts are translated, as `resolve` makes it of what a caller says and of what the model has for the rest.
+    """How texts are translated: what the caller gives, and for the rest what the model has.
 
-    generation: of the search. arguments: those of generate(). limits: of a source; None: one that is too long is
-    truncated, not split. encoding, decoding: further arguments of the tokenizer and of its decode().
+    `inference.translate` documents the arguments that are not named here.
+
+    Args:
+        nbest: hypotheses of each text. with_scores: whether to score a single one, too; a search of transformers takes
+            memory for it. arguments: of generate(). decoding: of the tokenizer's decode().
+        encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated, not cut into pieces, to
+            `max_length` or to what tokenizer and model take; `limits` is None then.
     """
 
-    generation: GenerationConfig
-    arguments: dict
-    limits: Limits | None
-    nbest: int
-    with_scores: bool
-    tokens_per_batch: int
-    tgt_lang: str | None
-    encoding: dict
-    decoding: dict
-
-    @property
-    def beams(self) -> int:
-        return self.generation.num_beams or 1
-
-    @classmethod
-    def resolve(
-        cls,
+    def __init__(
+        self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
@@ -95,34 +73,26 @@ class TranslationSettings:
         encoding: dict | None = None,
         decoding: dict | None = None,
         **arguments,
-    ) -> "TranslationSettings":
-        """The settings of a call. What is not below is as the function `translate` has it.
-
-        Args:
-            nbest: how many hypotheses of a text; of one in pieces the best ways to put it together, the scores of which
-                add up. A blank text has one, the empty one, of score 0.
-            with_scores: of a single hypothesis, too. A search that is not this package's takes memory for them.
-            encoding: with truncation set, a text that is too long is truncated at max_length or what the tokenizer and
-                the model take.
-            arguments: of generate().
-        """
-        generation = search_settings(model, **arguments)
-        beams = generation.num_beams or 1
-        if nbest not in range(1, beams + 1) and not generation.do_sample:
-            raise ValueError(f"nbest must be from 1 to the number of beams, {beams}, not {nbest!r}")
-        encoding = encoding or {}
-        limits: Limits | None = source_limits(model, tokenizer, max_source_tokens)
-        if encoding.get("truncation") not in (None, False, "do_not_truncate"):
-            encoding = {"max_length": min(tokenizer.model_max_length, limits.piece_tokens), **encoding}
-            limits = None
-        with_scores |= nbest > 1
-        if generation.stop_strings is not None:
-            arguments["tokenizer"] = tokenizer
-        arguments |= {"num_return_sequences": nbest, "return_dict_in_generate": with_scores}
-        # The search of 6.1 keeps the scores of its tokens; those of another one are taken from all logits.
-        arguments["output_logits"] = with_scores and (beams == 1 or not _has_own_search(model))
-        every = (nbest, with_scores, tokens_per_batch, tgt_lang, encoding, decoding or {})
-        return cls(generation, arguments, limits, *every)
+    ):
+        self.nbest, self.tokens_per_batch, self.tgt_lang = nbest, tokens_per_batch, tgt_lang
+        self.encoding, self.decoding = encoding or {}, decoding or {}
+        self.generation = search_settings(model, **arguments)
+        self.beams = self.generation.num_beams or 1
+        if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
+            raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
+        own_search = getattr(model, "beams_share_encoding", False)
+        formula = getattr(self.generation, "length_penalty_type", None)
+        self.generation.length_penalty_type = formula or ("gnmt" if own_search else "length")
+        self.limits: Limits | None = source_limits(model, tokenizer, max_source_tokens)
+        if self.encoding.get("truncation") not in (None, False, "do_not_truncate"):
+            longest = min(tokenizer.model_max_length, self.limits.piece_tokens)
+            self.encoding, self.limits = {"max_length": longest, **self.encoding}, None
+        self.with_scores = with_scores or nbest > 1
+        self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}
+        # The search of 6.1 keeps the scores of its tokens; the logits tell those of another one.
+        self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not own_search)
+        if self.generation.stop_strings is not None:
+            self.arguments["tokenizer"] = tokenizer
 
 
 def search_batch(
@@ -132,9 +102,7 @@ def search_batch(
     settings: TranslationSettings,
     further: dict,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each source of a batch, best first: `settings.nbest` of them, or fewer where there are no more.
-
-    Another engine has such a function of its own, for `translate_texts`.
+    """The hypotheses of each source of a batch, best first: `settings.nbest`, or all if there are fewer.
 
     Args:
         sources: their token ids. further: arguments of generate() for this batch.
@@ -156,6 +124,33 @@ def search_batch(
     return [sorted(group, key=lambda sample: (sample.finished, sample.rank), reverse=True) for group in grouped]
 
 
+def _hypotheses(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: TranslationSettings
+) -> Iterator[Hypothesis]:
+    """One for each sequence that generate() returned; without scores if `settings` asks for none."""
+    sequences = getattr(output, "sequences", output).tolist()
+    log_probs = getattr(output, "token_log_probs", None)  # the model's own, of each token, given those before
+    if settings.with_scores and log_probs is None:
+        beams = getattr(output, "beam_indices", None)
+        log_probs = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
+    alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
+    alpha = 1.0 if alpha is None else alpha
+    ranks = getattr(output, "sequences_scores", None)  # -inf where there is no such hypothesis
+    for row, (start, *ids) in enumerate(sequences):
+        has_eos = tokenizer.eos_token_id in ids
+        if has_eos:
+            ids = ids[: ids.index(tokenizer.eos_token_id) + 1]
+        while not has_eos and ids and ids[-1] == tokenizer.pad_token_id:
+            ids.pop()
+        text = str(tokenizer.decode(ids, skip_special_tokens=True, **settings.decoding))
+        values = () if log_probs is None else tuple(log_probs[row, : len(ids)].tolist())
+        score = sum(values) / float(length_penalty(len(ids) or 1, alpha, formula))
+        rank = score if ranks is None else ranks[row].item()
+        score = score if rank > -math.inf else rank
+        # The search of transformers counts a hypothesis at the limit as finished.
+        yield Hypothesis(text, score, (), values, (start, *ids), has_eos or formula == "length", rank)
+
+
 def translate_texts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -165,25 +160,29 @@ def translate_texts(
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
     search: Callable[..., list[list[Hypothesis]]] = search_batch,
     track: Callable[[Sequence[list]], Iterable[list]] = iter,
-    place: Place = nowhere,
+    place: Callable[[Sequence[int]], str] = lambda rows: "",
 ) -> list[Translation]:
-    """Translate texts. A warning in the log tells which are cut.
+    """Translate texts. The log warns of those that are cut.
 
     Args:
-        further: the further arguments of generate() for a batch of pieces.
-        search: as `search_batch`.
-        track: shows progress: it is given the batches, and gives them back one by one.
-        place: where texts stand, for messages.
+        further: gives arguments of generate() for a batch of pieces.
+        search: translates a batch, as `search_batch` does.
+        track: shows progress: it takes the batches and yields them.
+        place: begins a message about texts, given their numbers: where they stand.
 
     Raises:
         ValueError: as `check_texts`, `split_texts` and model.generate do.
     """
     texts = check_texts(texts)
     split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
-    if settings.limits is not None:
-        _warn_of_cuts(texts, split, settings.limits, place)
+    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
+    if cut and settings.limits is not None:
+        how = f"in pieces of at most {settings.limits.tokens} tokens"
+        how = "sentence by sentence, as in training" if settings.limits.by_sentence else how
+        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+        logger.warning(f"{place(cut)}too long, translated {how}: {texts[cut[0]][:60]!r}{more}")
     pieces = [*itertools.chain(*split)]
-    found = [[Hypothesis("", 0.0)]] * len(pieces)
+    found = [[Hypothesis("")]] * len(pieces)
     filled = [number for number, piece in enumerate(pieces) if not is_blank(piece.text)]
     lengths = [len(pieces[number].ids) * settings.beams for number in filled]
     batches = batches_by_length(lengths, settings.tokens_per_batch)
@@ -198,10 +197,9 @@ def translate_texts(
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """Batches of row numbers, sorted by length: the longest rows first.
+    """Batches of row numbers, the longest rows first: if a batch does not fit in memory, the first one fails.
 
-    In this order a batch that does not fit in memory fails at once, and the time left is estimated too high rather
-    than too low. Training has random batches of both sides of a pair instead: `training.batches.epoch_batches`.
+    Training has random batches instead: `training.batches.epoch_batches`.
 
     Args:
         lengths: tokens of each row.
@@ -220,71 +218,16 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
         start = end
 
 
-def _warn_of_cuts(texts: Sequence[str], split: Sequence[Sequence[Piece]], limits: Limits, place: Place) -> None:
-    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
-    if cut:
-        pieces = f"in pieces of at most {limits.tokens} tokens"
-        how = "sentence by sentence, as in training" if limits.by_sentence else pieces
-        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-        logger.warning(f"{place('text', cut)}too long, translated {how}: {texts[cut[0]][:60]!r}{more}")
-
-
-def _hypotheses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: TranslationSettings
-) -> Iterator[Hypothesis]:
-    """One for each sequence that generate() has returned."""
-    sequences = getattr(output, "sequences", output).tolist()
-    log_probs = getattr(output, "token_log_probs", None)  # the model's own, of each token, given those before
-    if settings.with_scores and log_probs is None:
-        beams = getattr(output, "beam_indices", None)
-        log_probs = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
-    alpha = 1.0 if settings.generation.length_penalty is None else settings.generation.length_penalty
-    formula = getattr(settings.generation, "length_penalty_type", None)
-    formula = formula or ("gnmt" if _has_own_search(model) else "length")
-    ranks = getattr(output, "sequences_scores", None)  # -inf where there is no such hypothesis
-    for row, (start, *ids) in enumerate(sequences):
-        ids = _without_padding(ids, tokenizer)
-        text = str(tokenizer.decode(ids, skip_special_tokens=True, **settings.decoding))
-        # The search of transformers counts a hypothesis at the limit as finished.
-        finished = formula == "length" or ids[-1:] == [tokenizer.eos_token_id]
-        if log_probs is None:
-            yield Hypothesis(text, 0.0, ids=(start, *ids), finished=finished)
-            continue
-        values = log_probs[row, : len(ids)].tolist()
-        score = sum(values) / float(length_penalty(len(ids), alpha, formula))
-        rank = score if ranks is None else ranks[row].item()
-        score = score if rank > -math.inf else rank
-        tokens = tuple(token_texts(tokenizer, ids))
-        yield Hypothesis(text, score, tokens, tuple(values), (start, *ids), finished, rank)
-
-
-def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """What each token adds to the text: together they are the text with its special tokens.
-
-    Of a character in several tokens, one a byte, the last has it, and the others have nothing.
-    """
-    texts, start, whole = [], 0, 0  # the tokens from `start` on are decoded, those before `whole` have their text
-    for end in range(1, len(ids) + 1):
-        parts = ids[start:whole], ids[start:end]
-        before, after = (str(tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in parts)
-        if after.endswith("\ufffd") and end < len(ids):
-            texts.append("")
-            continue
-        texts.append(after[len(before) :])
-        start, whole = whole, end
-    return texts
-
-
 def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Translation:
-    """The best `nbest` ways to put a text together from the hypotheses of its pieces; their scores add up.
+    """The best `nbest` combinations of the hypotheses of a text's pieces; scores and ranks add up.
 
-    The fewer of them the limit cut, the better; then by rank.
+    Combinations with more finished hypotheses come first, then those of higher rank.
     """
-    joined: list[tuple] = [(0, 0.0, None)]  # finished pieces, rank, and the hypotheses: (those before, the last one)
+    joined: list[tuple] = [(0, 0.0, None)]  # finished hypotheses, rank, and the chain (hypotheses before, last one)
     for hypotheses in found:
         longer = (
-            (way[0] + part.finished, way[1] + part.rank, (way[2], part))
-            for way, part in itertools.product(joined, hypotheses)
+            (finished + last.finished, rank + last.rank, (chain, last))
+            for (finished, rank, chain), last in itertools.product(joined, hypotheses)
         )
         joined = heapq.nlargest(nbest, longer, key=lambda way: way[:2])
     whole = []
@@ -301,16 +244,3 @@ def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Tra
         score = sum(part.score for part in parts)
         whole.append(Hypothesis(text, score, tokens, log_probs, ids, finished == len(parts), rank))
     return Translation(whole, pieces, [best.text for best, *_ in found])
-
-
-def _has_own_search(model: PreTrainedModel) -> bool:
-    return getattr(model, "beams_share_encoding", False)
-
-
-def _without_padding(sequence: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """One row of generate()'s output up to EOS, or without its padding if it has none."""
-    if tokenizer.eos_token_id in sequence:
-        return sequence[: sequence.index(tokenizer.eos_token_id) + 1]
-    while sequence and sequence[-1] == tokenizer.pad_token_id:
-        sequence = sequence[:-1]
-    return sequence

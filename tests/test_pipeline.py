@@ -89,7 +89,7 @@ def test_a_stream_gives_a_stream_of_lists(translator, expected, batch_size):
 
 @pytest.mark.parametrize("wrong", (7, None, ["a house", 7], [["a house"]], {"text": "a house"}, b"a house"), ids=repr)
 def test_what_is_no_string_is_refused(translator, wrong):
-    with pytest.raises(ValueError, match=r"needs strings, not (int|NoneType|list|dict|bytes)"):
+    with pytest.raises(ValueError, match=r"texts must be strings, not (int|NoneType|list|dict|bytes)"):
         translator(wrong)
 
 
@@ -97,17 +97,12 @@ def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_comb
     """As `translate_nbest` joins them; a blank text has as many as the others."""
     texts, settings = [LONG, *SENTENCES], {"max_new_tokens": 4, "num_beams": 3}
     expected = translate_nbest(model, tokenizer, texts, 2, **settings)
-    settings |= {"num_return_sequences": 2, "return_tensors": True, "return_text": True}
-    *found, blank = translator([*texts, ""], batch_size=3, **settings)
-    config = GenerationConfig(num_beams=3, num_return_sequences=2)
-    assert len(translator("a house", generation_config=config)) == 2
+    settings["generation_config"] = GenerationConfig(num_beams=3, num_return_sequences=2)
+    *found, blank = translator([*texts, ""], batch_size=3, **settings, return_tensors=True, return_text=True)
     assert texts_of(blank) == ["", ""]
     for results, hypotheses in zip(found, expected, strict=True):
         assert texts_of(results) == [best.text for best in hypotheses]
         assert [result["translation_token_ids"].tolist() for result in results] == [[*best.ids] for best in hypotheses]
-    # Of four pieces, each with a start token and no padding.
-    assert all(best.ids.count(tokenizer.bos_token_id) == 4 for best in expected[0])
-    assert not any(tokenizer.pad_token_id in best.ids for best in expected[0])
 
 
 # Arguments
@@ -117,7 +112,6 @@ def test_token_ids_and_text(translator, model, tokenizer, expected):
     (result,) = translator(SENTENCES[0], return_tensors=True)
     assert set(result) == {"translation_token_ids"}
     assert result["translation_token_ids"].equal(model.generate(**tokenizer(SENTENCES[0], return_tensors="pt"))[0])
-    assert translator([""], return_tensors=True)[0]["translation_token_ids"].shape == (0,)
     assert translator(SENTENCES, return_tensors=False, return_text=True) == expected
 
 

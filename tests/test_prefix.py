@@ -47,6 +47,9 @@ def test_a_translation_begins_with_its_prefix_and_has_its_terms(tmp_path):
     assert both.startswith("der Mann") and "Hund" in both
     translations = translate(model, tokenizer, SENTENCES, prefix=PREFIXES)
     assert translations[1] == ""  # of a blank sentence
+    # The first piece that is not blank has the prefix, the others do not.
+    blank, first, second = translate(model, tokenizer, ["\na dog\na dog"], prefix="der Mann")[0].split("\n")
+    assert (blank, second) == ("", *translate(model, tokenizer, ["a dog"])) and first.startswith("der Mann")
     assert all(map(str.startswith, translations, [PREFIXES[0], "", *PREFIXES[2:]]))
     # The command has a prefix for each line; one that is wrong is named by its file and line.
     arguments = (save_folder(tmp_path / "model", model, tokenizer), "--prefix", tmp_path / "prefixes")

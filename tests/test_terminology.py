@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers import as_lines, call
+from helpers import as_lines, call, make_marian
 
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference import translate
@@ -64,8 +64,22 @@ def test_a_bad_file_of_terms_is_one_line(folder, tmp_path, content, message):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("term", ["dog", ("dog", "Hund", "n"), ("dog", None)])
-def test_what_is_no_term_is_refused(model, tokenizer, term):
-    message = f"a term must be a pair (source term, target term), not {term!r}"
+HALF = "\ud83d!"
+NO_TERMS = [
+    ("dog", "a term must be a pair (source term, target term), not 'dog'"),
+    (("dog", "Hund", "n"), "a term must be a pair (source term, target term), not ('dog', 'Hund', 'n')"),
+    (("dog", None), "term must be strings, not NoneType: None"),
+    (("dog", HALF), f"term: {HALF!r} has half of a surrogate pair, which is no character"),
+    ((HALF, "Hund"), f"term: {HALF!r} has half of a surrogate pair, which is no character"),
+]
+
+
+@pytest.mark.parametrize(("term", "message"), NO_TERMS, ids=ascii)
+def test_what_is_no_term_is_refused(model, tokenizer, term, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         translate(model, tokenizer, SENTENCES, terms=[term])
+
+
+def test_another_search_has_no_terms(tokenizer):
+    with pytest.raises(ValueError, match=r"^terms need the search of this package, which MarianMTModel does not have$"):
+        translate(make_marian(len(tokenizer)), tokenizer, SENTENCES, terms=[("dog", "Hund")])

@@ -159,7 +159,7 @@ def settings_of(options: Namespace, model, tokenizer) -> TranslationSettings:
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     given |= {"with_scores": options.json or options.nbest is not None}
-    return TranslationSettings.resolve(model, tokenizer, tokens_per_batch=options.tokens_per_batch, **given)
+    return TranslationSettings(model, tokenizer, tokens_per_batch=options.tokens_per_batch, **given)
 
 
 def place(options: Namespace, what: str, rows: Sequence[int], first: int = 0) -> str:

@@ -24,24 +24,23 @@ def word_alignments(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     show_progress: bool = False,
 ) -> list[Links]:
-    """Align the words of each target with those of its source, words being what white space separates.
+    """Align the words of each target with those of its source; white space separates words.
 
-    Each target is decoded by force. A target token is aligned by the attention of the step that reads it as input, not
-    of the step before, which produced it without having seen it; the weights are the mean over the heads of one layer,
-    for an ensemble over its members, too (the "shifted" attention of Chen et al. 2020, arXiv:2004.14837).
+    The decoder reads each target. A token is aligned by the attention of the step that reads it, not of the step that
+    predicts it (the "shifted" attention of Chen et al. 2020, arXiv:2004.14837). The weights are the mean over the heads
+    of one layer, and over the members of an ensemble.
 
     Args:
-        layer: of the decoder, from 0. Which one serves best depends on the model: later layers already look at what
-            the next token is made from. It was the third of six in that paper; in a model of four layers trained on
-            Multi30k only the first was of use.
+        layer: of the decoder, from 0. Which one is best depends on the model, as later layers attend to what predicts
+            the next token. It was the third of six in that paper, and the first of four in a model of Multi30k.
         tokens_per_batch: the most tokens of a batch on either side, padding included.
 
     Returns:
         For each pair its links (source word, target word), both from 0, sorted; see `align`.
 
     Raises:
-        ValueError: if the numbers differ, there is no such layer, or the tokenizer does not tell where in the text a
-            token stands (a slow one).
+        ValueError: if the numbers differ, there is no such layer, or the tokenizer is a slow one, which does not tell
+            where in the text a token stands.
     """
     check_pairs(sources, targets)
     check_alignable(model, tokenizer, layer)
@@ -78,7 +77,9 @@ def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_bat
     source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
     links: list[Links] = [[] for _ in sources]
     for rows, inputs, _ in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
-        attention = sum(_attention(member, inputs, layer) for member in _members(model))
+        with torch.inference_mode():
+            outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in _members(model)]
+        attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
         first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
         for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
             source_words, target_words = sources[row][1], targets[row][1][:-1]
@@ -89,10 +90,10 @@ def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_bat
 
 
 def align(attention: torch.Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
-    """Word links from the attention between their pieces.
+    """Link words by the attention between their pieces.
 
-    Two words are linked if any piece of the target word attends to a piece of the source word more than to any other
-    source token. A word whose pieces attend most to what is no word, such as EOS, has no link.
+    Two words are linked if a piece of the target word attends more to a piece of the source word than to any other
+    source token. A word whose pieces attend most to tokens outside words, such as EOS, has no link.
 
     Args:
         attention: (T, S), how much target token t attends to source token s.
@@ -107,15 +108,15 @@ def align(attention: torch.Tensor, source_words: Sequence[int | None], target_wo
 
 
 def join_links(source: str, pieces: Sequence[Piece], targets: Sequence[str], links: Sequence[Links]) -> Links:
-    """The links of a text from those of its pieces, in each of which words are counted from 0.
+    """The links of a text from the links of its pieces, each with its own word numbers from 0.
 
-    targets: the translation of each piece; joined, they are the text's.
+    targets: the translation of each piece.
     """
     joined, end, target_words = set(), 0, 0
     for piece, target, own in zip(pieces, targets, links, strict=True):
         start = source.index(piece.text, end)
         end = start + len(piece.text)
-        # A cut inside a word leaves its halves one word of the whole.
+        # A word that was cut is one word of the whole.
         halved = start > 0 and not source[start - 1].isspace()
         source_words = len(source[:start].split()) - halved
         joined |= {(left + source_words, right + target_words) for left, right in own}
@@ -129,7 +130,7 @@ def pharaoh(links: Links) -> str:
 
 
 def check_alignable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int) -> None:
-    """Raise ValueError unless `word_alignments` can do with this layer of the model, and with the tokenizer."""
+    """Raise ValueError unless the model has this layer and the tokenizer can say where in the text a token stands."""
     for member in _members(model):
         if not 0 <= layer < member.config.decoder_layers:
             raise ValueError(f"layer must be from 0 to {member.config.decoder_layers - 1}, not {layer}")
@@ -141,21 +142,15 @@ def _members(model: PreTrainedModel) -> list[PreTrainedModel]:
     return list(getattr(model, "members", [model]))
 
 
-def _attention(model: PreTrainedModel, inputs: dict, layer: int) -> torch.Tensor:
-    """(B, T, S), the mean over the heads."""
-    with torch.inference_mode():
-        outputs = model(**inputs, use_cache=False, output_attentions=True)
-    return outputs.cross_attentions[layer].float().mean(dim=1)
-
-
 def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str) -> list[tuple[list[int], Words]]:
     """Token ids of each text, and the words that they are pieces of. name: as `encode` takes it."""
-    encoded = encode(tokenizer, texts, name, spans=True)
-    return [(ids, _words(text, spans)) for text, (ids, spans) in zip(texts, encoded, strict=True)]
+    spans = encode(tokenizer, texts, name, "offset_mapping", return_offsets_mapping=True)
+    words = map(_words, texts, spans)
+    return [*zip(encode(tokenizer, texts, name), words, strict=True)]
 
 
 def _words(text: str, spans: Sequence[tuple[int, int]]) -> Words:
-    """The word that each span of characters begins in, or before if it begins with a blank; None for an empty span."""
+    """The word in which each span of characters begins; after a span's blank the next; None for an empty span."""
     ends = [match.end() for match in re.finditer(r"\S+", text)]
     result = []
     for start, end in spans:

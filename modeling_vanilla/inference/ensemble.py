@@ -23,15 +23,25 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
     concatenated to (B, S, sum of the members' D), and one cache holds all their decoder layers. The search's settings
     are the first member's.
 
-    It is made of models in memory and is neither trained nor saved. Attentions and hidden states are its members'.
+    It is neither trained nor saved, and returns neither attentions nor hidden states.
 
     Raises:
-        ValueError: if there is no member, or the members' vocabularies differ in size or in their special tokens.
+        ValueError: if there is no member, one is no vanilla model, or vocabularies differ in size or special tokens.
     """
 
     def __init__(self, members: Sequence[VanillaForConditionalGeneration]):
-        check_members(members)
-        config = copy.deepcopy(members[0].config)
+        if not members:
+            raise ValueError("an ensemble needs at least one model")
+        first = members[0].config
+        for number, member in enumerate(members, start=1):
+            if member.config.model_type != "vanilla":
+                raise ValueError(f"an ensemble is of vanilla models; member {number} is {member.config.model_type!r}")
+            for field in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+                ours, theirs = getattr(first, field), getattr(member.config, field)
+                if ours != theirs:
+                    differ = f"member 1 has {field} {ours}, member {number} has {theirs}"
+                    raise ValueError(f"an ensemble needs one vocabulary: {differ}")
+        config = copy.deepcopy(first)
         config.decoder_layers = sum(member.config.decoder_layers for member in members)  # what the cache has to hold
         learned = [member.config for member in members if member.config.position_embedding_type == "learned"]
         if learned:
@@ -113,27 +123,8 @@ class EnsembleEncoder(nn.Module):
         return BaseModelOutput(torch.cat([output.last_hidden_state for output in outputs], dim=-1))
 
 
-def check_members(members: Sequence[VanillaForConditionalGeneration]) -> None:
-    """Raise ValueError unless there are members, all of this model type and of one vocabulary."""
-    if not members:
-        raise ValueError("an ensemble needs at least one model")
-    first = members[0].config
-    for number, member in enumerate(members, start=1):
-        if member.config.model_type != first.model_type or first.model_type != "vanilla":
-            raise ValueError(f"an ensemble is of vanilla models; member {number} is {member.config.model_type!r}")
-        for field in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            ours, theirs = getattr(first, field), getattr(member.config, field)
-            if ours != theirs:
-                raise ValueError(
-                    f"an ensemble needs one vocabulary: member 1 has {field} {ours}, member {number} has {theirs}"
-                )
-
-
 def _part_of(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:
-    """A cache of some layers of another, which share their tensors: what changes in one changes in both.
-
-    EncoderDecoderCache finds out itself which of the layers hold their cross-attention's keys and values already.
-    """
+    """A cache of some layers of another; both share the layers."""
     parts = []
     for whole in (cache.self_attention_cache, cache.cross_attention_cache):
         part = DynamicCache()

@@ -56,26 +56,24 @@ def load_translator(
     tokenizers = [load_tokenizer(path) for path in paths]
     for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
-            raise ValueError(
-                f"vocabulary: {folders[0]} and {folder} have different ones, "
-                f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
-            )
+            sizes = f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
+            raise ValueError(f"vocabulary: {folders[0]} and {folder} have different ones, {sizes}")
     models = [load_model(path, dtype).to(device) for path in paths]  # type: ignore[arg-type]
     model = models[0] if len(models) == 1 else Ensemble(models)
     return model.eval(), tokenizers[0]
 
 
 def model_folder(name: str | Path, revision: str | None = None) -> Path:
-    """The folder of a model: the one of this name, or the copy of the model of this name on the Hub in the Hub's cache.
+    """The folder of this name, or else the Hub's model of this name in the Hub's cache.
 
-    Settings, tokenizer, weights in safetensors and card are downloaded where the cache lacks them: no code, no pickles.
-    Where the first part of a name is a folder here, the name is meant as a path.
+    What the cache lacks is downloaded: settings, tokenizer, weights in safetensors and card, no code and no pickles. A
+    name whose first part is a folder here is a path.
 
     Args:
         revision: a branch, a tag or a commit of the model on the Hub.
 
     Raises:
-        ValueError: for a revision of a folder, or if neither folder nor Hub has the model, or the Hub is not reached.
+        ValueError: for a revision of a folder, or if there is neither folder nor model, or the Hub is not reached.
     """
     path = Path(name)
     if path.exists() or path.parent.exists() or not re.fullmatch(HUB_NAME, path.as_posix()):
@@ -94,12 +92,20 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder.
 
     Raises:
-        ValueError: if the folder lacks it or its model, one of them is damaged, or they do not fit together.
+        ValueError: if the folder lacks it or its model, one of them is damaged, or the model does not know the id of
+            each token or has other special tokens. Whether two other tokens have changed places cannot be seen.
         PermissionError: for a file that may not be read.
     """
-    config = load_config(folder)
-    tokenizer = load_vocabulary(folder)
-    _check_vocabulary(folder, tokenizer, config)
+    config, tokenizer = load_config(folder), load_vocabulary(folder)
+    of = f"vocabulary: the tokenizer of {folder}"
+    size = 1 + max(tokenizer.get_vocab().values())
+    if size > config.vocab_size:
+        raise ValueError(f"{of} has ids for {size} tokens, the model {config.vocab_size}")
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        ours, models = getattr(tokenizer, name), getattr(config, name)
+        used = named_tokens(models)
+        if ours is not None and used and ours not in used:
+            raise ValueError(f"{of} has {name} {ours}, the model {models}")
     return tokenizer
 
 
@@ -143,9 +149,9 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def check_readable(folder: str | Path) -> None:
-    """Raise OSError or ValueError if weights or settings of a folder cannot be read; what is missing is no error here.
+    """Raise OSError or ValueError if a file of weights or settings is there but cannot be read.
 
-    safetensors calls such a file missing, and transformers takes a default search for a generation_config.json.
+    Without this, safetensors calls such a file missing, and transformers falls back to a default search.
     """
     if os.path.isdir(folder):
         for entry in os.scandir(folder):
@@ -153,22 +159,6 @@ def check_readable(folder: str | Path) -> None:
                 open(entry.path, "rb").close()
             if entry.name == GENERATION_CONFIG_NAME:
                 read_json(Path(entry.path))
-
-
-def _check_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, config: VanillaConfig) -> None:
-    """Raise ValueError unless the model knows the id of each token, and the special ones are the model's.
-
-    That two other tokens have changed places cannot be seen.
-    """
-    of = f"vocabulary: the tokenizer of {folder}"
-    size = 1 + max(tokenizer.get_vocab().values())
-    if size > config.vocab_size:
-        raise ValueError(f"{of} has ids for {size} tokens, the model {config.vocab_size}")
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        ours, models = getattr(tokenizer, name), getattr(config, name)
-        used = named_tokens(models)
-        if ours is not None and used and ours not in used:
-            raise ValueError(f"{of} has {name} {ours}, the model {models}")
 
 
 def load_model(
@@ -180,15 +170,16 @@ def load_model(
         config: in place of the folder's own.
 
     Raises:
-        ValueError: if it is damaged, or lacks weights or has some that are not finite.
+        ValueError: if it is damaged, is an adapter, lacks weights, or has some that are not finite.
     """
-    check_no_adapter(folder)
+    if (folder / "adapter_config.json").exists():  # transformers would load the adapter without being asked
+        raise ValueError(f"model: {folder} holds an adapter, as it has adapter_config.json; merge it with peft first")
     complaint = f"model: {folder} cannot be loaded"
     return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, config=config, **_LOCAL)
 
 
 def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:
-    """A model from safetensors alone, with all its weights, which are finite numbers.
+    """A model from safetensors alone, with all its weights, all of them finite.
 
     Args:
         complaint: how an error's message begins. settings: of from_pretrained.
@@ -231,9 +222,3 @@ def check_weights(
             raise ValueError(f"{prefix}the weight {name} is of shape {shapes}")
         if not weight.isfinite().all():
             raise ValueError(f"{prefix}the weight {name} has values that are NaN or infinite")
-
-
-def check_no_adapter(folder: Path) -> None:
-    """Raise ValueError for an adapter of PEFT, which transformers would load without being asked."""
-    if (folder / "adapter_config.json").exists():
-        raise ValueError(f"model: {folder} holds an adapter, as it has adapter_config.json; merge it with peft first")

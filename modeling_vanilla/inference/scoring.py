@@ -1,4 +1,4 @@
-"""Score given translations, log P(target | source), by decoding them by force."""
+"""Score given translations: log P(target | source)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -42,8 +42,7 @@ def score_pairs(
         ValueError: if the numbers differ, one is a string, or tokens_per_batch is below 1.
     """
     check_pairs(sources, targets)
-    source_ids = [ids for ids, _ in encode(tokenizer, sources)]
-    target_ids = [ids for ids, _ in encode(tokenizer, targets, "text_target")]
+    source_ids, target_ids = list(encode(tokenizer, sources)), list(encode(tokenizer, targets, "text_target"))
     scores = [PairScore(0.0, 0)] * len(sources)
     for rows, inputs, labels in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
         with torch.inference_mode():

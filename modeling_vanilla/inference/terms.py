@@ -1,48 +1,54 @@
-"""What is given of a translation: terms, words of the source and their translation, and its beginning."""
+"""Terms and prefixes: given translations of words of the source, and given beginnings of translations."""
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import regex as re  # \w has the signs that are written on letters, too
+import regex as re  # whose \w includes the signs that are written on letters
 import torch
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from ..files import read_lines
 from ..splitting_vanilla import Piece, check_texts, encode
-from ..translation_vanilla import Place, Translation, TranslationSettings, nowhere
+from ..translation_vanilla import Translation, TranslationSettings
 from .constraints import constrained
 
 logger = logging.getLogger(__name__)
 
-# A letter of a script that puts blanks between words; each one of Chinese, Japanese or Thai is a word of its own.
+# Begins a message about texts, terms or prefixes, given which of the three and their numbers: where they stand.
+Place = Callable[[str, Sequence[int]], str]
+
+# A letter of a script that puts blanks between words; a letter of Chinese, Japanese or Thai is a word by itself.
 _LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 _WORD = re.compile(rf"{_LETTER}+|\S")
 _BOUNDARY = re.compile(rf"(?<!{_LETTER})|(?!{_LETTER})")
 
 
+def nowhere(what: str, rows: Sequence[int]) -> str:
+    return ""
+
+
 def read_terms(path: Path) -> list[tuple[str, str]]:
-    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError if it cannot be read or is none."""
+    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError for another file."""
     terms = []
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
-            raise ValueError(
-                f"{path}, line {number}: 2 columns, source term and target term, are needed, not {len(columns)}"
-            )
+            needed = "2 columns, source term and target term, are needed"
+            raise ValueError(f"{path}, line {number}: {needed}, not {len(columns)}")
         terms.append((columns[0], columns[1]))
     return terms
 
 
 def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str, place: Place) -> list[list[int]]:
-    """The tokens of parts of translations: of `what`, "term" or "prefix"; ValueError for one that contains EOS.
+    """The tokens of parts of translations, each a `what`, "term" or "prefix"; ValueError for one that contains EOS.
 
-    Blanks at the end are left out: they are the beginning of a word, which the search finds.
+    Blanks at the end are left out, as the tokenizer has them at the beginning of the next word.
     """
     stripped = [text.rstrip() for text in check_texts(texts, what)]
-    found = [ids for ids, _ in encode(tokenizer, stripped, "text_target", add_special_tokens=False)]
+    found = list(encode(tokenizer, stripped, "text_target", add_special_tokens=False))
     eos = tokenizer.eos_token
     for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
         # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
@@ -52,12 +58,11 @@ def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: 
 
 
 class Terminology:
-    """Pairs (source term, target term), and where they apply.
-
-    Target terms of one source term are alternatives.
+    """Pairs (source term, target term). Several target terms of one source term are alternatives.
 
     Raises:
-        ValueError: for what is no pair of strings, an empty term, or a target term that contains EOS.
+        ValueError: for what is no pair of strings, a term that is empty or has half of a surrogate pair, or a target
+            term that contains EOS.
     """
 
     def __init__(self, terms: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
@@ -65,9 +70,9 @@ class Terminology:
         self.by_first_word: dict[str, list[str]] = {}  # source terms, the longest first
         terms = list(terms)
         for row, term in enumerate(terms):
-            if not (isinstance(term, (tuple, list)) and len(term) == 2 and all(isinstance(one, str) for one in term)):
+            if not (isinstance(term, (tuple, list)) and len(term) == 2):
                 raise ValueError(f"a term must be a pair (source term, target term), not {term!r:.60}")
-            if not all(side.strip() for side in term):
+            if not all(side.strip() for side in check_texts(term, "term")):
                 raise ValueError(f"{place('term', [row])}a term is empty: {term!r:.60}")
         targets = _target_ids(tokenizer, [target.strip() for _, target in terms], "term", place)
         for (source, _), tokens in zip(terms, targets, strict=True):
@@ -80,7 +85,7 @@ class Terminology:
             sources.sort(key=len, reverse=True)
 
     def find(self, text: str) -> list[str]:
-        """The source terms in a text, each once: whole words, of overlapping terms the first, then the longest."""
+        """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
         found, end = {}, 0
         for word in _WORD.finditer(text) if self.targets else ():
             start = word.start()
@@ -91,15 +96,15 @@ class Terminology:
         return list(found)
 
     def missing(self, text: str, translation: str) -> list[str]:
-        """The source terms in a text of which the translation has no target term, as whole words."""
+        """The source terms of a text without a target term, as whole words, in the translation."""
         return [
             source
             for source in self.find(text)
-            if not any(_contains(translation, target) for _, target in self.targets[source])
+            if not any(_has_words(translation, target) for _, target in self.targets[source])
         ]
 
     def arguments(self, pieces: Sequence[Piece]) -> dict:
-        """Those of generate() that let the translation of each piece contain a target term of each source term."""
+        """The arguments of generate() by which each translation has the target terms of its piece."""
         phrases = [[[ids for ids, _ in self.targets[term]] for term in self.find(piece.text)] for piece in pieces]
         return {"search": constrained(phrases)} if any(phrases) else {}
 
@@ -107,8 +112,8 @@ class Terminology:
         for row, translation in enumerate(translations):
             for piece, best in zip(translation.pieces, translation.best, strict=True):
                 for term in self.missing(piece.text, best):
-                    message = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
-                    logger.warning(place("text", [row]) + message)
+                    missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
+                    logger.warning(place("text", [row]) + missed)
 
 
 def _stands_at(text: str, term: str, start: int) -> bool:
@@ -117,15 +122,15 @@ def _stands_at(text: str, term: str, start: int) -> bool:
     return text.startswith(term, start) and all(_BOUNDARY.match(text, end) for end in ends)
 
 
-def _contains(text: str, term: str) -> bool:
+def _has_words(text: str, term: str) -> bool:
     return any(_stands_at(text, term, match.start()) for match in re.finditer(f"(?={re.escape(term)})", text))
 
 
 class Prefixes:
-    """What the translation of each text begins with: one string for all, or one for each of them.
+    """What translations begin with: one string for all texts, or a list of one for each.
 
     Raises:
-        ValueError: for what is neither, or a prefix that contains EOS.
+        ValueError: for another type or number, or a prefix that contains EOS.
     """
 
     def __init__(
@@ -147,8 +152,8 @@ class Prefixes:
         self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, rows, "prefix", place)]
 
     def arguments(self, pieces: Sequence[Piece]) -> dict:
-        """Those of generate() that let the first piece of each text, of those that are not blank, have its prefix."""
-        prefixes = [self.ids[piece.row] if piece.begins else [] for piece in pieces]
+        """The arguments of generate() by which the pieces that begin a text have its prefix."""
+        prefixes = [[] if piece.begins is None else self.ids[piece.begins] for piece in pieces]
         return {"logits_processor": [ForcedPrefix(prefixes)]} if any(prefixes) else {}
 
     def check(self, translations: Sequence[Translation]) -> None:
@@ -161,10 +166,10 @@ class Prefixes:
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Lets the output of each sentence begin with given tokens, in any search; their probabilities count as they are.
+    """Makes the output of each sentence begin with given tokens, in any search; their probabilities do not change.
 
     Args:
-        prefixes: the tokens of each sentence of the batch, behind the start token; empty for none.
+        prefixes: of each sentence of the batch, the tokens after the start token; empty for none.
     """
 
     row_by_row = True
@@ -174,13 +179,13 @@ class ForcedPrefix(LogitsProcessor):
         self.prefixes = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)  # (B, longest)
 
     def select(self, sentences: torch.Tensor) -> "ForcedPrefix":
-        """For some sentences of the batch, given as a mask (B,) or as indices."""
+        """The processor of some sentences of the batch, given as a mask (B,) or as indices."""
         remaining = copy.copy(self)
         remaining.prefixes = self.prefixes[sentences.cpu()]
         return remaining
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """input_ids (rows, length), as many rows of each sentence; scores (rows, V)."""
+        """input_ids (rows, length), with as many rows for each sentence; scores (rows, V)."""
         step = input_ids.shape[1] - 1
         if step >= self.prefixes.shape[1]:
             return scores

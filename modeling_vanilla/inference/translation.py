@@ -10,13 +10,12 @@ from ..splitting_vanilla import check_texts, source_limits, split_texts
 from ..translation_vanilla import (
     TOKENS_PER_BATCH,
     Hypothesis,
-    Place,
     Translation,
     TranslationSettings,
-    nowhere,
+    search_batch,
     translate_texts,
 )
-from .terms import Prefixes, Terminology
+from .terms import Place, Prefixes, Terminology, nowhere
 
 
 def translate(
@@ -34,64 +33,57 @@ def translate(
     """Translate `sentences` with model.generate, by default the search of 6.1.
 
     Args:
-        sentences: source texts. Each line of a text is translated by itself, and one that is longer than what the model
-            has seen in training sentence by sentence (`split_long`), with a warning in the log.
+        sentences: source texts. Each line of a text is translated separately. A line longer than those of the model's
+            training is translated sentence by sentence (`split_long`), and the log warns of it.
         tokens_per_batch: the most source tokens of a batch, padding included, times the beams.
-        max_source_tokens: if given, lines up to so many tokens, EOS included, are translated whole, whatever the model
-            has seen, and longer ones in pieces of at most so many.
+        max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever the
+            model has seen, and longer ones in pieces of at most so many.
         show_progress: a progress bar on stderr.
-        terms: pairs (source term, target term), as `read_terms` gives them: where the source term is in a sentence, as
-            whole words, the translation has the target term. Several target terms of one source term are
-            alternatives. A term that cannot be met within the limit is left out, with a warning in the log.
-        prefix: what every translation begins with, or what each of them does. It counts in score and length.
-        tgt_lang: of a model of several languages the one to translate to: its tag, such as ">>de<<", is put before the
-            tokens of each line that has none.
+        terms: pairs (source term, target term), as `read_terms` returns them. Where a sentence has the source term, as
+            whole words, the translation has the target term, or one of those that the source term has. The log warns
+            of a term that cannot be met within the limit.
+        prefix: what every translation begins with, or a list with the beginning of each. It counts in score and length.
+        tgt_lang: the target language of a model of several: its tag, such as ">>de<<", is put before the tokens of each
+            line that has none.
         generate_kwargs: what model.generate takes.
 
     Returns:
         One translation for each sentence, in their order; of a blank one the empty one.
 
     Raises:
-        ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, and as
-            split_long, Terminology and model.generate do.
+        ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, there are terms
+            for a model with another search, and as split_long, Terminology and model.generate do.
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
-    given: dict = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "tgt_lang": tgt_lang}
-    settings = TranslationSettings.resolve(model, tokenizer, **(given | generate_kwargs))
-    terminology = Terminology(terms, tokenizer)
-    found = translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
+    settings = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "tgt_lang": tgt_lang}
+    found = _translate(model, tokenizer, sentences, terms, prefix, show_progress, **settings, **generate_kwargs)
     return [translation.hypotheses[0].text for translation in found]
 
 
 def translate_nbest(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
-    nbest: int,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
-    max_source_tokens: int | None = None,
-    show_progress: bool = False,
-    terms: Iterable[tuple[str, str]] = (),
-    prefix: str | Sequence[str] = "",
-    tgt_lang: str | None = None,
-    **generate_kwargs,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], nbest: int, **settings
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best translations of each sentence, in all else as `translate`.
+    """The `nbest` best translations of each sentence.
+
+    Args:
+        settings: as `translate` takes them.
 
     Returns:
-        For each sentence its hypotheses, best first. A blank sentence has one, the empty one, of score 0; a sentence
-        in pieces the best ways to put it together from theirs, the scores of which add up.
+        For each sentence its hypotheses, best first. A blank sentence has one, the empty one, of score 0. A sentence in
+        pieces has the best combinations of their hypotheses, whose scores add up.
 
     Raises:
         ValueError: if there are fewer beams than hypotheses asked for, or as `translate` does.
     """
-    given: dict = {"tokens_per_batch": tokens_per_batch, "max_source_tokens": max_source_tokens, "tgt_lang": tgt_lang}
-    given |= {"nbest": nbest, "with_scores": True}
-    settings = TranslationSettings.resolve(model, tokenizer, **(given | generate_kwargs))
-    terminology = Terminology(terms, tokenizer)
-    found = translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
+    found = _translate(model, tokenizer, sentences, nbest=nbest, with_scores=True, **settings)
     return [translation.hypotheses for translation in found]
+
+
+def _translate(model, tokenizer, sentences, terms=(), prefix="", show_progress=False, **given) -> list[Translation]:
+    settings = TranslationSettings(model, tokenizer, **given)
+    terminology = Terminology(terms, tokenizer)
+    return translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
 
 
 def translate_with(
@@ -105,11 +97,13 @@ def translate_with(
     show_progress: bool = False,
     place: Place = nowhere,
 ) -> list[Translation]:
-    """`translate_texts` with terms and prefixes: what the functions above and `vanilla translate` share.
+    """`translate_texts` with terms, prefixes and, where scores are asked for, tokens as text.
 
     Args:
-        place: where texts, terms and prefixes stand, for messages.
+        place: begins a message about texts, terms or prefixes.
     """
+    if terms.targets and not hasattr(model, "beams_share_encoding"):
+        raise ValueError(f"terms need the search of this package, which {type(model).__name__} does not have")
     if terms.targets and settings.beams == 1:
         raise ValueError("terms need num_beams of at least 2")
     sentences = check_texts(sentences)
@@ -120,12 +114,37 @@ def translate_with(
         sentences,
         settings,
         further=lambda pieces: terms.arguments(pieces) | prefixes.arguments(pieces),
+        search=_search_with_tokens if settings.with_scores else search_batch,
         track=partial(track_batches, unit=" sentences", show=show_progress),
-        place=place,
+        place=partial(place, "text"),
     )
     prefixes.check(found)
     terms.warn_of_missing(found, place)
     return found
+
+
+def _search_with_tokens(model, tokenizer: PreTrainedTokenizerBase, *arguments) -> list[list[Hypothesis]]:
+    return [
+        [one._replace(tokens=tuple(token_texts(tokenizer, one.ids[1:]))) for one in hypotheses]
+        for hypotheses in search_batch(model, tokenizer, *arguments)
+    ]
+
+
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """What each token adds to the text; together they are the text with its special tokens.
+
+    If a character takes several tokens, one for each byte, the last of them has it, and the others have nothing.
+    """
+    texts, start, whole = [], 0, 0  # the tokens from `start` on are decoded, those before `whole` have their text
+    for end in range(1, len(ids) + 1):
+        parts = ids[start:whole], ids[start:end]
+        before, after = (str(tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in parts)
+        if after.endswith("\ufffd") and end < len(ids):
+            texts.append("")
+            continue
+        texts.append(after[len(before) :])
+        start, whole = whole, end
+    return texts
 
 
 def split_long(
@@ -134,13 +153,12 @@ def split_long(
     texts: Sequence[str],
     max_source_tokens: int | None = None,
 ) -> list[list[str]]:
-    """Cut each text into its lines, and a line that is too long for the model at the ends of its sentences.
+    """Cut each text into its lines, and a line that is too long for the model into its sentences.
 
-    A line of more tokens or sentences than the model has seen in training is cut at the end of each sentence. Where
-    max_source_tokens is given, or the model has no record of its training, a line is too long if it has more tokens
-    than that, or than 512, and is cut into as few pieces as the ends of its sentences allow. A single sentence that is
-    too long is cut at clause marks, if need be at blanks, at last between characters. The pieces of a text, in order,
-    are the text without the white space at the cuts.
+    A line of more tokens or sentences than the model saw in training is cut after each sentence. Where
+    max_source_tokens is given, or the model has no record of its training, a line of more tokens than that, or than
+    512, is cut into as few pieces as the ends of its sentences allow. A sentence that is too long is cut at clause
+    marks, else at blanks, else between characters. The pieces are the text without the white space at the cuts.
 
     Args:
         max_source_tokens: the most tokens of a piece, EOS included.
