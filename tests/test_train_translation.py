@@ -16,7 +16,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main, read_config
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
-MODEL = {"preset": "tiny", **TINY, "init_std": "none"}
+MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
 SCRIPT = ROOT / "examples" / "train_translation.py"
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -57,7 +57,7 @@ def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
 def test_a_value_of_a_config_is_taken_as_it_is_written(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text("target_lang: no\ncompile: true\nseed: ~\nearly_stopping:\ninit_std: null\n", encoding="utf-8")
-    assert read_config(path) == {"target_lang": "no", "compile": "true", "init_std": "none"}
+    assert read_config(path) == {"target_lang": "no", "compile": "true"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_model_folder_loads_and_says_what_it_is(finished):
     model = AutoModelForSeq2SeqLM.from_pretrained(run / "model")
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     assert model.config.vocab_size == len(tokenizer) == 320
-    assert model.config.init_std is None  # by --init_std none; the default is 0.02
+    assert model.config.init_std == 0.03
     assert model.num_parameters() == results["parameters"]
     card = ModelCard.load(run / "model" / "README.md")
     assert card.data.language == ["en", "de"]
@@ -179,7 +179,7 @@ def test_bad_input(values, message, files, folders, tmp_path, monkeypatch):
 # A folder that holds another run
 
 
-# The run has the width of the layers and the start; not given is neither the preset's nor none.
+# The options of the finished run but for one; None is not given.
 OTHER_RUNS = {"d_model": 32, "encoder_ffn_dim": None, "init_std": None, "seed": 1, "tokenizer": "tokenizer"}
 OTHER_RUNS |= {"max_steps": 2, "train_file": "other.jsonl"}
 SAID = {"max_steps": "max_steps 2: {run} has taken 3 ", "train_file": "resume: {run} was started with training_data "}

@@ -6,9 +6,9 @@ The data are JSON lines {"en": "...", "de": "..."}, .tsv or .csv (--train_file),
     vanilla train --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \\
         --output_dir runs/mine
 
-Model, vocabulary, updates and learning rate are then chosen from the corpus and the machine, and printed; what you give
-is as you give it. With --preset all else is that of the paper's base model: 100000 updates of 25000 tokens, of which
-4000 are warm-up, in batches of 3125. With --model a saved model, of a folder or of the Hub, is fine-tuned:
+Model, vocabulary, updates and learning rate are then chosen by corpus and machine, and printed; options that you give
+are taken as they are. With --preset the others are those of the paper's base model: 100000 updates of 25000 tokens, of
+which 4000 are warm-up, in batches of 3125. With --model a saved model, from a folder or the Hub, is fine-tuned:
 
     vanilla train --model runs/mine/model --train_file more.jsonl --validation_file validation.jsonl --output_dir tuned
 
@@ -25,7 +25,6 @@ import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import yaml
@@ -39,26 +38,24 @@ _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
 
 
 def read_config(path: str) -> dict[str, str]:
-    """The options in a YAML file, each as it is written; of a run's record those of all its parts.
+    """The options in a YAML file or a run's record, each value as it is written.
 
     Raises:
         ValueError: the file holds no options.
         OSError: it cannot be read.
     """
     try:
-        # Every value as it is written: "no" is a language, and a precision.
+        # BaseLoader keeps values as they are written: "no" is a language, and a precision.
         record = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"config: {path} is no YAML: {one_line(error)}") from error
     if not isinstance(record, dict):
         raise ValueError(f"config: {path} holds no options")
-    record.pop("pairs", None)  # of a run's record, no options
+    record.pop("pairs", None)  # of a run's record; these are not options
     options: dict[str, str] = {}
     for name, value in record.items():
         options |= value if isinstance(value, dict) else {name: value}
-    of_model = {field.name for field in fields(ModelOptions)}  # of these "none" is a value, too
-    given = {name: value for name, value in options.items() if value not in _NULL or name in of_model}
-    return {name: "none" if value in _NULL else value for name, value in given.items()}
+    return {name: value for name, value in options.items() if value not in _NULL}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
 
-    # Read before the others, as the file that it names sets their defaults.
+    # Parsed before the other options, because the file sets their defaults.
     config = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for each in (config, parser):
         each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")

@@ -1,4 +1,4 @@
-"""The options of a training: one dataclass each for its data, its model and its training.
+"""The options of a training: a dataclass each for its data, its model, the model's fields and the training itself.
 
 transformers' HfArgumentParser makes command line options of their fields, a group for each dataclass.
 """
@@ -6,10 +6,8 @@ transformers' HfArgumentParser makes command line options of their fields, a gro
 import inspect
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from types import NoneType
 from typing import get_args
 
 from ..configuration_vanilla import VanillaConfig
@@ -20,7 +18,6 @@ SPLITS = ("train", "validation", "test")
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
-_MAX_SEED = 2**32 - 1  # numpy's
 _FROM_ZERO = ("seed", "data_workers")  # counts that may be 0
 _TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+$")  # train.en-de.tsv
 _COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
@@ -45,7 +42,7 @@ class CorpusOptions:
     """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
     Files are UTF-8, plain or compressed, by the ending of the name: .gz, .bz2, .xz or .zst. A line ends at "\\n" and
-    nowhere else, with or without a "\\r" before it. What a file of pairs holds, the ending of its name says:
+    nowhere else, with or without a "\\r" before it. The ending of its name tells what a file of pairs holds:
 
     - .csv: columns, the first line naming them; those of the two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
@@ -116,7 +113,7 @@ class CorpusOptions:
 
 @dataclass
 class DataOptions(CorpusOptions):
-    """Where the sentence pairs are, as CorpusOptions says it, and how long those to train on may be."""
+    """Where the sentence pairs are (CorpusOptions), and how long those to train on may be."""
 
     max_source_length: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
     max_target_length: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
@@ -147,7 +144,7 @@ class TranslationOptions:
 
 
 def _field_texts() -> dict[str, str]:
-    """The first sentence of what the docstring of VanillaConfig says of each field."""
+    """The first sentence on each field in the docstring of VanillaConfig."""
     arguments = (inspect.getdoc(VanillaConfig) or "").partition("\nArgs:\n")[2].split("\n\n")[0]
     texts: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", arguments, flags=re.MULTILINE)[1:]:
@@ -156,37 +153,22 @@ def _field_texts() -> dict[str, str]:
     return texts
 
 
-def _argument_type(annotation) -> Callable[[str], int | float | str]:
-    """What argparse applies to a word: a type; where a field may be None, "none" stays as it is."""
-    types = get_args(annotation) or (annotation,)
-    number = float if float in types else types[0]
-    if NoneType not in types:
-        return number
-
-    def number_or_none(word: str) -> int | float | str:
-        return word if word == "none" else number(word)
-
-    number_or_none.__name__ = f"{number.__name__} or none"  # for argparse's error message
-    return number_or_none
-
-
 def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
     texts = _field_texts()
     return [
-        (name, _argument_type(annotation), _option(None, texts.get(name, "")))
+        (name, (get_args(annotation) or (annotation,))[0], _option(None, texts[name]))
         for name, annotation in VanillaConfig.__annotations__.items()
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_", "source_"))
     ]
 
 
 def _overrides(model_options) -> dict:
-    """The fields that were given, "none" for None."""
-    given = {name: value for name, value in vars(model_options).items() if value is not None}
-    return {name: None if value == "none" else value for name, value in given.items()}
+    """The fields that were given."""
+    return {name: value for name, value in vars(model_options).items() if value is not None}
 
 
-_GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's; none is None)"}
+_GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's)"}
 ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
 ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
 
@@ -238,8 +220,6 @@ class TrainingOptions:
                 raise ValueError(f"{option.name} must be at least {least}, not {value}")
             if option.type in (float, float | None) and not 0 < value < math.inf:
                 raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
-        if self.seed > _MAX_SEED:
-            raise ValueError(f"seed must be at most {_MAX_SEED}, not {self.seed}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
         if self.average_checkpoints > self.keep_checkpoints:
