@@ -93,8 +93,10 @@ def train_tokenizer(
         tags: of languages, such as ">>de<<": each is one token, never split, wherever it stands in a text.
 
     Raises:
-        ValueError: no text that is not blank; half of a surrogate pair; an unknown algorithm; such a vocab_size.
+        ValueError: one string instead of several; an unknown algorithm; a vocab_size out of range.
     """
+    if isinstance(texts, str):
+        raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
     check_vocabulary(vocab_size, algorithm)
     settings: dict = {
         "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
@@ -121,7 +123,7 @@ def train_tokenizer(
         ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    tokenizer.train_from_iterator(_checked(texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     # Added again as tokens that are not special, or they would be four characters like any others in text.
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     # Fillers are put into the model's own vocabulary, as `tokenizer.vocab_size` does not count tokens that are added.
@@ -159,19 +161,3 @@ def check_vocabulary(vocab_size: int, algorithm: str) -> None:
         raise ValueError(f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE} (a token a byte) to {MAX_VOCAB_SIZE}")
     if algorithm not in ("bpe", "wordpiece"):
         raise ValueError(f"algorithm={algorithm!r}: must be 'bpe' or 'wordpiece'")
-
-
-def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts; ValueError for a single string, half of a surrogate pair, and if all are blank."""
-    if isinstance(texts, str):
-        raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
-    blank = True
-    for number, text in enumerate(texts, start=1):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"texts, item {number}: {text[error.start]!r} is half a surrogate pair") from error
-        blank = blank and not text.strip()
-        yield text
-    if blank:
-        raise ValueError("texts: no text to train on")
