@@ -1,4 +1,4 @@
-"""Look at sentence pairs before training: what is likely to lower the scores, with three examples of each.
+"""Check sentence pairs before training for faults that are likely to lower the scores, with three examples of each.
 
     vanilla check --train_source train.en --train_target train.de \\
         --test_source test.en --test_target test.de
@@ -9,9 +9,8 @@ most of its side, or with broken characters; pairs that occurred before; test an
 training; rare characters, which have no token of their own. Pair 17 is line 17 of text files, and of JSON lines if none
 is blank.
 
---output_dir writes the training pairs that have none of this (but for such characters) as two text files, whose names
-tell the languages: clean/train.en and clean/train.de. The options
-for the data are those of `vanilla train`.
+--output_dir writes the training pairs without a fault (rare characters are kept) as two text files, whose names tell
+the languages: clean/train.en and clean/train.de. The options for the data are those of `vanilla train`.
 """
 
 import math
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
-    """Print what there is to say of each split, and write the clean training pairs if asked."""
+    """Print the faults of each split with examples, and write the clean training pairs if asked."""
     if not 1 <= options.max_length_ratio < math.inf:
         raise ValueError(f"max_length_ratio must be at least 1 and finite, not {options.max_length_ratio}")
     if options.output_dir is not None:
@@ -67,6 +66,6 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
 
 
 def _shown(text: str) -> str:
-    """A text as a part of a line: its start, what cannot be printed escaped."""
+    """The start of a text, with characters that cannot be printed escaped."""
     text = text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

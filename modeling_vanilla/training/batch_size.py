@@ -10,12 +10,12 @@ from .preprocessing import pair_lengths
 
 
 def fit_batch(state: TrainingState, training_data: Dataset) -> int:
-    """The largest tokens_per_batch, from the option's downwards, with which a training step fits in memory everywhere.
+    """The largest tokens_per_batch, at most the option's, whose training step fits in the memory of every device.
 
-    Tried are the first pass forward and backward of the batches that need most, with room for Adam's moments.
+    Each size is tried with a pass forward and backward of the batches that need most, and with room for Adam's moments.
 
     Raises:
-        ValueError: not even a batch of the longest pair fits, or the model is sharded, where a process that runs out of
+        ValueError: not even a batch of the longest pair fits, or FSDP shards the model: a process that runs out of
             memory would leave the others waiting.
     """
     accelerator, lengths = state.accelerator, pair_lengths(training_data)

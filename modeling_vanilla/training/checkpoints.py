@@ -27,7 +27,7 @@ PROGRESS = "progress.json"
 
 @dataclass
 class Progress:
-    """How far a run is: all that a checkpoint holds besides weights and moments.
+    """The progress of a run: all that a checkpoint holds besides weights and moments.
 
     Attributes:
         step: updates taken. epoch, updates_of_epoch: complete epochs, and updates of the current one.
@@ -35,8 +35,8 @@ class Progress:
         tokens, positions: read so far on both sides, without and with padding.
         tokens_per_batch: what fit_batch found.
         scaler: state of the scaler of the loss, in fp16.
-        losses: of each update, in nats per target token, label-smoothed.
-        validations: the step and the scores of each.
+        losses: label-smoothed loss of each update, in nats per target token.
+        validations: step and scores of each validation.
     """
 
     step: int = 0
@@ -74,11 +74,11 @@ class Progress:
 
 @dataclass
 class TrainingState:
-    """What each process holds of a training that is under way.
+    """What each process holds of a running training.
 
     Attributes:
-        model, optimizer: as accelerate has prepared them, spread over the processes if it was told so (FSDP2).
-        options: with a value for each option.
+        model, optimizer: as accelerate has prepared them; FSDP2 shards them over the processes.
+        options: every option of the recipe has a value.
     """
 
     accelerator: Accelerator
@@ -98,7 +98,7 @@ class TrainingState:
 
 
 def whole_model(state: TrainingState) -> PreTrainedModel:
-    """The model with all its weights on this process: itself or, under FSDP, which leaves a shard here, a copy.
+    """The model with all its weights: itself or, under FSDP, which keeps a shard in each process, a copy.
 
     Every process must call this.
     """
@@ -116,7 +116,7 @@ def whole_model(state: TrainingState) -> PreTrainedModel:
 def save_checkpoint(state: TrainingState) -> None:
     """Write a model folder that from_pretrained loads, with the moments and the progress that resuming needs.
 
-    Then delete the checkpoints that are no longer kept. Every process must call this.
+    Checkpoints that are no longer kept are then deleted. Every process must call this.
 
     Raises:
         OSError: the checkpoint cannot be written; nothing half-written stays.
@@ -150,19 +150,19 @@ def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def is_scheduled(options: TrainingOptions, step: int) -> bool:
-    """Whether a checkpoint is due after this update: they lie evenly up to the last one.
+    """Whether a checkpoint is due after this update. Checkpoints are evenly spaced, and the last update has one.
 
     The paper averages checkpoints written every 10 minutes (6.1), which are 1500 of the base model's updates of 0.4 s
-    (5.2) and 600 of the big one's. Here they are counted in updates, as by the clock no two runs would average the
-    same; as a share of the run, so that the last ones lie as near its end in a short run; but at least 10, as writing
-    one takes time, too.
+    (5.2) and 600 of the big one's. Here the interval is counted in updates, because by the clock no two runs would
+    average the same. It is a share of the run, so that the last checkpoints of a short run are as close to its end,
+    but at least 10 updates, because writing a checkpoint takes time.
     """
     interval = options.checkpoint_steps or max(10, round(0.015 * options.max_steps))
     return (options.max_steps - step) % interval == 0
 
 
 def prune_checkpoints(run: Path, options: TrainingOptions) -> None:
-    """Delete all checkpoints but the last `keep_checkpoints` that are scheduled and the newest."""
+    """Delete all checkpoints but the newest and the last `keep_checkpoints` of those that are scheduled."""
     *older, newest = list_checkpoints(run)
     scheduled = [path for path in (*older, newest) if is_scheduled(options, checkpoint_step(path))]
     for path in older:
@@ -195,7 +195,7 @@ def newest_checkpoint(run: Path) -> Path | None:
         for name in (SAFE_WEIGHTS_NAME, OPTIMIZER):
             with safe_open(newest / name, "pt"):
                 pass
-    except Exception as error:  # what damaged files raise is not foreseen
+    except Exception as error:  # a damaged file may raise anything
         advice = "delete or move it to go on from the one before"
         raise ValueError(f"resume: {newest} cannot be read: {one_line(error)}; {advice}") from error
     return newest
@@ -207,7 +207,7 @@ def load_progress(checkpoint: Path) -> Progress:
 
 
 def load_checkpoint(checkpoint: Path, state: TrainingState) -> None:
-    """Give the state the progress of a checkpoint, and its optimizer the moments; its model has the weights."""
+    """Load the progress and the optimizer's moments of a checkpoint, whose weights the state's model has already."""
     model, optimizer = state.model, state.optimizer.optimizer
     state.progress = load_progress(checkpoint)
     moments: dict = {}

@@ -1,7 +1,6 @@
-"""Checks of sentence pairs before training: what in them is likely to lower the scores, and the pairs without it.
+"""Check sentence pairs for faults that are likely to lower the scores, and write the pairs without such faults.
 
-They use the lengths and hashes of texts and the properties that Unicode gives to characters, in one pass over the
-pairs, which keeps some 60 bytes of each in memory.
+One pass over the pairs keeps the lengths, hashes and scripts of the texts: some 60 bytes of memory for each pair.
 """
 
 import re
@@ -15,11 +14,11 @@ import pandas as pd
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from ..files import check_unused, whole_folder
+from ..files import whole_folder
 from ..progress import progress_bar
 from ..splitting_vanilla import is_blank
 
-# What may be wrong with a pair, and what is said of such pairs.
+# The faults, and the words in which each is reported.
 FAULTS = {
     "empty": "with an empty side",
     "equal": "whose sides are the same text",
@@ -31,11 +30,11 @@ FAULTS = {
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
-_ROWS = 10_000  # that are in memory at a time
+_ROWS = 10_000  # of a batch
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
-_BROKEN_CHARACTERS = "\ufffd\ufeff"
+_BROKEN_CHARACTERS = {"\ufffd", "\ufeff"}
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
 # Scripts that one language mixes, and letters whose names in Unicode do not begin with their script.
@@ -63,7 +62,10 @@ def find_faults(
         For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
         no row has is left out.
     """
-    seen = _characters_of_pairs(pairs["train"]) if tokenizer is None else _characters_of_tokens(tokenizer)
+    if tokenizer is None:
+        seen = _characters_of_pairs(pairs["train"])
+    else:  # a token that is a part of a character's bytes does not decode to it; that of a blank may decode to nothing
+        seen = set(string.whitespace).union(*tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
     properties = {}
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
@@ -88,23 +90,20 @@ def _characters_of_pairs(pairs: Dataset) -> set[str]:
     return characters
 
 
-def _characters_of_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The characters that some token holds as a whole, not a byte of them. Blanks may be lost as a token is decoded."""
-    tokens = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
-    return set(string.whitespace).union(*tokens)
-
-
 def _properties(pairs: pd.DataFrame, seen: set[str]) -> pd.DataFrame:
-    """What is kept of each pair, of which the faults follow. seen: the characters that the tokenizer has seen."""
-    table = pd.DataFrame({"broken": False, "unseen": False}, pairs.index)
+    """The properties of each pair that show its faults. seen: the characters that are not unseen."""
+    table = pd.DataFrame({"empty": False, "broken": False, "unseen": False}, pairs.index)
     for side in _SIDES:
         texts = pairs[side]
         # Few batches have such characters at all, which the set of all characters of a batch tells.
         characters = set().union(*texts)
-        broken, unseen = set(filter(_is_broken, characters)), characters - seen
+        broken = {letter for letter in characters if unicodedata.category(letter) in _BROKEN_CATEGORIES}
+        broken |= characters & _BROKEN_CHARACTERS
+        unseen = characters - seen
         table[f"{side}_hash"] = texts.map(hash)
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
         table[f"{side}_script"] = texts.map(_script)
+        table["empty"] |= table[f"{side}_length"] == 0
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
         table["unseen"] |= ~texts.map(unseen.isdisjoint)
     return table
@@ -119,7 +118,7 @@ def _faults(
         train: the properties of the training pairs, by which lengths and scripts are judged.
         others: those of the pairs that may share no sentence with these.
     """
-    scale = (train["target_length"] / train["source_length"])[_no_side_is_empty(train)].median()
+    scale = (train["target_length"] / train["source_length"])[~train["empty"]].median()
     source, target = pairs["source_length"] * scale, pairs["target_length"]
     faults = pd.DataFrame(False, pairs.index, list(FAULTS))
     faults["equal"] = pairs["source_hash"] == pairs["target_hash"]
@@ -130,17 +129,13 @@ def _faults(
         script, usual = pairs[f"{side}_script"], train[f"{side}_script"].mode()
         faults["script"] |= script.notna() & ~script.isin(usual)
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
-    faults[~_no_side_is_empty(pairs)] = False  # nothing else is worth saying of these
-    faults["empty"] = ~_no_side_is_empty(pairs)
+    faults[pairs["empty"]] = False  # such a pair has no other fault worth a word
+    faults["empty"] = pairs["empty"]
     return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
 
 
-def _no_side_is_empty(pairs: pd.DataFrame) -> pd.Series:
-    return (pairs["source_length"] > 0) & (pairs["target_length"] > 0)
-
-
 def _script(text: str) -> str | None:
-    """The script that most different letters of a text are of, the first of equals; None without letters."""
+    """The script of most of a text's different letters, the first of equals; None without letters."""
     scripts = list(filter(None, map(_script_of, dict.fromkeys(text))))
     return max(dict.fromkeys(scripts), key=scripts.count, default=None)
 
@@ -154,12 +149,8 @@ def _script_of(character: str) -> str | None:
     return _TOGETHER.get(name, name)
 
 
-def _is_broken(character: str) -> bool:
-    return unicodedata.category(character) in _BROKEN_CATEGORIES or character in _BROKEN_CHARACTERS
-
-
 def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[str, str], folder: Path) -> int:
-    """Write the pairs without a fault as two text files, `train.LANGUAGE` each, into a new folder; all or nothing.
+    """Write the pairs without a fault to the text files `train.LANGUAGE` of a folder, which is replaced.
 
     Pairs with unseen characters and no other fault are kept, as names have such. No text of those kept has a line end:
     it is a control character.
@@ -173,10 +164,9 @@ def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[s
         How many pairs were written.
 
     Raises:
-        ValueError: the folder holds something already, or no pair is without a fault.
+        ValueError: no pair is without a fault.
         OSError: it cannot be written.
     """
-    check_unused("output_dir", folder)
     is_kept = np.ones(len(rows), dtype=bool)
     for fault, found in faults.items():
         if fault != "unseen":

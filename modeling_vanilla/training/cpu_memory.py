@@ -1,4 +1,4 @@
-"""What a CPU keeps between training steps: freed memory, and compiled kernels."""
+"""The memory that a CPU's process keeps between training steps: freed blocks, and compiled kernels."""
 
 import ctypes
 import os
@@ -11,8 +11,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, where the C library is glibc.
 
-    By default large blocks go back to the system when freed and come again as pages that it must clear, at every step:
-    up to a third of a training step on a CPU (RESULTS.md).
+    By default freed large blocks go back to the system, which must clear their pages when they are allocated again at
+    the next step: up to a third of a training step on a CPU (RESULTS.md).
     """
     if not sys.platform.startswith("linux"):
         return
@@ -23,11 +23,11 @@ def keep_freed_memory() -> None:
 
 
 def bound_kernel_caches() -> None:
-    """Let oneDNN keep fewer of its compiled kernels, unless the environment says how many.
+    """Let oneDNN keep fewer compiled kernels than its default, unless the environment sets their number.
 
-    In bf16 it compiles each matrix product for the shapes of its factors, and keeps 1024 of them: with batches of
-    always new shapes that comes to gigabytes (`python benchmarks/cpu.py`). Has an effect only before
-    the process's first such product.
+    In bf16 it compiles a kernel for each shape of a matrix product and keeps 1024 of them. Batches have ever new
+    shapes, so that the kernels fill gigabytes (`python benchmarks/cpu.py`). Call this before the process's first such
+    product.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and torch's in front of it
         os.environ.setdefault(name, _KERNELS)

@@ -16,15 +16,15 @@ from ..errors import one_line
 from ..files import read_lines
 from .options import SPLITS, CorpusOptions, ending, is_language
 
-_READER = Path(__file__).read_bytes()  # pairs in the cache are read again by another version of this file
+_READER = Path(__file__).read_bytes()  # another version of this file reads the pairs again
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
 def load_pairs(options: CorpusOptions) -> DatasetDict:
     """Read the pairs of every split that is given.
 
-    They are written to Arrow files in the cache of datasets as they are read, so that the disk bounds their number, not
-    the memory. A split is read once: other processes and later runs find it there, unless its source has changed.
+    The pairs are written to Arrow files in the cache of datasets as they are read, so that they need not fit in memory.
+    A split is read once: other processes and later runs find it there, unless its source has changed.
 
     Returns:
         The splits, of "train", "validation" and "test", each with the string columns "source" and "target".
@@ -53,7 +53,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
 
 
 def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:
-    """Write the pairs to the cache; if they were read before in the same state, only find them there."""
+    """Write the pairs to the cache; pairs that were read in the same state before are found there."""
 
     def read() -> Iterator[dict[str, str]]:
         first = next(pairs, None)
@@ -62,10 +62,9 @@ def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple
         yield first
         yield from pairs
 
+    fingerprint = Hasher.hash((_READER, split, state))
     try:
-        return Dataset.from_generator(
-            read, _PAIR, split=NamedSplit(split), fingerprint=Hasher.hash((_READER, split, state))
-        )
+        return Dataset.from_generator(read, _PAIR, split=NamedSplit(split), fingerprint=fingerprint)
     except DatasetsError as error:
         # datasets wraps what the readers raise in an error that does not say what it was.
         cause = error.__cause__ or error
@@ -75,7 +74,7 @@ def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple
 
 
 def _file_state(path: str) -> tuple[str, int, int, int]:
-    """What changes with a file. A copy may keep the time of the last write, but not that of the last change."""
+    """A file's path, size and times. A copy may keep the time of the last write, but not that of the last change."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -101,8 +100,8 @@ def _open_dataset(options: CorpusOptions) -> tuple[dict[str, Dataset | IterableD
     return dataset, (builder.cache_dir, limit)  # the folder is named after the dataset's revision or its files' times
 
 
-# Readers. Those of datasets do without our checks, but guess: its CSV takes a first column too many for an index and a
-# missing one for an empty text, its JSON makes dates of text, and its text ends lines at a lone "\r".
+# Readers of our own, because those of datasets guess: its CSV reader takes a first column too many for an index and a
+# missing one for an empty text, its JSON reader makes dates of text, its text reader ends lines at a lone "\r".
 
 
 def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
@@ -147,25 +146,23 @@ def _tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows that are not blank, each with the line where it starts."""
+    """The rows that are not blank, each with the line where it starts: a cell may hold line ends."""
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
-    while True:
-        where = f"{path}, line {rows.line_num + 1}"
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise ValueError(f"{where}: not CSV: {error}") from error
-        if row:
-            yield where, row
+    start = 1
+    try:
+        for row in rows:
+            if row:
+                yield f"{path}, line {start}", row
+            start = rows.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {start}: not CSV: {error}") from error
 
 
 def _read_columns(
     rows: Iterator[tuple[str, list[str]]], kind: str, languages: tuple[str, str]
 ) -> Iterator[tuple[str, object]]:
-    """The rows by the names in the first; two columns may be named source and target or, in a .tsv, not at all."""
+    """The rows as {column: text}. The first row names the columns; a .tsv of two columns need not name them."""
     where, header = next(rows, ("", [*languages]))
     if {*header} == {"source", "target"}:
         header = [languages[name == "target"] for name in header]

@@ -1,4 +1,4 @@
-"""The scores of a model on validation and test pairs, by all processes together."""
+"""The scores of a model on validation and test pairs, which all processes compute together."""
 
 from accelerate import PartialState
 from accelerate.utils import gather_object

@@ -1,4 +1,4 @@
-"""What a training starts from: a tokenizer and a model, saved ones or new ones, and whether they fit the data."""
+"""The tokenizer and the model that a training starts from, saved or new, and what the data set in its configuration."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
 from .options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths
-from .tokenizer import check_vocabulary, language_tags, train_tokenizer, vocabulary_texts
+from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
 
 
 def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
@@ -24,8 +24,8 @@ def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
         overrides: fields of VanillaConfig that replace the preset's, or the saved model's.
 
     Raises:
-        ValueError: the overrides are no fields of the preset, or others than REGULARISATION of a saved model; or there
-            is no such model, or it lacks a special token.
+        ValueError: a field is unknown, or may not be changed in a saved model; there is no such model, or it lacks a
+            special token.
     """
     if options.model is None:
         if options.preset is not None:
@@ -44,9 +44,9 @@ def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
 def make_tokenizer(
     folder: Path | None, options: TranslationOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer saved in the model folder, if there is one, or one that is saved elsewhere, or a new one.
+    """The tokenizer of the model folder, if there is one, or else that of options.tokenizer, or else a new one.
 
-    A new one is trained on the pairs by the main process, which gives it to the others.
+    The main process trains a new one on the pairs and gives it to the others.
 
     Raises:
         ValueError: the tokenizer cannot be loaded, or no vocabulary of this size can be trained.
@@ -56,11 +56,10 @@ def make_tokenizer(
     if options.tokenizer is not None:
         return load_vocabulary(Path(options.tokenizer))
     size = VanillaConfig.preset(str(options.preset), **overrides).vocab_size
-    check_vocabulary(size, options.tokenizer_algorithm)
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
-        kind: dict = {"tags": language_tags(pairs), "algorithm": options.tokenizer_algorithm}
-        shared = [train_tokenizer(vocabulary_texts(pairs), vocab_size=size, **kind)]
+        given: dict = {"vocab_size": size, "tags": language_tags(pairs), "algorithm": options.tokenizer_algorithm}
+        shared = [train_tokenizer(vocabulary_texts(pairs), **given)]
     return broadcast_object_list(shared)[0]
 
 
@@ -91,8 +90,8 @@ def make_model(
     if folder is None:
         return VanillaForConditionalGeneration(config)
     model = load_model(folder, config=config)
-    # Copied out of the file that they are mapped from: there they start at any byte, and a CPU's matrix products round
-    # by where their factors start, so that a resumed run would differ in the last bit.
+    # The weights are mapped from the file, where they start at any byte. A CPU's matrix products round by the addresses
+    # of their factors, so that a resumed run would differ in the last bit: copy them.
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     return model
@@ -101,10 +100,11 @@ def make_model(
 def fit_to_data(
     config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str | None = None
 ) -> None:
-    """Set the sources' language, and the 99.9th percentiles of their tokens and sentences unless these are larger.
+    """Set source_lang, and raise max_source_tokens and max_source_sentences to the sources' 99.9th percentiles.
 
     Args:
-        training_data: the pairs as tokens. texts: as text; of a large corpus some 100 thousand are counted.
+        training_data: the pairs as tokens.
+        texts: the pairs as text. Of a large corpus the sentences of some 100 thousand pairs are counted.
 
     Raises:
         ValueError: a pair has more tokens than the model has learned positions.
@@ -116,9 +116,9 @@ def fit_to_data(
             f"max_position_embeddings {config.max_position_embeddings}: a training pair has {longest} tokens; set more "
             "of these, or a smaller max_source_length and max_target_length"
         )
-    some = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
+    sample = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
     config.source_lang = source_lang or config.source_lang
-    sentences = [count_sentences(text, config.source_lang or "en") for text in some["source"]]
+    sentences = [count_sentences(text, config.source_lang or "en") for text in sample["source"]]
     for name, counts in (("tokens", source), ("sentences", sentences)):
-        most, before = np.percentile(counts, 99.9, method="higher"), getattr(config, f"max_source_{name}")
-        setattr(config, f"max_source_{name}", max(1, int(most), before or 0))
+        percentile, saved = int(np.percentile(counts, 99.9, method="higher")), getattr(config, f"max_source_{name}")
+        setattr(config, f"max_source_{name}", max(1, percentile, saved or 0))

@@ -14,14 +14,14 @@ from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 _EXAMPLES = 5
-_PAIRS_OF_A_PROCESS = 10_000  # a second's work or so: fewer are not worth a process of their own
+_PAIRS_OF_A_PROCESS = 10_000  # at least: about a second of work
 _MAX_PROCESSES = 16  # each takes some 200 MB
 
 
 def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """Encode every pair, however long: validation and test data are never filtered.
 
-    Many pairs are encoded by a process for each core, at most 16. The result does not depend on their number.
+    A large corpus is encoded by a process for each core, at most 16. The result does not depend on their number.
 
     Args:
         pairs: string columns "source" and "target".
@@ -58,10 +58,10 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
 def _encode(
     rows: dict[str, list[str]], rank: int | None, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[list[int]]]:
-    if rank is not None:  # a process of its own: Ctrl-C and SIGTERM end it, and the first process says so
+    if rank is not None:  # in a process of its own, which Ctrl-C and SIGTERM end; the first process reports it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # verbose: a warning about the tokenizer's model_max_length, which is not this model's limit.
+    # verbose would warn of the tokenizer's model_max_length, which is not this model's limit.
     encoded = tokenizer(rows["source"], text_target=rows["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}
 
@@ -106,13 +106,13 @@ def tokenize_training_pairs(
             f"no training pair is left: {report['empty']} are empty on a side, {report['too_long']} have more than "
             f"{limits['source']} source or {limits['target']} target tokens; {'; '.join(report['examples'])}"
         )
-    if removed.any():  # written out: all later reading by select()'s list of rows is far slower
+    if removed.any():  # flattened, because reading through select()'s list of rows is far slower
         kept = tokenized.with_format("arrow").select(np.flatnonzero(~removed))
         tokenized = kept.flatten_indices().with_format(None)
     return tokenized, report
 
 
-# On Arrow's columns, a part at a time: a Python list of every row would not fit in memory for millions of pairs.
+# These read Arrow's columns part by part: Python lists of millions of pairs would not fit in memory.
 
 
 def pair_lengths(tokenized: Dataset) -> tuple[np.ndarray, np.ndarray]:

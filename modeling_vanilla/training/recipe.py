@@ -1,7 +1,7 @@
-"""What is not given of a training: as in the paper if there is a preset, else chosen by corpus and machine.
+"""The values of options that are not given: the paper's if there is a preset, else chosen by corpus and machine.
 
-The paper has one recipe, for millions of pairs and eight GPUs. For less there is that of Wu et al. (2021) for Multi30k,
-and the base model with more dropout, as is customary for IWSLT. A model that is trained already is fine-tuned.
+The paper has one recipe, for millions of pairs and eight GPUs. A small corpus gets that of Wu et al. (2021) for
+Multi30k, a larger one the base model with more dropout, as is customary for IWSLT. A saved model is fine-tuned.
 """
 
 import math
@@ -19,7 +19,7 @@ from datasets import Dataset, DatasetDict
 from .cpu_memory import bound_kernel_caches
 from .options import DataOptions, TrainingOptions, TranslationOptions
 
-# The base model's, on eight devices (5.1, 5.3). A checkpoint is validated every 1000 updates: the paper is silent.
+# The base model's, on eight devices (5.1, 5.3). The paper is silent: the updates between validations.
 PAPER = {
     "max_steps": 100_000,
     "tokens_per_update": 25_000,
@@ -32,12 +32,13 @@ _SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of s
 _LARGE = 200_000_000  # some 800 thousand pairs
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
-_CHARACTERS = 4  # of a token, more or less
+_CHARACTERS = 4  # of a token, about
 _FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5}  # the peak is that of transformers' Trainer
 _EPOCHS, _VALIDATIONS = 5, 10  # of a fine-tuning
 _MOST_EPOCHS = 200  # of a training from scratch on few pairs: Multi30k has 130 in its 8000 updates
 
-_RATES = {"learning_rate", "learning_rate_scale"}  # who gives one of them has decided both
+_RATES = {"learning_rate", "learning_rate_scale"}  # one of them that is given decides both
+_SIDES = ("source", "target")
 _OF_MODEL = {"dropout", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
@@ -48,19 +49,19 @@ def decide(
     training: TrainingOptions,
     options: TranslationOptions,
     overrides: dict,
-    before: dict | None = None,
+    previous: dict | None = None,
 ) -> tuple[TrainingOptions, TranslationOptions, dict, str]:
-    """Give every option of training and model that is not given its value.
+    """Fill in every option of training and model that is not given.
 
     Args:
-        before: what run.json records of a run that is resumed, which goes on with it.
+        previous: the record in run.json of a run that is resumed; its values are taken.
 
     Returns:
-        The options, the overrides, and what to say of a recipe that was chosen.
+        The options, the overrides, and a text that says which recipe was chosen, and why.
     """
     chosen, reason = {}, ""
-    if before is not None:
-        chosen = before["training"] | before["model"]
+    if previous is not None:
+        chosen = previous["training"] | previous["model"]
     elif options.preset is None:
         given = {name: value for part in (data, training, options) for name, value in vars(part).items()} | overrides
         chosen, reason = choose_recipe(pairs, {name: value for name, value in given.items() if value is not None})
@@ -72,7 +73,7 @@ def decide(
 
 
 def complete(training: TrainingOptions, chosen: dict | None = None) -> TrainingOptions:
-    """Give the options of training that are not given the values that were chosen, or else the paper's."""
+    """Fill in the options of training that are not given, by the chosen values or else the paper's."""
     chosen = chosen or {}
     given = {name for name, value in vars(training).items() if value is not None}
     given |= _RATES if given & _RATES else set()
@@ -97,20 +98,21 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     has_gpu = state.device.type != "cpu"
     characters = _characters(pairs["train"])
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
-    longest = min(most, _most_bytes(pairs["train"]) + 2)
+    # The bytes of the longest side bound its tokens but for two: the vocabulary has a token for every byte.
+    longest = min(most, 2 + max(pc.max(pc.binary_length(pairs["train"].data[side])).as_py() for side in _SIDES))
     usual, reason = _usual(given.get("model"), characters, has_gpu)
-    # No update sees more than a tenth of the corpus, or so.
+    # An update takes about a tenth of the corpus at most.
     recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(longest, characters // 100))}
     if not {"model", "tokenizer"} & given.keys():
         recipe["vocab_size"] = _vocabulary_size(characters)
     if "validation" in pairs:
         recipe["early_stopping"] = 5
-    # Where accelerate was told a precision, or the caller's own Accelerator has set one, that stands.
+    # A precision that accelerate was told, or that the caller's own Accelerator has set, stays.
     is_decided = "ACCELERATE_MIXED_PRECISION" in os.environ or AcceleratorState._shared_state
     if not is_decided and _has_fast_bf16(state.device):
         recipe["mixed_precision"] = "bf16"
     recipe |= given
-    # A little more than a process's share, or a small batch is left over in each update.
+    # A little more than a process's share; without the surplus, each update would have a small batch left over.
     share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
     recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
     epoch = characters / 2 / _CHARACTERS / recipe["tokens_per_update"]  # updates in which each pair is seen once
@@ -121,8 +123,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
         if characters < _SMALL and "max_steps" not in given:
             recipe["max_steps"] = min(recipe["max_steps"], math.ceil(_MOST_EPOCHS * epoch))
             recipe.setdefault("validate_steps", math.ceil(recipe["max_steps"] / 8))
-        # A peak that is high and early leaves a post-LN model where it never learns to read the source: with a shorter
-        # warm-up it falls with the root of the warm-up, as the examples' toy corpora need it.
+        # After a high and early peak a post-LN model never learns to attend to the source: with a shorter warm-up the
+        # peak falls with the root of the warm-up (found on the examples' toy corpora).
         warmup = given.get("warmup_steps", min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4)))
         scale = usual["learning_rate_scale"] * min(1, warmup / usual["warmup_steps"])
         recipe |= {"warmup_steps": warmup, "learning_rate_scale": round(scale, 4)}
@@ -147,12 +149,7 @@ def _usual(model: str | None, characters: int, has_gpu: bool) -> tuple[dict, str
 
 def _characters(pairs: Dataset) -> int:
     """Characters of both sides; unlike words, every language has them."""
-    return sum(pc.sum(pc.utf8_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
-
-
-def _most_bytes(pairs: Dataset) -> int:
-    """Bytes of the longest side, which bound its tokens but for two: the vocabulary has a token for every byte."""
-    return max(pc.max(pc.binary_length(pairs.data.column(side))).as_py() for side in ("source", "target"))
+    return sum(pc.sum(pc.utf8_length(pairs.data[side])).as_py() for side in _SIDES)
 
 
 def _vocabulary_size(characters: int) -> int:

@@ -1,4 +1,4 @@
-"""What a run reports: its figures, its curves, and a summary."""
+"""The report of a run: its figures, its curves, and a summary."""
 
 import json
 import platform
@@ -20,13 +20,14 @@ _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
 def training_results(state: TrainingState, model: PreTrainedModel, training_data: Dataset) -> dict:
-    """What there is to report of the training itself, with all that its cost depends on (examples/reproduce/cost.py).
+    """The figures of the training itself, among them those that its cost depends on (examples/reproduce/cost.py).
 
     Args:
-        model: the one that comes of it.
+        model: the average of the checkpoints.
 
     Returns:
-        Among others "length_sums": of the training pairs the tokens of source and target, their squares and product.
+        Among others "length_sums": the sums over the training pairs of the tokens of source and target, of their
+        squares and of their products.
     """
     progress = state.progress
     source, target = (lengths.astype(float) for lengths in pair_lengths(training_data))
@@ -61,7 +62,7 @@ def plot(state: TrainingState, d_model: int) -> None:
 
 
 def summary(results: dict, run: str | Path) -> str:
-    """The main figures of a run as JSON, and where the others and the model are."""
+    """The main figures of a run as JSON, with the paths of its model and its results."""
     figures = {name: results[name] for name in _MAIN_FIGURES if name in results}
     if results["validation"] is not None:
         figures["validation_bleu"] = results["validation"]["bleu"]

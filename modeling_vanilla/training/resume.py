@@ -1,4 +1,4 @@
-"""run.json: what a run was started with, and so what a resumed run must be started with, too."""
+"""run.json, the record of what a run was started with; a resumed run must be started with the same."""
 
 import hashlib
 from dataclasses import asdict
@@ -11,8 +11,7 @@ from ..files import read_json, write_json
 from .options import DataOptions, TrainingOptions, TranslationOptions
 
 _FILE = "run.json"
-# The options on which the updates depend. Others may change: a run that is longer, reports more often or is tested on
-# something else is still the same.
+# The options on which the updates depend. Others may change: the length of the run, what it reports, its test data.
 _DATA = ("max_source_length", "max_target_length")
 _TRAINING = (
     *("tokens_per_update", "tokens_per_batch", "fit_batch", "learning_rate", "learning_rate_scale", "warmup_steps"),
@@ -52,11 +51,11 @@ def read_run(run: Path) -> dict:
     return record
 
 
-def check_same_run(run: Path, before: dict, record: dict) -> None:
-    """Raise ValueError if the updates of two records would differ. before: what `read_run` gave for the run."""
-    fields = {**before["model"], **record["model"]}  # those that were given
+def check_same_run(run: Path, previous: dict, record: dict) -> None:
+    """Raise ValueError if the run as it was begun, which `read_run` gives, takes other updates than the new record."""
+    fields = previous["model"] | record["model"]
     for part, names in (("data", _DATA), ("training", _TRAINING), ("model", fields), ("pairs", record["pairs"])):
         for name in names:
-            was, now = (each[part].get(name, "the default") for each in (before, record))
+            was, now = (each[part].get(name, "the default") for each in (previous, record))
             if was != now:
                 raise ValueError(f"resume: {run} was started with {name} {was!r}, not {now!r}")

@@ -85,12 +85,12 @@ def train_translation(
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
     group = process_group()
-    is_callers = bool(AcceleratorState._shared_state)
+    has_accelerator = bool(AcceleratorState._shared_state)
     try:
         with locked("output_dir", Path(training.output_dir)) if group.is_main_process else nullcontext():
             return _train_translation(data, training, options or TranslationOptions(), overrides or {}, group)
     finally:
-        if not is_callers:  # or the next training of this process would have the precision of this one
+        if not has_accelerator:  # or the next training of this process would have the precision of this one
             AcceleratorState._reset_state()
 
 
@@ -104,14 +104,14 @@ def process_group() -> PartialState:
 def _train_translation(
     data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, group: PartialState
 ) -> dict:
-    """As train_translation, of a run that no other process holds."""
-    # Look at what is there before the data are read, which may take long
+    """Train in a folder that no other process uses; arguments and result are those of train_translation."""
+    # Check the folder, the model and the trackers before the data are read, which may take long
     run = Path(training.output_dir)
-    before = read_run(run) if options.resume else None
-    if before is None:
+    previous = read_run(run) if options.resume else None
+    if previous is None:
         check_unused("output_dir", run)
-    checkpoint = newest_checkpoint(run) if before else None
-    folder = checkpoint or saved_model(options, overrides)
+    checkpoint = newest_checkpoint(run) if previous else None
+    start = checkpoint or saved_model(options, overrides)
     installed = [str(name) for name in get_available_trackers()]
     if missing := [name for name in training.trackers() if name not in installed]:
         raise ValueError(f"report_to: {missing[0]!r} is no installed tracker of accelerate; {', '.join(installed)} is")
@@ -121,35 +121,35 @@ def _train_translation(
     # Read
     with group.main_process_first():
         pairs = load_pairs(data)
-    training, options, overrides, reason = decide(pairs, data, training, options, overrides, before)
+    training, options, overrides, reason = decide(pairs, data, training, options, overrides, previous)
     if training.early_stopping is not None and "validation" not in pairs:
         raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
     if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
         raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
 
     # Tokenise
-    tokenizer = make_tokenizer(folder, options, overrides, pairs["train"])
+    tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
     with group.main_process_first():
         training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
     record = record_run(data, training, options, overrides, training_data)
-    if before:
-        check_same_run(run, before, record)
+    if previous:
+        check_same_run(run, previous, record)
 
     # Make the model
     set_seed(training.seed)
-    model = make_model(folder, options, overrides, tokenizer)
+    model = make_model(start, options, overrides, tokenizer)
     fit_to_data(model.config, training_data, pairs["train"], data.source_lang)
     state = prepare(model, tokenizer, training, training_data, checkpoint)
     updates = read_updates(state, training_data)
 
-    # Train: all is checked, so from here on files are written
+    # Train; all is checked, so files are written from here on
     if group.is_main_process:
         write_run(run, record)
         if checkpoint is None:
             tell_beginning(state, pairs, reason, removed)
     group.wait_for_everyone()
     if options.model and "validation" in pairs and not state.progress.validations:
-        validate(state, pairs["validation"])  # as the model should become better
+        validate(state, pairs["validation"])  # the scores before fine-tuning
     train(state, updates, pairs.get("validation"))
 
     # Average
@@ -210,7 +210,7 @@ def prepare(
 
 
 def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, removed: dict) -> None:
-    """Print what was chosen and left out, and what was found in the pairs."""
+    """Print the recipe, a warning if the warm-up is too long, the pairs removed and the faults of the others."""
     options = state.options
     if reason:
         inform(reason)
@@ -237,10 +237,11 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
 
     Before each validation there is a checkpoint, so that whatever happens in it costs no update.
     """
-    accelerator, options, progress, received = state.accelerator, state.options, state.progress, [0]
+    accelerator, options, progress = state.accelerator, state.options, state.progress
+    received = [0]  # signals
     model = torch.compile(state.model, dynamic=True) if options.compile else state.model
-    given = {name: value for name, value in asdict(options).items() if value is not None}
-    accelerator.init_trackers("modeling_vanilla", given)
+    tracked = {name: value for name, value in asdict(options).items() if value is not None}
+    accelerator.init_trackers("modeling_vanilla", tracked)
     bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
     saved = time.monotonic()
     try:
@@ -255,13 +256,16 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 figures = take_update(state, model, update)
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
                 report(state, bar, figures)
-                due = is_scheduled(options, progress.step) or is_over(state)
-                due = due or (validation is not None and is_validation_due(state))
-                due = due or is_late(state, time.monotonic() - saved, options.checkpoint_minutes)
-                signum = agree(accelerator, received[-1])
-                if due or signum:
+                is_due = (
+                    is_scheduled(options, progress.step)
+                    or is_over(state)
+                    or (validation is not None and is_validation_due(state))
+                    or have_passed(state, options.checkpoint_minutes, time.monotonic() - saved)
+                )
+                signum = largest_of_processes(accelerator, received[-1])
+                if is_due or signum:
                     save_checkpoint(state)
-                    saved, signum = time.monotonic(), agree(accelerator, received[-1])
+                    saved, signum = time.monotonic(), largest_of_processes(accelerator, received[-1])
                 if signum:
                     stop(state, signum)
     finally:
@@ -269,27 +273,28 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             tracker.finish()
 
 
-def agree(accelerator: Accelerator, value: int) -> int:
-    """The largest of all processes' values."""
-    if accelerator.num_processes == 1:  # nothing for a GPU's host to wait for
+def largest_of_processes(accelerator: Accelerator, value: int) -> int:
+    """The largest of the values that the processes give."""
+    if accelerator.num_processes == 1:  # a GPU need not be waited for
         return int(value)
     return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
 
 
-def is_late(state: TrainingState, seconds: float, minutes: float | None) -> bool:
-    """Whether so many seconds are at least so many minutes to the main process, as clocks differ."""
+def have_passed(state: TrainingState, minutes: float | None, seconds: float) -> bool:
+    """Whether the seconds that the main process has measured are at least so many minutes, if any are given."""
     if minutes is None:
         return False
-    return bool(agree(state.accelerator, state.accelerator.is_main_process and seconds >= 60 * minutes))
+    return bool(largest_of_processes(state.accelerator, state.accelerator.is_main_process and seconds >= 60 * minutes))
 
 
 def is_over(state: TrainingState) -> bool:
-    """Whether the run has taken its updates, or its time."""
+    """Whether the run has taken max_steps updates or max_minutes."""
     options, progress = state.options, state.progress
-    return progress.step >= options.max_steps or is_late(state, progress.seconds, options.max_minutes)
+    return progress.step >= options.max_steps or have_passed(state, options.max_minutes, progress.seconds)
 
 
 def is_validation_due(state: TrainingState) -> bool:
+    """Whether validate_steps divides the updates taken, or the run is over."""
     step = state.progress.step
     return (step > 0 and step % state.options.validate_steps == 0) or is_over(state)
 
@@ -297,7 +302,7 @@ def is_validation_due(state: TrainingState) -> bool:
 def validate(state: TrainingState, pairs: Dataset) -> None:
     """Validate, report the scores, and save the model in best/ if its BLEU is the best so far.
 
-    A signal ends the run at once, as all is saved.
+    A signal ends the run at once, because a checkpoint was written just before.
     """
     accelerator, options, progress = state.accelerator, state.options, state.progress
     with on_signal(partial(stop, state)):
@@ -343,18 +348,20 @@ def stop(state: TrainingState, signum: int) -> NoReturn:
 
 
 def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
-    """Write the model, score it on validation and test data, and write the results, to which its scores are added."""
+    """Write the model, score it on validation and test data, and write the results with these scores."""
     run, options, tokenizer, is_main = state.run, state.options, state.tokenizer, state.accelerator.is_main_process
     made_from = results["settings"]["model"]["model"]
     source = source_metadata(made_from) if made_from else None
     if is_main:
-        if made_from:
-            warn_if_worse(state.progress)
-        (run / "results.json").unlink(missing_ok=True)  # of the model whose place this one takes
+        validations = state.progress.validations
+        if made_from and validations and (last := validations[-1]["bleu"]) < (first := validations[0]["bleu"]):
+            fall = f"from {first:.2f} to {last:.2f}"
+            logger.warning(f"model: its validation BLEU fell {fall}; take best/, or lower learning_rate")
+        (run / "results.json").unlink(missing_ok=True)  # of an earlier model, which this one replaces
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
             write_model_card(part, model, results, source)
-    # The model is safe by now, whatever happens in the scoring.
+    # The model is on the disk before the scoring, which may fail.
     with state.accelerator.autocast():
         if "validation" in pairs:
             results["validation"] = validation_scores(model, tokenizer, pairs["validation"], options)
@@ -368,12 +375,3 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
         if options.push_to_hub:
             publish_model(run / "model", options.push_to_hub, run / "results.json", private=options.hub_private_repo)
     state.accelerator.wait_for_everyone()
-
-
-def warn_if_worse(progress: Progress) -> None:
-    """Warn if fine-tuning may have made the model worse than it was."""
-    if not progress.validations:
-        logger.warning("model: without validation data nothing tells whether it has become better or worse")
-    elif progress.validations[-1]["bleu"] < progress.validations[0]["bleu"]:
-        bleus = " to ".join(f"{progress.validations[index]['bleu']:.2f}" for index in (0, -1))
-        logger.warning(f"model: its validation BLEU fell from {bleus}; take best/, or lower learning_rate")

@@ -1,4 +1,4 @@
-"""The updates of a training: which pairs are in each, which process reads them, and the step that Adam takes."""
+"""Updates: the pairs of each, their distribution over the processes, and the step of Adam (5.3)."""
 
 import math
 import signal
@@ -27,7 +27,7 @@ class Update:
 
     Attributes:
         batches: its batches, collated.
-        weights: 1 for each batch, 0 for one that only fills up a share that is one batch short.
+        weights: 1 for each batch, 0 for one that fills up a share, so that all shares have as many batches.
         target_tokens, tokens, positions: of the whole update, on all processes.
     """
 
@@ -41,8 +41,7 @@ class Update:
 def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Update]:
     """Yield this process's share of every update from the state's progress on, epoch after epoch, without end.
 
-    An update's batches are dealt out to the processes in turn, so that which sentences make an update does not depend
-    on how many processes there are.
+    The processes take an update's batches in turn, so that its pairs do not depend on the number of processes.
 
     Raises:
         ValueError: at once, if the data cannot be cut into batches and updates of the sizes asked for.
@@ -69,10 +68,8 @@ def _read_epoch(
     state: TrainingState, data: Dataset, lengths: tuple[np.ndarray, np.ndarray], plan: list[list[np.ndarray]]
 ) -> Iterator[Update]:
     rank, world = state.accelerator.process_index, state.accelerator.num_processes
-    # Every process must take part in as many backward passes: a share that is one short repeats a batch with weight 0.
-    own = [update[rank::world] for update in plan]
-    missing = [math.ceil(len(update) / world) - len(share) for update, share in zip(plan, own, strict=True)]
-    shares = [share + [update[0]] * some for update, share, some in zip(plan, own, missing, strict=True)]
+    # Every process must take part in as many backward passes, so the first batch fills up the shares, with weight 0.
+    shares = [(update + update[:1] * (-len(update) % world))[rank::world] for update in plan]
     loader = DataLoader(
         data,
         batch_sampler=[batch for share in shares for batch in share],
@@ -82,12 +79,12 @@ def _read_epoch(
         pin_memory=state.accelerator.device.type == "cuda",
     )
     loaded = iter(loader)
-    for update, share, some in zip(plan, shares, missing, strict=True):
+    for update, share in zip(plan, shares, strict=True):
         rows = np.concatenate(update)
         target_tokens = int(lengths[1][rows].sum())
         yield Update(
             batches=[next(loaded) for _ in share],
-            weights=[1.0] * (len(share) - some) + [0.0] * some,
+            weights=[float(rank + world * index < len(update)) for index in range(len(share))],
             target_tokens=target_tokens,
             tokens=target_tokens + int(lengths[0][rows].sum()),
             positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
@@ -95,7 +92,7 @@ def _read_epoch(
 
 
 def _ignore_signals(worker: int) -> None:
-    """Signals may go to the whole group of processes, and the one that trains finishes its update."""
+    """Ignore signals, which may reach the whole group of processes: the one that trains still finishes its update."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
