@@ -46,6 +46,7 @@ NOT_RUN = {
     "--from fsmt": "needs a model of FSMT (tests/importers.py makes one)",
     "--from fairseq": "needs a model of fairseq (tests/importers.py makes one)",
     'model="you/your-model"': "needs the Hub (test_push_to_hub.py stands in for it)",
+    'from_pretrained("you/your-model")': "needs the Hub",
 }
 # Before the commands that the shell finds: a script that trains or generates does little of it.
 PROGRAMS = {
