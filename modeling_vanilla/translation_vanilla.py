@@ -107,15 +107,11 @@ def search_batch(
     Args:
         sources: their token ids. further: arguments of generate() for this batch.
     """
-    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
     processors = [*(settings.arguments.get("logits_processor") or ()), *further.get("logits_processor", ())]
     arguments = {**settings.arguments, **further, "logits_processor": processors}
     with torch.inference_mode():
-        output = model.generate(
-            input_ids=inputs["input_ids"].to(model.device),
-            attention_mask=inputs["attention_mask"].to(model.device),
-            **arguments,
-        )
+        output = model.generate(**inputs, **arguments)
     grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
     if settings.beams > 1:
         # There may be fewer continuations than beams.

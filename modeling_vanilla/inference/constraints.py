@@ -1,8 +1,8 @@
 """The search for outputs that contain given phrases.
 
-Beams are allocated dynamically by the algorithm of Post & Vilar 2018 (arXiv:1804.06609), on tensors as in Hu et al.
-2019 (N19-1090): hypotheses that lack as many tokens form a bank, and the banks share the beams. A phrase is met where
-its tokens follow each other anywhere in the output, the prompt included.
+Dynamic beam allocation of Post & Vilar 2018 (arXiv:1804.06609), on tensors as in Hu et al. 2019 (N19-1090): hypotheses
+that lack the same number of tokens form a bank, and the banks share the beams. A phrase is met if its tokens follow
+each other somewhere in the output, the prompt included.
 
 Axes: B sentences, K hypotheses, C phrases of a sentence, A alternatives of a phrase, L tokens, V vocabulary.
 """
@@ -20,13 +20,13 @@ Phrases = list[list[list[int]]]  # of a sentence: of each phrase its alternative
 
 
 def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
-    """What generate(search=...) takes to find outputs that contain phrases.
+    """The argument `search` of generate() for outputs that contain phrases.
 
-    A phrase that the limit of its sentence leaves no room for is left out.
+    A phrase is left out if the limit of its sentence has no room for it after those before.
 
     Args:
-        phrases: of each sentence of the batch; one alternative of each phrase has to occur. No alternative is empty or
-            contains EOS.
+        phrases: of each sentence of the batch. The output contains one alternative of each phrase. No alternative may
+            be empty or contain EOS.
     """
 
     def start(config, prompts: torch.Tensor, limits: torch.Tensor, *settings) -> ConstrainedSearch:
@@ -37,34 +37,18 @@ def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
     return start
 
 
-def _fitting(phrases: Phrases, limit: int) -> Phrases:
-    """The phrases without those for which the ones before leave no room."""
-    fitting = []
-    for alternatives in phrases:
-        shortest = min(map(len, alternatives))
-        if shortest <= limit:
-            limit -= shortest
-            fitting.append(alternatives)
-    return fitting
-
-
 class Automaton:
-    """The pattern-matching machine of Aho & Corasick 1975 for the phrases of B sentences, each with a root of its own.
+    """The pattern-matching machine of Aho & Corasick 1975 for the phrases of B sentences.
 
-    A node is a beginning of phrases: the longest that an output ends in. There are about as many nodes as tokens in all
-    phrases; the first B are the roots.
+    A node stands for the longest beginning of a phrase with which an output ends. Nodes 0 to B - 1 are the roots, one
+    for each sentence; there is at most one further node for each token of the phrases.
     """
 
     def __init__(self, phrases: list[Phrases], device: torch.device):
         self.children: list[dict[int, int]] = [{} for _ in phrases]  # of each node, by token
         roots, remaining = list(range(len(phrases))), []  # of each node; (node, phrase, tokens)
-        alternatives = (
-            (root, number, tokens)
-            for root, of_sentence in enumerate(phrases)
-            for number, choices in enumerate(of_sentence)
-            for tokens in choices
-        )
-        for root, number, tokens in alternatives:
+        numbered = [(root, *one) for root, of_sentence in enumerate(phrases) for one in enumerate(of_sentence)]
+        for root, number, tokens in [(*place, tokens) for *place, choices in numbered for tokens in choices]:
             node = root
             for length, token in enumerate(tokens):
                 remaining.append((node, number, len(tokens) - length))
@@ -123,8 +107,15 @@ class Constraints:
 
     @classmethod
     def start(cls, phrases: list[Phrases], prompts: torch.Tensor, limits: torch.Tensor) -> "Constraints":
-        """Behind prompts (B, K, length), under limits (B,) of the new tokens."""
-        fitting = [_fitting(of_sentence, limit) for of_sentence, limit in zip(phrases, limits.tolist(), strict=True)]
+        """Those of prompts (B, K, length); limits (B,) are the most new tokens."""
+        fitting: list[Phrases] = []
+        for of_sentence, room in zip(phrases, limits.tolist(), strict=True):
+            fitting.append([])
+            for alternatives in of_sentence:
+                shortest = min(map(len, alternatives))
+                if shortest <= room:
+                    room -= shortest
+                    fitting[-1].append(alternatives)
         automaton = Automaton(fitting, prompts.device)
         node = torch.arange(len(fitting), device=prompts.device)[:, None].expand(prompts.shape[:2])
         constraints = cls(automaton, automaton.whole, node, automaton.ends[node])
@@ -134,27 +125,27 @@ class Constraints:
         return constraints
 
     def select(self, sentences: torch.Tensor) -> "Constraints":
-        """Those of some sentences, given as indices."""
+        """The constraints of some sentences, given as indices."""
         of_sentences = {name: getattr(self, name)[sentences] for name in ("whole", "node", "met")}
         return replace(self, **of_sentences)
 
     def gather(self, index: torch.Tensor) -> "Constraints":
-        """Those of the hypotheses at `index` (B, k)."""
+        """The constraints of the hypotheses at `index` (B, k)."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
         return replace(self, node=self.node[sentences, index], met=self.met[sentences, index])
 
     def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "Constraints":
-        """Of hypotheses that continue those at `parent` (B, k) by `token` (B, k)."""
+        """The constraints of the hypotheses at `parent` (B, k), each with one of `token` (B, k) after it."""
         old = self.gather(parent)
         node = self.automaton.follow(old.node, token)
         return replace(self, node=node, met=old.met | self.automaton.ends[node])
 
     def unmet_tokens(self) -> torch.Tensor:
-        """The tokens of the phrases that are not met, by their shortest alternatives. (B, K)"""
+        """The number of tokens of the phrases that are not met, by their shortest alternatives. (B, K)"""
         return (~self.met).float().matmul(self.whole[..., None]).squeeze(-1).long()
 
     def lacking(self) -> torch.Tensor:
-        """How many further tokens meet all phrases: the rest of one that has begun, and the others whole. (B, K)"""
+        """The number of tokens that meet all phrases: the rest of one that has begun, and the others whole. (B, K)"""
         return self.unmet_tokens() - self.automaton.saved[self.node].masked_fill(self.met, 0).amax(dim=-1)
 
     def all_met(self) -> torch.Tensor:
@@ -162,11 +153,11 @@ class Constraints:
         return self.met.all(dim=-1)
 
     def continuations(self, score: torch.Tensor, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each hypothesis with its best token, then with those by which a phrase begins or goes on.
+        """Continue each hypothesis with its best token, and with those that begin or continue a phrase.
 
         Returns:
-            (B, K + K * W), the sums of score (B, K) and log_probs (B, K, V), and their index, hypothesis * V + token;
-            -inf and -1 where there is none.
+            (B, K + K * W) with W such tokens at most: the sums of score (B, K) and log_probs (B, K, V), -inf for none;
+            and their indices, hypothesis * V + token, -1 for none.
         """
         beams, vocab_size = log_probs.shape[1:]
         rows = [torch.tensor(self.automaton.ways_from(node), dtype=torch.long) for node in self.node.flatten().tolist()]
@@ -181,7 +172,7 @@ class Constraints:
         return sums.masked_fill(~useful, -torch.inf), index
 
     def rank(self, score: torch.Tensor) -> torch.Tensor:
-        """How many hypotheses before each, best first by `score` (B, K), are in the same bank: (B, K), K for -inf."""
+        """The number of better hypotheses in the bank of each, which `score` (B, K) has best first; K for -inf."""
         impossible = score == -torch.inf
         bank, order = self.lacking().masked_fill(impossible, -1).sort(dim=1, stable=True)
         place = torch.arange(score.shape[1], device=score.device).expand_as(bank)
@@ -189,9 +180,9 @@ class Constraints:
         return torch.zeros_like(place).scatter(1, order, rank).masked_fill(impossible, score.shape[1])
 
     def allocate(self, score: torch.Tensor, beams: int) -> torch.Tensor:
-        """Which of the hypotheses fill the beams, by `score` (B, K) best first. (B, beams)
+        """The indices of the hypotheses that fill the beams, given `score` (B, K) best first. (B, beams)
 
-        The banks take turns, each with its best, and the bank that lacks least begins.
+        The banks take turns, each with its best hypothesis; the bank that lacks least is first.
         """
         bank = self.lacking()
         turn = self.rank(score) * (bank.max() + 1) + bank
@@ -207,8 +198,8 @@ class ConstrainedSearch(BeamSearch):
     extended: Constraints | None = None  # of the candidates of the present step
 
     def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of BeamSearch, and the candidates of Post & Vilar beside them: for each hypothesis its best token, and
-        those with which a phrase goes on; of these, the k that come first in `allocate`."""
+        """BeamSearch's candidates and those of Post & Vilar: the best token of each hypothesis, and the k tokens, among
+        those that begin or continue a phrase, that `allocate` has first."""
         constraints, score, vocab_size = self.constraints, self.alive.score, log_probs.shape[-1]
         ends = torch.isin(torch.arange(vocab_size, device=log_probs.device), self.eos)
         log_probs = log_probs.masked_fill(ends & ~constraints.all_met()[..., None], -torch.inf)
@@ -241,7 +232,7 @@ class ConstrainedSearch(BeamSearch):
         return alive.gather(chosen)
 
     def unfinished(self, rows: torch.Tensor) -> Hypotheses:
-        """Those that lack least come first."""
+        """BeamSearch's, in the order of what they lack."""
         lacking = self.constraints.select(rows).lacking()
         return super().unfinished(rows).gather(lacking.argsort(dim=1, stable=True))
 
