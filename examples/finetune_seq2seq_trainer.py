@@ -32,7 +32,7 @@ from modeling_vanilla.training.preprocessing import tokenize_pairs, tokenize_tra
 
 @dataclass
 class FinetuningArguments(Seq2SeqTrainingArguments):
-    """Seq2SeqTrainingArguments with a model, judged by the BLEU of what it generates, at the start, too.
+    """Seq2SeqTrainingArguments with a model to start from, and validation by BLEU, also before the first step.
 
     Batches are drawn at random: those of train_sampling_strategy="group_by_length" have less padding, but depend on the
     random numbers that dropout has used, so that a resumed run sees others.

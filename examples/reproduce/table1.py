@@ -106,7 +106,7 @@ class Convolution(nn.Conv1d):
 
 
 class Row(NamedTuple):
-    """A row of Table 1: a layer, of which the cost is measured, the step of its path, and what the paper says of it."""
+    """A row of Table 1: a layer, whose cost is measured, the step of its path, and the paper's three columns."""
 
     layer: Callable[[Size], nn.Module]
     step: Callable[[Size, int], nn.Module]

@@ -28,11 +28,9 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
         sustained_tflops: of one device of the run; None to measure this machine's.
 
     Raises:
-        ValueError: if the folder holds no finished run with scores on a test set; it names the file.
+        ValueError: if the folder holds no finished run with scores on a test set; the message names the file.
     """
     path = folder / "results.json"
-    if not path.is_file():
-        raise ValueError(f"runs: {folder} holds no finished run, as it has no results.json")
     try:
         results = read_json(path)
         data, device = results["settings"]["data"], torch.device(results["device"])

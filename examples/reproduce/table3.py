@@ -64,7 +64,7 @@ def read_scale(path: Path) -> Scale:
     """The scale of a JSON file.
 
     Raises:
-        ValueError: if the file cannot be read or holds no Scale; it names the file.
+        ValueError: if the file cannot be read or holds no Scale; the message names the file.
     """
     values = read_json(path)
     try:

@@ -10,13 +10,13 @@ _OTHER, _WORD, _TAG, _OPEN, _CLOSE = range(5)
 
 
 class TreeConstraint(LogitsProcessor):
-    """Leaves only tokens that some tree over the sentence goes on with, and renormalises their probabilities.
+    """Allows only tokens with which a tree over the sentence can continue, and renormalises their probabilities.
 
-    What is allowed follows from a stack of open brackets and a pointer into the sentence. First and after each tag the
-    next word is written, forced and at no cost. Then comes its tag, or an opening bracket, at most MAX_OPENINGS in a
-    row, or the closing bracket of the stack's top, if it holds something. The first bracket opened is the root, which
-    closes after the last word, and `</s>` follows it. No bracket is opened for which there are too few tokens left, so
-    that every tree is finished.
+    What is allowed follows from a stack of open brackets and a pointer into the sentence. At the start and after each
+    tag the next word is forced, at no cost. Then comes its tag, or an opening bracket, at most MAX_OPENINGS in a row,
+    or the closing bracket of the stack's top, if it holds something. The first bracket opened is the root, which closes
+    after the last word, and `</s>` follows it. No bracket is opened for which there are too few tokens left, so that
+    every tree is finished.
 
     Args:
         source_ids: (B, S), the words of each sentence, one token each, with padding and `</s>`.

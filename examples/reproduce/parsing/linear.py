@@ -2,13 +2,13 @@
 
 The linear form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", which section 6.3 follows: brackets
 that carry their label at both ends. They wrote XX in place of every word, and the code that the paper's authors
-released writes its tag; here the word is written, too, right after the tag of the word before it. What closes before a
-word and what opens with it is then written in sight of that word, as a shift-reduce parser decides with one word of
-lookahead, and its tag shifts it.
+released writes its tag. Here the word is written, too, right after the tag of the word before it: the decoder knows the
+word when it closes and opens brackets before it, as a shift-reduce parser has one word of lookahead, and its tag shifts
+it.
 
     (S (NP (NNP John)) (VP (VBZ sleeps)) (. .))    ->    John (S (NP (NNP) sleeps )NP (VP (VBZ) . )VP (.) )S
 
-The search writes nothing but trees if it is told to (constraint.py).
+constraint.py holds the search to trees.
 """
 
 import re

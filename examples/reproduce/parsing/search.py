@@ -1,4 +1,4 @@
-"""The search of section 6.3: what a model writes about sentences, whatever it is or trees alone."""
+"""The search of section 6.3, among all outputs or among trees alone."""
 
 from collections.abc import Sequence
 

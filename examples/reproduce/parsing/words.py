@@ -22,7 +22,8 @@ _ENDINGS = ("ed", "ing", "ion", "er", "est", "ly", "ity", "y", "al")
 class Lexicon:
     """The known words of sentences with their counts, and the signatures of all their words.
 
-    Known are of the words that occur at least MIN_COUNT times the most frequent, up to `size` with the signatures.
+    Known words occur at least MIN_COUNT times. They are the most frequent ones, as many as `size` leaves beside the
+    signatures.
     """
 
     def __init__(self, sentences: Iterable[Sequence[str]], size: int):
