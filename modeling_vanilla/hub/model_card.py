@@ -1,4 +1,4 @@
-"""The README.md of a model folder: what its configuration, its run and the model that it was made from say of it."""
+"""The model card, README.md, from the configuration, the run and the model that this one was made from."""
 
 import re
 from pathlib import Path
@@ -50,12 +50,24 @@ def write_model_card(
     if licence:
         inherited = {name: value for name, value in inherited.items() if not name.startswith("license")}
         inherited["license"] = licence
+    scores = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=dataset or "text",
+            dataset_name=dataset or "held-out test set",
+            metric_type=metric,
+            metric_value=round(results[metric], 2),
+            metric_name=f"{metric} ({results[f'{metric}_signature']})",
+        )
+        for metric in ("bleu", "chrf")
+        if results and results["test_sentences"]
+    ]
     card_data = ModelCardData(
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer"],
         model_name="-".join(["transformer", *languages]),
-        eval_results=_eval_results(results, dataset) if results and results["test_sentences"] else None,
+        eval_results=scores or None,
         **{"language": languages or None, "license": None, **inherited},
     )
     card = ModelCard.from_template(
@@ -123,23 +135,23 @@ def source_metadata(model: str | Path) -> dict:
     Args:
         model: a folder, or a name on the Hub.
     """
+
+    def is_text(value) -> bool:
+        return all(isinstance(part, str) for part in _as_list(value))
+
     try:
         front_matter = metadata_load(str(cached_file(str(model), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything
         front_matter = {}
-    metadata = {name: value for name, value in front_matter.items() if name in INHERITED and _is_text(value)}
+    metadata = {name: value for name, value in front_matter.items() if name in INHERITED and is_text(value)}
     if cached := re.search(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots", str(Path(model).absolute())):
         return metadata | {"base_model": f"{cached[1]}/{cached[2]}"}
     is_name = not Path(model).is_dir() and re.fullmatch(HUB_NAME, str(model))
     return metadata | ({"base_model": str(model)} if is_name else {})
 
 
-def _is_text(value) -> bool:
-    return all(isinstance(part, str) for part in value) if isinstance(value, list) else isinstance(value, str)
-
-
-def _as_list(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+def _as_list(value) -> list:
+    return value if isinstance(value, list) else [value]
 
 
 def _origin(source: dict) -> str:
@@ -153,27 +165,11 @@ def _origin(source: dict) -> str:
 
 def _licence(source: dict) -> str:
     """The licence of what the model was made from, with its link."""
-    name, link = (
-        ", ".join(_as_list(source.get("license_name") or source.get("license") or [])),
-        source.get("license_link"),
-    )
+    name = ", ".join(_as_list(source.get("license_name") or source.get("license") or []))
+    link = source.get("license_link")
     return _escape(f"{name} ({link})" if name and link else name)
 
 
 def _escape(value) -> str:
     """A value as plain text of Markdown: on one line, with none of its characters taken for markup."""
     return re.sub(r"([\\`*_{}\[\]()<>#|!~])", r"\\\1", " ".join(str(value).split()))
-
-
-def _eval_results(results: dict, dataset: str | None) -> list[EvalResult]:
-    return [
-        EvalResult(
-            task_type="translation",
-            dataset_type=dataset or "text",
-            dataset_name=dataset or "held-out test set",
-            metric_type=metric,
-            metric_value=round(results[metric], 2),
-            metric_name=f"{metric} ({results[f'{metric}_signature']})",
-        )
-        for metric in ("bleu", "chrf")
-    ]

@@ -1,4 +1,4 @@
-"""What is published on the Hugging Face Hub, written to a folder, and folders published in one commit each."""
+"""What is published on the Hugging Face Hub: written to a folder, which is uploaded as one commit."""
 
 import json
 import shutil
@@ -42,14 +42,14 @@ _REASONS = {
 
 
 def publish_model(model: Path, repo: str, results: Path | None, private: bool = False) -> str:
-    """Publish the folder of a model with a card, as `write_model` and `publish_folder` have it."""
+    """Publish the folder of a model with a card; arguments and errors as for `write_model` and `publish_folder`."""
     with TemporaryDirectory() as folder:
         write_model(Path(folder), model, repo, results)
         return publish_folder(Path(folder), repo, private)
 
 
 def publish_best(folder: Path, repo: str) -> str:
-    """Publish the files of the folder on the branch "best" of `repo`, which exists; else as `publish_folder`."""
+    """Publish a folder on the branch "best" of `repo`, which exists; errors as for `publish_folder`."""
     with _refusals(repo):
         HfApi().create_branch(repo, branch="best", exist_ok=True)
     return publish_folder(folder, repo, private=True, revision="best")
@@ -195,7 +195,7 @@ def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
 
 @contextmanager
 def _refusals(repo: str) -> Iterator[None]:
-    """Say in one line, as an OSError, why the Hub refuses or cannot be reached."""
+    """Turn an error of the Hub into an OSError that says in one line why it refuses or cannot be reached."""
     try:
         yield
     except (HfHubHTTPError, HTTPError, RuntimeError, OSError) as error:

@@ -203,7 +203,7 @@ def head_colours(count: int) -> list[str]:
 
 
 def _fonts(words: Sequence[str]) -> list[str]:
-    """matplotlib's sans-serif, and installed fonts for characters that it lacks, as those of Korean."""
+    """matplotlib's sans-serif, and installed fonts for characters that it lacks, such as Korean ones."""
     families = ["sans-serif"]
     lacking = set(map(ord, "".join(words))) - FT2Font(findfont(FontProperties())).get_charmap().keys()
     regular = [font for font in fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
