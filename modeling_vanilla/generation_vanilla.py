@@ -148,6 +148,8 @@ def generate(
     given = {name: value for name, value in given.items() if name not in OWN_SETTINGS} | limits
     criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
     if given.get("custom_generate") is None and (settings.num_beams or 1) > 1:
+        if getattr(settings, "force_words_ids", None) is not None:
+            raise ValueError("force_words_ids: give search=constrained(...) of modeling_vanilla.inference.constraints")
         if given.get("streamer") is not None:
             raise ValueError("a streamer needs num_beams=1")
         if settings.stop_strings is not None and given.get("tokenizer") is not None:

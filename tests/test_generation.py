@@ -376,6 +376,7 @@ ODD_SETTINGS = [
     ({"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
     ({"num_return_sequences": 5}, "`num_return_sequences` (5) has to be smaller or equal to `num_beams` (4)"),
     ({"length_penalty_type": "log"}, "length_penalty_type must be gnmt or length, not 'log'"),
+    ({"force_words_ids": [[4]]}, "force_words_ids: give search=constrained(...)"),
     ({"length_penalty": 1000.0}, "length_penalty must be a number from -10 to 10, not 1000.0"),
     ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),
     ({"length_penalty": "0.6"}, "length_penalty must be a number from -10 to 10, not '0.6'"),
