@@ -47,8 +47,13 @@ class Automaton:
     def __init__(self, phrases: list[Phrases], device: torch.device):
         self.children: list[dict[int, int]] = [{} for _ in phrases]  # of each node, by token
         roots, remaining = list(range(len(phrases))), []  # of each node; (node, phrase, tokens)
-        numbered = [(root, *one) for root, of_sentence in enumerate(phrases) for one in enumerate(of_sentence)]
-        for root, number, tokens in [(*place, tokens) for *place, choices in numbered for tokens in choices]:
+        alternatives = [
+            (root, number, tokens)
+            for root, of_sentence in enumerate(phrases)
+            for number, choices in enumerate(of_sentence)
+            for tokens in choices
+        ]
+        for root, number, tokens in alternatives:
             node = root
             for length, token in enumerate(tokens):
                 remaining.append((node, number, len(tokens) - length))

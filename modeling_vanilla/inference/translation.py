@@ -137,7 +137,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
     """
     texts, start, whole = [], 0, 0  # the tokens from `start` on are decoded, those before `whole` have their text
     for end in range(1, len(ids) + 1):
-        parts = ids[start:whole], ids[start:end]
+        parts = [*ids[start:whole]], [*ids[start:end]]
         before, after = (str(tokenizer.decode(part, clean_up_tokenization_spaces=False)) for part in parts)
         if after.endswith("\ufffd") and end < len(ids):
             texts.append("")
