@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from helpers import tensors
-from trial import PROGRAMS
+from trial import PROGRAMS, run_process
 
 KILLS = {"train": 12, "finetune": 6}
 # What tells that there is a run to resume; otherwise the command is given again as it was.
@@ -21,22 +21,26 @@ def written(folder):
 
 
 @pytest.mark.parametrize("program", KILLS)
-def test_a_run_that_is_killed_goes_on_to_the_same_end(trial, record_property, program):
-    words, folder, start = PROGRAMS[program].split(), trial.copy(), time.monotonic()
-    assert trial.run(words, folder).code == 0
+def test_a_run_that_is_killed_goes_on_to_the_same_end(template, tmp_path, program):
+    def copy(name):
+        return shutil.copytree(template, tmp_path / name, symlinks=True)
+
+    words, folder, start = PROGRAMS[program], copy("whole"), time.monotonic()
+    assert run_process(words, folder).succeeded
     seconds, expected = time.monotonic() - start, written(folder / "new")
     times, faults = random.Random(0), []
-    for _ in range(KILLS[program]):
-        folder, moment = trial.copy(), times.uniform(0, seconds)
-        done = trial.run(words, folder, kill_after=moment)
+    for number in range(KILLS[program]):
+        folder, moment = (
+            copy(f"killed-{number}"),
+            times.uniform(0.3, 1) * seconds,
+        )  # before that, libraries are imported
+        done = run_process(words, folder, kill_after=moment)
         assert done.code in (0, -signal.SIGKILL), done.errors
         begun = any((folder / "new").glob(BEGUN[program]))
-        done = trial.run([*words, "--resume"] if begun else words, folder)
+        done = run_process(f"{words} --resume" if begun else words, folder)
         try:
             assert done.code == 0, done.errors[-500:]
             torch.testing.assert_close(written(folder / "new"), expected, rtol=0, atol=0)
         except AssertionError as error:
             faults.append(f"killed after {moment:.2f} s of {seconds:.2f}: {error}")
-        shutil.rmtree(folder)
-    record_property("kills", f"{KILLS[program] - len(faults)} of {KILLS[program]}")
     assert not faults, "\n".join(faults)

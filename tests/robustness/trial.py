@@ -1,37 +1,23 @@
-"""A command in a process of its own, in a folder made for it: what it said, how it ended, what it left behind.
-
-The processes are forked from one that has imported every command, so that a start costs a fraction of a second.
-"""
+"""Every command where nothing is wrong, the folder that it works in, and how a bad input must end it."""
 
 import importlib
-import multiprocessing
-import os
 import re
-import resource
-import shutil
-import signal
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from helpers import ROOT, tree
+from helpers import TINY, Done, as_lines, call, environment, make_tokenizer, save_folder, tree
+from importers import WRITERS
+from toy_corpus import toy_corpus, write_corpus
 
-from vanilla_command import COMMANDS
+import vanilla_command
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
-# What the process imports that all others are forked from.
-PRELOADED = ["finetune_seq2seq_trainer", *(f"modeling_vanilla.cli.{name}" for name in COMMANDS)]
-FOLDERS = (".", "tests", "tests/robustness", "examples", "examples/reproduce")
-PATHS = [str(ROOT / folder) for folder in FOLDERS]
-MEMORY = 10 * 2**30  # bytes of address space: a command that asks for more must say so, not fill the machine
-SECONDS = 180
-
-SIZES = """--preset tiny --vocab_size 320 --d_model 16 --encoder_layers 1 --decoder_layers 1 --encoder_attention_heads 2
-    --decoder_attention_heads 2 --encoder_ffn_dim 32 --decoder_ffn_dim 32"""
+SIZES = "--preset tiny " + " ".join(f"--{name} {size}" for name, size in TINY.items())
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
 TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
     --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2"""
-FINETUNE = f"""{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"""
+FINETUNE = f"{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
     "check": f"vanilla check {DATA} --tokenizer model --output_dir new",
@@ -56,108 +42,17 @@ PROGRAMS = {
     "push --static": "vanilla push run/model somebody/a-page --space --static",
     "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
-
 # The model folder that each of them reads.
 READERS = {
     **dict.fromkeys(("translate", "score", "attention", "export ctranslate2", "export onnx"), "model"),
-    **dict.fromkeys(("finetune", "train --model"), "model"),
+    **dict.fromkeys(("finetune", "train --model", "train --tokenizer"), "model"),
     "push": "run/model",
     "average": "run/checkpoint-4",
 }
 
 
-class Outcome(NamedTuple):
-    """How a command ended: its exit code, what it wrote, and the names of the files that it changed."""
-
-    code: int
-    output: str
-    errors: str
-    changes: list[str]
-
-    @property
-    def said(self) -> list[str]:
-        """The lines on stderr but for those of progress and warnings."""
-        lines = [line.strip() for line in self.errors.replace("\r", "\n").splitlines()]
-        return [line for line in lines if line and not re.search(r" \[\d+:\d+<|^warning: ", line)]
-
-
-def _play(words: Sequence[str], folder: Path, files: Path, cache: Path, hooks: Sequence[Callable]) -> None:
-    """In the process of its own: call the program's main() with the words behind its name."""
-    flags = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY | os.O_APPEND, "stderr": os.O_WRONLY | os.O_APPEND}
-    for number, (name, flag) in enumerate(flags.items()):
-        os.dup2(os.open(files / name, flag), number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  it lives as long as the process
-    signal.alarm(SECONDS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    importlib.import_module("datasets").config.HF_DATASETS_CACHE = str(cache)
-    os.chdir(folder)
-    for hook in hooks:
-        sys.addaudithook(hook)
-    program = "modeling_vanilla.__main__" if words[0] == "vanilla" else words[0]
-    sys.argv = list(words)
-    importlib.import_module(program).main()
-    sys.stdout.flush()
-
-
-class Trial:
-    """Runs commands in copies of one folder.
-
-    Args:
-        folder: where all of it is to be kept.
-    """
-
-    def __init__(self, folder: Path):
-        os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": "hf_none"}
-        os.environ["PYTHONPATH"] = os.pathsep.join(PATHS)
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOADED)
-        self.folder, self.number = folder, 0
-        self.template = folder / "template"
-        furnish(self.template)
-        done = self.run(f"{PROGRAMS['train'].replace('new', 'run')}".split(), self.template)
-        assert done.code == 0, done.errors
-
-    def copy(self) -> Path:
-        """A folder of its own for a case."""
-        self.number += 1
-        return Path(shutil.copytree(self.template, self.folder / str(self.number), symlinks=True))
-
-    def run(
-        self,
-        words: Sequence[str],
-        folder: Path,
-        stdin: bytes = b"",
-        hooks: Sequence[Callable] = (),
-        kill_after: float | None = None,
-    ) -> Outcome:
-        """Run a program in a folder to its end, or so many seconds."""
-        files = self.folder / "streams"
-        files.mkdir(exist_ok=True)
-        for name, content in {"stdin": stdin, "stdout": b"", "stderr": b""}.items():
-            (files / name).write_bytes(content)
-        before = tree(folder)
-        arguments = (list(words), folder, files, self.folder / "cache", tuple(hooks))
-        process = self.context.Process(target=_play, args=arguments)
-        process.start()
-        process.join(kill_after)
-        if process.is_alive():
-            process.kill()
-        process.join()
-        after = tree(folder)
-        changes = sorted(name for name in before.keys() | after.keys() if before.get(name, 0) != after.get(name, 0))
-        texts = [(files / name).read_bytes().decode("utf-8", "backslashreplace") for name in ("stdout", "stderr")]
-        return Outcome(process.exitcode, *texts, changes)
-
-
 def furnish(folder: Path) -> None:
-    """Make the folder that every case has a copy of: data, models of four kinds."""
-    from helpers import TINY, as_lines, make_tokenizer, save_folder
-    from importers import WRITERS
-    from toy_corpus import toy_corpus, write_corpus
-
-    from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-
+    """Write what the programs read: data, models of four kinds, and a run."""
     corpus = toy_corpus(train=60, validation=3, test=3)
     write_corpus(corpus, folder)
     for number, name in enumerate(("source.txt", "target.txt")):
@@ -166,15 +61,43 @@ def furnish(folder: Path) -> None:
     model = VanillaForConditionalGeneration(VanillaConfig(**TINY))
     model.generation_config.max_extra_tokens = 4
     save_folder(folder / "model", model, tokenizer)
-
     for name, write in WRITERS.items():
         (folder / name).mkdir()
         write(folder / name)
+    assert run_process(PROGRAMS["train"].replace("new", "run"), folder).succeeded
 
 
-def check(done: Outcome, *names: str) -> None:
-    """A command that was given something bad has ended with one error, which says one of the names of it."""
-    errors = [line for line in done.said if line.startswith("error: ")]
-    assert (done.code, errors) == (2, done.said[-1:]) and "Traceback" not in done.errors, done
-    assert any(name in errors[0] for name in names), errors[0]
-    assert not done.changes
+def run(command: str, *options: str, stdin: bytes = b"") -> Done:
+    """Run a program in this process and folder."""
+    program, *words = command.split()
+    main = vanilla_command.main if program == "vanilla" else importlib.import_module(program).main
+    return call(main, *words, *options, stdin=stdin)
+
+
+def run_process(command: str, folder: Path, before: str = "", kill_after: float | None = None) -> Done:
+    """Run a program in a process of its own, to its end or so many seconds, after some statements of Python."""
+    program, *words = command.split()
+    start = f"{before}\nfrom {'vanilla_command' if program == 'vanilla' else program} import main\nmain()"
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    variables = environment(folder.with_name("cache"), HF_TOKEN="hf_none")
+    process = [sys.executable, "-P", "-c", start, *words]
+    try:
+        done = subprocess.run(process, cwd=folder, env=variables, timeout=kill_after or 180, **streams)
+    except subprocess.TimeoutExpired:
+        assert kill_after, f"{command} has not ended within three minutes"
+        return Done(-9, "", "")
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def check(command: str, folder: Path, *names: str, option: str | None = None) -> None:
+    """A command that is given something bad ends with one error, which says one of the names of it, and writes nothing.
+
+    Lines of progress and warnings may stand before the error.
+    """
+    before = tree(folder)
+    done = run(command, *([option] if option else []))
+    errors = [line for line in re.split("[\r\n]+", done.errors) if line.startswith("error: ")]
+    assert any(name in done.error for name in names), done.error
+    assert len(errors) == 1, done.errors
+    after = tree(folder)
+    assert not {name for name in before.keys() | after.keys() if before.get(name, 0) != after.get(name, 0)}
