@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import helpers
@@ -12,7 +11,7 @@ import pytest
 import torch
 from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text, without
 
-from modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
+from modeling_vanilla import VanillaModel
 from modeling_vanilla.inference import load_translator
 
 WEIGHTS = "model.safetensors"
@@ -44,10 +43,6 @@ def weights(change):
     return lambda folder: change_weights(folder / WEIGHTS, change)
 
 
-def cut_off(file):
-    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:30])
-
-
 def not_a_number(tensors):
     tensors["model.encoder.embed_tokens.weight"][-1, -1] = torch.nan
 
@@ -73,17 +68,14 @@ SHAPES = "model: {} .*: its weights are of other shapes than config.json says"
 CONFIG = "model: {}/config.json is bad: "
 IDS = "vocabulary: the tokenizer of {} "
 FAULTS = {
-    "cut": (cut_off(WEIGHTS), "model: {} cannot be loaded: .*header"),
+    "cut": (text(WEIGHTS, "cut"), "model: {} cannot be loaded: .*header"),
     "pickled": (pickled, "model: {} cannot be loaded: .*no file named model.safetensors"),
     "of Marian": (of_marian, "model: {} cannot be loaded: the weights lack .*"),
-    "one weight less": (weights(dict.popitem), "model: {} cannot be loaded: the weights lack "),
     "NaN": (weights(not_a_number), "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
-    "other size": (changed(d_model=32), SHAPES),
     "huge": (changed(d_model=10**7), SHAPES),
     "size a word": (changed(d_model="big"), CONFIG + ".*'d_model' expected int, got str"),
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
     "no type": (changed(model_type=...), CONFIG),  # it could name code of the folder, too
-    "a list": (text("config.json", "[1]"), CONFIG),
     "no JSON": (text("config.json", "{not json"), CONFIG + ".*is not a valid JSON file"),
     "number format": (changed(dtype="float7"), CONFIG + ".*float7"),
     "no configuration": (without("config.json"), "model: {} is no model folder, as it has no config.json$"),
@@ -92,7 +84,6 @@ FAULTS = {
     "adapter": (text("adapter_config.json", "{}"), "model: {} holds an adapter, as it has adapter_config.json; "),
     # Not taken for none, as transformers does.
     "search no JSON": (text("generation_config.json", "{no json"), "{}/generation_config.json: cannot be read: "),
-    "settings cut": (cut_off("tokenizer_config.json"), "tokenizer: {} cannot be loaded: "),
     "no settings": (without("tokenizer_config.json"), "tokenizer: {} has no tokenizer_config.json$"),
     "a large id": (vocabulary(lambda ids: ids.update(a=99999)), IDS + "has ids for 100000 tokens, the model "),
     "other special tokens": (changed(pad_token_id=2, eos_token_id=0), IDS + "has pad_token_id 0, the model 2$"),
@@ -111,20 +102,14 @@ def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch,
 
 def test_from_pretrained_takes_no_pickle(folder):
     pickled(folder)
-    for cls in (VanillaModel, VanillaForConditionalGeneration):
-        with pytest.raises(OSError, match=f"no file named model.safetensors.* {folder}"):
-            cls.from_pretrained(folder)
+    with pytest.raises(OSError, match=f"no file named model.safetensors.* {folder}"):
+        VanillaModel.from_pretrained(folder)
 
 
 def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
     make_tokenizer(["xyz"]).save_pretrained(folder)
     with pytest.raises(ValueError, match=rf"^vocabulary: {good} and {folder} have different ones, of "):
         load_translator([good, folder])
-    make_tokenizer(["a small house over there"]).save_pretrained(folder)
-    with pytest.raises(
-        ValueError, match=rf"^vocabulary: the tokenizer of {folder} has ids for \d+ tokens, the model 272$"
-    ):
-        load_translator([folder])
 
 
 @pytest.mark.parametrize(("device", "message"), [("nowhere", "cannot be used: .+"), ("meta", "holds no values")])
@@ -134,9 +119,8 @@ def test_a_device_that_is_not_there(good, device, message):
 
 
 def test_the_device_is_by_default_the_accelerator(good, monkeypatch):
-    for there in ("meta", None):  # meta in place of a GPU: that it was chosen, its refusal shows
-        accelerator = there and torch.device(there)
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda it=accelerator: it is not None)
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda it=accelerator: it)
-        with pytest.raises(ValueError, match=r"^device: meta") if there else nullcontext():
-            assert load_translator([good])[0].device.type == "cpu"
+    """In place of a GPU there is meta: that it was chosen, its refusal shows."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    with pytest.raises(ValueError, match=r"^device: meta"):
+        load_translator([good])

@@ -102,7 +102,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 folder, sentences = sys.argv[1], json.loads(sys.argv[2])
 results = {}
-for task in json.loads(sys.argv[3]):
+for task in (None, "translation"):
     results[str(task)] = pipeline(task, model=folder, trust_remote_code=True, batch_size=2)(sentences, max_new_tokens=3)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
@@ -111,12 +111,11 @@ print(json.dumps(results))
 """
 
 
-@pytest.mark.parametrize("tasks", (["translation", None], [None, "translation"], []))
-def test_without_the_package_the_pipeline_translates_the_same(folder, tmp_path, tasks):
+def test_without_the_package_the_pipeline_translates_the_same(folder, tmp_path):
     texts = [*SENTENCES, "", f"{SENTENCES[1]}. " * 90]  # the last is translated in pieces
     expected = pipeline("translation", model=str(folder))(texts, max_new_tokens=3)
-    results = run_elsewhere(PIPELINES, folder, json.dumps(texts), json.dumps(tasks), cwd=tmp_path)
-    assert results == dict.fromkeys([*map(str, tasks), "object"], expected)
+    results = run_elsewhere(PIPELINES, folder, json.dumps(texts), cwd=tmp_path)
+    assert results == dict.fromkeys(("None", "translation", "object"), expected)
 
 
 # The flat files

@@ -12,7 +12,6 @@ from modeling_vanilla.files import write_text
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.interop import from_fairseq, from_marian
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.averaging import average_checkpoints
 from modeling_vanilla.training.data import load_pairs
 
 
@@ -32,10 +31,11 @@ def root():
 
 
 NAMES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-FILES = ("model", *(f"model/{name}" for name in NAMES))
 CLOSED = [
-    *((lambda path: load_translator([path]), "model", closed) for closed in FILES),
-    (lambda path: average_checkpoints([path]), "model", "model/model.safetensors"),
+    *(
+        (lambda path: load_translator([path]), "model", closed)
+        for closed in ("model", *(f"model/{name}" for name in NAMES))
+    ),
     (from_marian, "marian", "marian/model.safetensors"),
     (from_fairseq, "model.pt", "model.pt"),
     (lambda path: load_pairs(DataOptions(train_file=str(path))), "data/train.jsonl", "data"),

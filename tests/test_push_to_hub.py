@@ -109,8 +109,8 @@ def test_as_a_marian(commits, run):
     assert f'from_pretrained("{REPO}")' in card.text and "path/to/this/folder" not in card.text
 
 
-def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch, caplog):
-    """Nobody else sees what it creates; a Hub that refuses the best model does not end the training."""
+def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch):
+    """Nobody else sees what it creates."""
     monkeypatch.setattr(HfApi, "create_branch", Mock())
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a small house\tein kleines Haus\n" * 8, encoding="utf-8")
@@ -123,9 +123,6 @@ def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch
     assert best["model.safetensors"] == (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
     assert last["model.safetensors"] == (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert all(made.kwargs["private"] for made in HfApi.create_repo.call_args_list)
-    HfApi.create_branch.side_effect = refusal(403)
-    done = call(train.main, *as_options({**options, "output_dir": tmp_path / "other"}))
-    assert done.code == 0 and f"{REPO}: not published: the token has no right to write there" in caplog.text
     monkeypatch.delenv("HF_TOKEN")
     done = call(train.main, *as_options({**options, "output_dir": tmp_path / "third"}))
     assert done.error == "no token to publish with: hf auth login, or HF_TOKEN" and not (tmp_path / "third").exists()
@@ -188,20 +185,10 @@ def test_what_is_published_translates_as_its_card_says(commits, run, model, monk
 # What goes wrong
 
 
-@pytest.mark.parametrize("method", ("create_repo", "create_commit"))
-def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch, method):
-    monkeypatch.setattr(HfApi, method, Mock(side_effect=refusal(403)))
+def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch):
+    monkeypatch.setattr(HfApi, "create_repo", Mock(side_effect=refusal(403)))
     assert push(run).error == f"{REPO}: not published: the token has no right to write there"
     assert not commits
-
-
-def test_a_hub_that_does_not_answer_is_named(run, monkeypatch):
-    """By the client itself."""
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_TOKEN", "hf_writer")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
-    assert re.fullmatch(rf"{REPO}: not published: http://127\.0\.0\.1:9: .*[Cc]onnect.*", push(run).error)
 
 
 BAD_INPUT = [
@@ -209,7 +196,6 @@ BAD_INPUT = [
     ((REPO,), {"parameters": 7}, "of a model of 7 parameters"),
     ((REPO,), {"settings": None}, "not as `vanilla train` writes it: "),
     ((REPO, "--space"), {}, "--results has no meaning for what is published here"),
-    ((REPO, "--space", "--search"), {}, "argument --search: not allowed with argument --space"),
 ]
 
 
@@ -219,12 +205,6 @@ def test_bad_input_reaches_no_server(commits, run, tmp_path, options, changes, m
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert message in call(main, run / "model", *options, "--results", tmp_path / "results.json").error
     assert not HfApi.create_repo.called
-
-
-def test_a_static_space_says_what_it_lacks(commits, run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    message = "transformers.min.js: no such file; npm install @huggingface/transformers writes it"
-    assert push(run, "--space", "--static").error.endswith(message) and not HfApi.create_repo.called
 
 
 def test_a_folder_of_other_scores_is_published_without_the_models(commits, run, tmp_path):

@@ -89,7 +89,6 @@ def test_the_folder_is_a_marianmts_to_the_library(exported, tokenizer):
     assert files == graphs | settings
     config = AutoConfig.from_pretrained(exported)
     assert type(config) is MarianConfig and config.is_encoder_decoder and config.forced_eos_token_id is None
-    assert read_json(exported / "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
     for path in (exported / "onnx").iterdir():
         assert str(ROOT).encode() not in path.read_bytes()  # no place in this machine's files
 
