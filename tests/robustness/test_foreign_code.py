@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import change_json
 from safetensors.torch import load_file, save_file
-from trial import PROGRAMS, READERS, check, run, run_process
+from trial import PROGRAMS, READERS, run, run_process
 
 MARK = "executed"
 CODE = f"""
@@ -139,22 +139,25 @@ def test_a_checkpoint_of_the_fine_tuning_runs_no_code(folder):
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"} <= {file.name for file in pickles}
     for file in pickles:
         file.write_bytes(pickle.dumps(Command()))
-    done = run(PROGRAMS["finetune"].replace("--max_steps 4", "--max_steps 6"), "--resume", stdin=b"y\n" * 100)
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        run(PROGRAMS["finetune"].replace("--max_steps 4", "--max_steps 6"), "--resume", stdin=b"y\n" * 100)
     assert not list(folder.rglob(MARK))
-    assert done.error.startswith("resume: ")
 
 
 @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])  # as text, and in frames of bytes
 @pytest.mark.parametrize("file", ["model.pt", "dict.en.txt", "bpecodes"])
 def test_a_pickle_of_fairseq_runs_no_code(folder, file, protocol):
     (folder / "fairseq" / file).write_bytes(pickle.dumps({"args": Command(), "model": {}}, protocol))
-    check(PROGRAMS["convert fairseq"], folder, "fairseq")
+    done = run(PROGRAMS["convert fairseq"])
+    assert not list(folder.rglob(MARK))
+    assert (file, protocol) == ("bpecodes", 0) or done.error  # as text, merges that never apply
 
 
 # Leaves a mark when the process asks the network, which Hugging Face's libraries are made free to do.
 NETWORK = f"""
 import sys
 from pathlib import Path
+from huggingface_hub import constants
 
 def mark(event, arguments):
     constants.HF_HUB_OFFLINE = False
