@@ -145,11 +145,11 @@ class Prefixes:
             raise ValueError(f"prefix must be a string or a list of them, not {prefix!r:.60}")
         if not isinstance(prefix, str) and len(prefix) != texts:
             raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
-        rows = [prefix] * texts if isinstance(prefix, str) else prefix
+        different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
         language = settings.generation.forced_bos_token_id  # of a model of several
         before = [] if language is None else [language]
         self.place = place
-        self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, rows, "prefix", place)]
+        self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, different, "prefix", place)] * number
 
     def arguments(self, pieces: Sequence[Piece]) -> dict:
         """The arguments of generate() by which the pieces that begin a text have its prefix."""
