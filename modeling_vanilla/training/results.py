@@ -35,7 +35,7 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
         "test_sentences": 0,
         "validation": None,
         "steps": progress.step,
-        "train_seconds": round(progress.seconds, 1),
+        "train_seconds": round(progress.seconds, 3),
         "tokens": progress.tokens,
         "tokens_per_second": round(progress.tokens / progress.seconds, 1),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
