@@ -128,13 +128,6 @@ def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch
     assert done.error == "no token to publish with: hf auth login, or HF_TOKEN" and not (tmp_path / "third").exists()
 
 
-def test_the_search_arrives_in_one_commit(commits):
-    """test_custom_generate.py searches with these files."""
-    assert call(main, REPO, "--search").code == 0
-    ((_, files),) = commits
-    assert "custom_generate/generate.py" in files and f'custom_generate="{REPO}"' in files["README.md"].decode()
-
-
 def test_a_space_arrives_in_one_commit(commits, run, tmp_path):
     pytest.importorskip("gradio")
     (tmp_path / "test.en").write_bytes(as_lines([*SENTENCES, *"abcdef"]))

@@ -22,11 +22,6 @@ examples, and needs no other repository; anybody may read them, unless it is --p
 publishes a page that translates in the visitor's own browser, so that there is no server to pay for. The Space holds
 the model in 8 bits, as `vanilla export --to transformers.js` writes it, and transformers.js from ./node_modules, where
 npm has put it: the page loads nothing from elsewhere.
-
-    vanilla push --search you/your-search
-
-publishes the search, which other encoder-decoders of transformers then have by
-generate(..., custom_generate="you/your-search", trust_remote_code=True).
 """
 
 from argparse import Namespace
@@ -39,7 +34,7 @@ from .parser import CommandParser, add_examples, read_examples, run_command, war
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="a model folder")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder")
     parser.add_argument("repo", metavar="REPO", help="its name on the Hub, you/your-model")
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: results.json beside a run's model/")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
@@ -47,14 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
     what.add_argument("--space", action="store_true", help="publish a page to try the model")
-    what.add_argument("--search", action="store_true", help="publish the search alone, for other models")
     parser.add_argument("--static", action="store_true", help="with --space: it runs in the visitor's browser")
     add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
-    """Publish what the options name: the search, a page, or the model in one of two formats."""
+    """Publish what the options name: a page, or the model in one of two formats."""
     from ..hub import publishing
     from ..hub.model_card import results_of
     from ..interop.folders import export
@@ -65,9 +59,7 @@ def push(options: Namespace) -> None:
     examples = read_examples(options.examples)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        if options.search:
-            publishing.write_search(folder, repo)
-        elif options.static:
+        if options.static:
             publishing.write_static_space(folder, model, repo, Path("node_modules"), examples, licence)
             export("transformers.js", model, folder / "model")
             for graph in ("encoder_model", "decoder_model_merged"):  # the page takes those of 8 bits
@@ -86,14 +78,11 @@ def push(options: Namespace) -> None:
 
 
 def check_options(options: Namespace) -> None:
-    """Raise ValueError if MODEL is missing or too much, or an option has no meaning for what is published."""
-    if (options.model is None) != options.search:
-        raise ValueError("MODEL: a model folder is needed, and the name REPO; --search needs REPO alone")
+    """Raise ValueError if an option has no meaning for what is published."""
     has_meaning = {
         "static": options.space,
         "examples": options.space,
-        "results": not (options.space or options.format or options.search),
-        "licence": not options.search,
+        "results": not (options.space or options.format),
     }
     for name, meaning in has_meaning.items():
         if getattr(options, name) and not meaning:

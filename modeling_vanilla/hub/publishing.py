@@ -32,8 +32,6 @@ _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock
 _TRANSFORMERS_JS = "@huggingface/transformers"
 LIBRARIES = [f"{_TRANSFORMERS_JS}/dist/transformers.min.js"]
 LIBRARIES += [f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")]
-# The search and what it imports.
-_SEARCH_FILES = [f"{name}_vanilla.py" for name in ("generation", "search", "cache", "configuration")]
 _REASONS = {
     401: "the token is not valid: hf auth login, or HF_TOKEN",
     403: "the token has no right to write there",
@@ -157,19 +155,6 @@ def write_static_space(
     shutil.copytree(Path(__file__).with_name("static"), folder, dirs_exist_ok=True)
     package = read_json(packages / _TRANSFORMERS_JS / "package.json")
     _describe(folder, "static.md", model, repo, examples, licence, version=package["version"])
-
-
-def write_search(folder: Path, repo: str) -> None:
-    """Write the search to a folder, as transformers' custom_generate loads it: flat files of this package, unchanged.
-
-    repo: the name that its README gives.
-    """
-    here, target = Path(__file__).parent, folder / "custom_generate"
-    target.mkdir(parents=True)
-    for name in _SEARCH_FILES:
-        shutil.copy(here.parent / name, target)
-    write_text(target / "generate.py", 'from .generation_vanilla import generate\n\n__all__ = ["generate"]\n')
-    write_text(folder / "README.md", (here / "search.md").read_text(encoding="utf-8").replace("{repo}", repo))
 
 
 def _describe(
