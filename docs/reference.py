@@ -37,7 +37,7 @@ PAGES = {
             "interop",
             *(
                 f"interop.{name}"
-                for name in ("to_ctranslate2", "to_marian", "to_onnx", "to_transformers_js", "onnx_model", "folders")
+                for name in ("to_ctranslate2", "to_marian", "to_onnx", "to_transformers_js", "folders")
             ),
         ],
     ),

@@ -22,13 +22,7 @@ CTranslate2 and ONNX have weights of 32-bit floats or of 8-bit integers. CTransl
 It divides log P by length^length_penalty; with a beam of 1 its search and this package's are the same.
 
 ONNX writes encoder.onnx and decoder.onnx, a decoder with its cache; the docstring of modeling_vanilla.interop.to_onnx
-gives their inputs and outputs. To translate with its export (pip install onnxruntime):
-
-    from modeling_vanilla.inference import translate
-    from modeling_vanilla.interop.onnx_model import load_onnx
-
-    model, tokenizer = load_onnx("runs/mine/onnx")
-    translate(model, tokenizer, ["A sentence."])  # the model's own search, as generate() has it
+gives their inputs and outputs.
 
 MarianMT's folder is loaded by AutoModelForSeq2SeqLM and AutoTokenizer of transformers, without this package and without
 trust_remote_code. The search there is that of transformers; the command names each setting that it lacks.
