@@ -20,7 +20,6 @@ COMMANDS = {
     "attention": "draw the attention of a model",
     "demo": "try a model in the browser",
     "push": "publish a model on the Hugging Face Hub",
-    "env": "tell versions and machine, for a report of a fault",
 }
 
 
