@@ -1,6 +1,7 @@
 """Tokens, batches and updates: the promises of section 5.1's batching, by hand and on lengths like a real corpus's."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, NamedSplit
@@ -129,7 +130,7 @@ def test_an_update_that_the_data_cannot_fill():
 
 def test_collate_pads_on_the_right():
     # Here a sentence holds the padding token itself: attention must still see it.
-    batch = collate([{"input_ids": [5, 0, 2], "labels": [7, 2]}, {"input_ids": [2], "labels": [8, 9, 2]}], 0)
+    batch = collate(pa.table({"input_ids": [[5, 0, 2], [2]], "labels": [[7, 2], [8, 9, 2]]}), 0)
     assert batch["input_ids"].tolist() == [[5, 0, 2], [2, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [[7, 2, -100], [8, 9, 2]]

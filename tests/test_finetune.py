@@ -59,7 +59,7 @@ def test_the_first_loss_is_the_model_s_own_over_all_tokens(tmp_path, data, make_
     folder = make_folder(dropout=0.0, label_smoothing=0.1)
     model, tokenizer = load_translator([folder])
     rows, _ = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)
-    expected = model.train()(**collate(rows, tokenizer.pad_token_id)).loss.item()
+    expected = model.train()(**collate(rows.with_format("arrow")[:], tokenizer.pad_token_id)).loss.item()
     sizes = {"per_device_train_batch_size": len(rows) // batches, "gradient_accumulation_steps": batches}
     finetune(data, arguments_for(folder, tmp_path / "run", **sizes))
     assert logged(tmp_path / "run", 1, "loss")[1] == pytest.approx(expected, abs=1e-4)  # it may round to four digits

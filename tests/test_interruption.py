@@ -105,7 +105,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(train, whole, tmp_path, written):
 
     watcher = threading.Thread(target=terminate)
     watcher.start()
-    done = train(run, data_workers=1)
+    done = train(run)
     watcher.join()
     step = checkpoint_step(list_checkpoints(run)[-1])
     stopped = f"error: SIGTERM: stopped after update {step} of {run}; the same command with --resume goes on from there"

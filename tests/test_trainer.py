@@ -73,9 +73,9 @@ def run_loop(tokenizer, training_data):
 
     def run(folder, model=None, validation=None, **overrides):
         options = options_for(folder, **overrides)
-        state = train.prepare(model or new_model(), tokenizer, options, training_data)
+        state = train.prepare(model or new_model(), tokenizer, options)
         train.train(state, read_updates(state, training_data), validation)
-        return checkpoints.whole_model(state), state.progress
+        return state.own_model, state.progress
 
     return run
 
@@ -307,44 +307,6 @@ def test_early_stopping(tmp_path, data, monkeypatch, capsys):
     assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
     assert run_to(tmp_path / "run", data, 100, resume=True, validate_steps=2, early_stopping=2)["steps"] == 8
     assert run_to(tmp_path / "run", data, 10, resume=True, validate_steps=2, early_stopping=3)["steps"] == 10
-
-
-@pytest.fixture
-def limit_device(monkeypatch):
-    """Let a device hold so many tokens a side: the list of the sizes of batches that were tried."""
-
-    def limit(tokens):
-        forward, tried = VanillaForConditionalGeneration.forward, []
-
-        def on_small_device(self, input_ids=None, labels=None, **kwargs):
-            if labels is not None and self.training:
-                tried.append(max(input_ids.numel(), labels.numel()))
-                if tried[-1] > tokens:
-                    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB.")
-            return forward(self, input_ids=input_ids, labels=labels, **kwargs)
-
-        monkeypatch.setattr(VanillaForConditionalGeneration, "forward", on_small_device)
-        return tried
-
-    return limit
-
-
-def test_a_batch_that_does_not_fit_is_made_smaller(tmp_path, data, limit_device):
-    """A resumed run asks for no second trial."""
-    tried = limit_device(120)
-    run_to(tmp_path / "run", data, 2, fit_batch=True, validate_steps=100)
-    assert len([size for size in tried if size > 120]) > 1
-    fitted = checkpoints.load_progress(tmp_path / "run" / "checkpoint-2").tokens_per_batch
-    assert fitted / 0.9 > 120 * 0.8  # the batches of the next larger size had one too many
-    tried.clear()
-    run_to(tmp_path / "run", data, 3, resume=True, fit_batch=True, validate_steps=100)
-    assert 0 < max(tried) <= 120
-
-
-def test_a_device_too_small_for_one_pair_is_said_to_be(tmp_path, data, limit_device):
-    limit_device(0)
-    with pytest.raises(ValueError, match=r"^fit_batch: a batch of the longest pair, \d+ tokens, does not fit"):
-        run_to(tmp_path / "run", data, 2, fit_batch=True)
 
 
 @pytest.mark.slow

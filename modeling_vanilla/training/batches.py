@@ -1,10 +1,9 @@
 """Section 5.1: batches of pairs of similar length, and the updates that they make."""
 
-from collections.abc import Iterable
-
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from ..loss_vanilla import IGNORED
 
@@ -91,18 +90,24 @@ def update_batches(
     return updates
 
 
-def collate(rows: Iterable[dict[str, list[int]]], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Pad rows of "input_ids" and "labels" on the right to the longest.
+def collate(rows: pa.Table, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Pad the lists of token ids in the columns "input_ids" and "labels" on the right to the longest.
 
     Returns:
         int64 tensors: input_ids (B, S), attention_mask (B, S) with 1 for tokens and 0 for padding, and labels (B, T)
         with -100 for padding.
     """
-    sources = [torch.tensor(row["input_ids"], dtype=torch.long) for row in rows]
-    targets = [torch.tensor(row["labels"], dtype=torch.long) for row in rows]
-    return {
-        "input_ids": pad_sequence(sources, batch_first=True, padding_value=pad_token_id),
-        # Not computed from the ids: some tokenizers pad with a token that also occurs in sentences.
-        "attention_mask": pad_sequence([torch.ones_like(ids) for ids in sources], batch_first=True),
-        "labels": pad_sequence(targets, batch_first=True, padding_value=IGNORED),
-    }
+    source, is_source = _pad(rows["input_ids"], pad_token_id)
+    target, _ = _pad(rows["labels"], IGNORED)
+    # The mask is not computed from the ids: some tokenizers pad with a token that also occurs in sentences.
+    return {"input_ids": source, "attention_mask": is_source.long(), "labels": target}
+
+
+def _pad(column: pa.ChunkedArray, value: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lists of a column as rows padded with a value, and which of their places are the lists'."""
+    lists = column.combine_chunks()
+    lengths = pc.list_value_length(lists).to_numpy()
+    is_filled = np.arange(lengths.max()) < lengths[:, None]
+    padded = np.full(is_filled.shape, value, dtype=np.int64)
+    padded[is_filled] = lists.flatten().to_numpy()
+    return torch.from_numpy(padded), torch.from_numpy(is_filled)

@@ -8,12 +8,6 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
@@ -33,7 +27,6 @@ class Progress:
         step: updates taken. epoch, updates_of_epoch: complete epochs, and updates of the current one.
         seconds: time spent in updates, without validation and checkpoints.
         tokens, positions: read so far on both sides, without and with padding.
-        tokens_per_batch: what fit_batch found.
         scaler: state of the scaler of the loss, in fp16.
         losses: label-smoothed loss of each update, in nats per target token.
         validations: step and scores of each validation.
@@ -45,7 +38,6 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     positions: int = 0
-    tokens_per_batch: int | None = None
     scaler: dict | None = None
     losses: list[float] = field(default_factory=list)
     validations: list[dict] = field(default_factory=list)
@@ -77,7 +69,8 @@ class TrainingState:
     """What each process holds of a running training.
 
     Attributes:
-        model, optimizer: as accelerate has prepared them; FSDP2 shards them over the processes.
+        model: as accelerate has prepared it, by which each process has its copy (DDP) if there are several.
+        optimizer: likewise.
         options: every option of the recipe has a value.
     """
 
@@ -93,24 +86,13 @@ class TrainingState:
         """The folder of the run."""
         return Path(self.options.output_dir)
 
+    @property
+    def own_model(self) -> PreTrainedModel:
+        """The model without what accelerate has put around it."""
+        return self.accelerator.unwrap_model(self.model)
+
 
 # Writing
-
-
-def whole_model(state: TrainingState) -> PreTrainedModel:
-    """The model with all its weights: itself or, under FSDP, which keeps a shard in each process, a copy.
-
-    Every process must call this.
-    """
-    accelerator = state.accelerator
-    model = accelerator.unwrap_model(state.model)
-    if not accelerator.is_fsdp2:
-        return model
-    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-    whole = type(model)(model.config)  # FSDP's class makes instances of the one whose place it has taken
-    whole.generation_config = model.generation_config
-    whole.load_state_dict(weights)
-    return whole.to(accelerator.device)
 
 
 def save_checkpoint(state: TrainingState) -> None:
@@ -122,15 +104,14 @@ def save_checkpoint(state: TrainingState) -> None:
         OSError: the checkpoint cannot be written; nothing half-written stays.
     """
     accelerator, progress = state.accelerator, state.progress
-    whole = whole_model(state)
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    moments = get_optimizer_state_dict(state.model, state.optimizer.optimizer, options=options)
     progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
-    if accelerator.is_main_process:  # the moments are empty on the others
+    if accelerator.is_main_process:
+        model, moments = state.own_model, state.optimizer.optimizer.state
         with whole_folder(state.run / f"checkpoint-{progress.step}") as part:
-            save_model(whole, state.tokenizer, part)
-            flat = {f"{name}/{key}": value for name, each in moments["state"].items() for key, value in each.items()}
-            save_file({name: value.contiguous() for name, value in flat.items()}, part / OPTIMIZER)
+            save_model(model, state.tokenizer, part)
+            named = ((name, moments[parameter]) for name, parameter in model.named_parameters())
+            flat = {f"{name}/{key}": value.contiguous() for name, each in named for key, value in each.items()}
+            save_file(flat, part / OPTIMIZER)
             (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
         prune_checkpoints(state.run, state.options)
     accelerator.wait_for_everyone()
@@ -208,14 +189,13 @@ def load_progress(checkpoint: Path) -> Progress:
 
 def load_checkpoint(checkpoint: Path, state: TrainingState) -> None:
     """Load the progress and the optimizer's moments of a checkpoint, whose weights the state's model has already."""
-    model, optimizer = state.model, state.optimizer.optimizer
+    optimizer = state.optimizer.optimizer
     state.progress = load_progress(checkpoint)
+    numbers = {name: number for number, (name, _) in enumerate(state.own_model.named_parameters())}
     moments: dict = {}
     for name, value in load_file(checkpoint / OPTIMIZER).items():
         parameter, key = name.rsplit("/", 1)
-        moments.setdefault(parameter, {})[key] = value
-    groups = get_optimizer_state_dict(model, optimizer)["param_groups"]
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    set_optimizer_state_dict(model, optimizer, {"state": moments, "param_groups": groups}, options=options)
+        moments.setdefault(numbers[parameter], {})[key] = value
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     if state.accelerator.scaler is not None and state.progress.scaler is not None:
         state.accelerator.scaler.load_state_dict(state.progress.scaler)

@@ -18,7 +18,6 @@ SPLITS = ("train", "validation", "test")
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
 _LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
 _ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
-_FROM_ZERO = ("seed", "data_workers")  # counts that may be 0
 _TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+$")  # train.en-de.tsv
 _COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 
@@ -189,7 +188,6 @@ class TrainingOptions:
     max_minutes: float | None = _option(None, "Stop after this many minutes of training, if that comes first.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
-    fit_batch: bool = _option(False, "Lower tokens_per_batch until a step fits in the device's memory.")
     learning_rate: float | None = _by_recipe("Peak of the learning rate.")
     learning_rate_scale: float | None = _option(None, "Or its factor in Eq. 3: 1 is the paper's rate.")
     warmup_steps: int = _by_recipe("Updates for which the learning rate rises.")
@@ -209,11 +207,10 @@ class TrainingOptions:
     push_to_hub: str | None = _option(None, "Publish the model as this name, and the best so far on its branch best.")
     hub_private_repo: bool = _option(True, "Whether only its owner sees what push_to_hub creates.")
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
-    data_workers: int = _option(0, "Processes that prepare batches for each training process.")
 
     def __post_init__(self):
         for option in fields(self):
-            value, least = getattr(self, option.name), int(option.name not in _FROM_ZERO)
+            value, least = getattr(self, option.name), int(option.name != "seed")
             if value is None:
                 continue
             if option.type in (int, int | None) and value < least:

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_best, publish_model
 from ..progress import inform, progress_bar
 from .averaging import average_checkpoints
-from .batch_size import fit_batch
 from .checkpoints import (
     Progress,
     TrainingState,
@@ -38,7 +37,6 @@ from .checkpoints import (
     save_checkpoint,
     save_model,
     save_validation,
-    whole_model,
 )
 from .checks import FAULTS, find_faults
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
@@ -139,7 +137,7 @@ def _train_translation(
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
     fit_to_data(model.config, training_data, pairs["train"], data.source_lang)
-    state = prepare(model, tokenizer, training, training_data, checkpoint)
+    state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)
 
     # Train; all is checked, so files are written from here on
@@ -171,16 +169,12 @@ def prepare(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     options: TrainingOptions,
-    training_data: Dataset,
     checkpoint: Path | None = None,
 ) -> TrainingState:
     """Place the model on the devices, with its optimizer, as accelerate was told.
 
     Args:
         checkpoint: to go on from; the model has its weights.
-
-    Raises:
-        ValueError: fit_batch finds no batch that fits.
     """
     accelerator = Accelerator(
         mixed_precision=options.mixed_precision,
@@ -190,22 +184,10 @@ def prepare(
     if accelerator.device.type == "cpu":
         keep_freed_memory()
         bound_kernel_caches()
-    # FSDP2 takes a weight that input and output embedding share, but no third module: the stacks share theirs.
-    model.set_input_embeddings(model.get_input_embeddings())
-    if accelerator.is_fsdp2 and accelerator.mixed_precision != "no":
-        plugin = accelerator.state.fsdp_plugin
-        # By accelerate's policy the processes' gradients would be summed, and the loss given, in 16 bits.
-        plugin.mixed_precision_policy = replace(
-            plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
-        )
     model, optimizer = accelerator.prepare(model, adam(model))
     state = TrainingState(accelerator, model, optimizer, tokenizer, options, Progress())
     if checkpoint is not None:
         load_checkpoint(checkpoint, state)
-    elif options.fit_batch:
-        state.progress.tokens_per_batch = fit_batch(state, training_data)
-    if state.progress.tokens_per_batch is not None:
-        state.options = replace(options, tokens_per_batch=state.progress.tokens_per_batch)
     return state
 
 
@@ -306,7 +288,7 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
     """
     accelerator, options, progress = state.accelerator, state.options, state.progress
     with on_signal(partial(stop, state)):
-        model = whole_model(state).eval()
+        model = state.own_model.eval()
         with accelerator.autocast():
             scores = validation_scores(model, state.tokenizer, pairs, options)
         progress.validations.append({"step": progress.step, **scores})

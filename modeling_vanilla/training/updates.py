@@ -1,19 +1,15 @@
 """Updates: the pairs of each, their distribution over the processes, and the step of Adam (5.3)."""
 
 import math
-import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader
 
-from ..errors import SIGNALS
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import TrainingState
 from .optimization import learning_rate
@@ -47,54 +43,35 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
         ValueError: at once, if the data cannot be cut into batches and updates of the sizes asked for.
     """
     lengths, progress = pair_lengths(training_data), state.progress
-    data = training_data.select_columns(["input_ids", "labels"])
+    data = training_data.with_format("arrow")
+    rank, world = state.accelerator.process_index, state.accelerator.num_processes
 
     def plan_epoch() -> list[list[np.ndarray]]:
         """The rows of each batch of each update of the epoch."""
         batches = epoch_batches(*lengths, state.options.tokens_per_batch, state.options.seed, progress.epoch)
         return update_batches(batches, *lengths, state.options.tokens_per_update)
 
-    def read(plan: list[list[np.ndarray]]) -> Iterator[Update]:
-        while True:
-            yield from _read_epoch(state, data, lengths, plan[progress.updates_of_epoch :])
-            progress.epoch += 1
-            progress.updates_of_epoch = 0
-            plan = plan_epoch()
-
-    return read(plan_epoch())
-
-
-def _read_epoch(
-    state: TrainingState, data: Dataset, lengths: tuple[np.ndarray, np.ndarray], plan: list[list[np.ndarray]]
-) -> Iterator[Update]:
-    rank, world = state.accelerator.process_index, state.accelerator.num_processes
-    # Every process must take part in as many backward passes, so the first batch fills up the shares, with weight 0.
-    shares = [(update + update[:1] * (-len(update) % world))[rank::world] for update in plan]
-    loader = DataLoader(
-        data,
-        batch_sampler=[batch for share in shares for batch in share],
-        collate_fn=partial(collate, pad_token_id=state.tokenizer.pad_token_id),
-        num_workers=state.options.data_workers,
-        worker_init_fn=_ignore_signals,
-        pin_memory=state.accelerator.device.type == "cuda",
-    )
-    loaded = iter(loader)
-    for update, share in zip(plan, shares, strict=True):
+    def share(update: list[np.ndarray]) -> Update:
+        # Every process must take part in as many backward passes, so the first batch fills up the shares, with weight 0.
+        own = (update + update[:1] * (-len(update) % world))[rank::world]
         rows = np.concatenate(update)
         target_tokens = int(lengths[1][rows].sum())
-        yield Update(
-            batches=[next(loaded) for _ in share],
-            weights=[float(rank + world * index < len(update)) for index in range(len(share))],
+        return Update(
+            batches=[collate(data[batch], state.tokenizer.pad_token_id) for batch in own],
+            weights=[float(rank + world * index < len(update)) for index in range(len(own))],
             target_tokens=target_tokens,
             tokens=target_tokens + int(lengths[0][rows].sum()),
             positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
         )
 
+    def read(plan: list[list[np.ndarray]]) -> Iterator[Update]:
+        while True:
+            yield from map(share, plan[progress.updates_of_epoch :])
+            progress.epoch += 1
+            progress.updates_of_epoch = 0
+            plan = plan_epoch()
 
-def _ignore_signals(worker: int) -> None:
-    """Ignore signals, which may reach the whole group of processes: the one that trains still finishes its update."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
+    return read(plan_epoch())
 
 
 def take_update(state: TrainingState, model, update: Update) -> dict[str, float]:
@@ -113,7 +90,7 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
     accelerator, options, step = state.accelerator, state.options, state.progress.step + 1
     # Dropout is a function of seed, step and process: a resumed run draws what the uninterrupted one would have.
     torch.manual_seed(int(np.random.SeedSequence([options.seed, step, accelerator.process_index]).generate_state(1)[0]))
-    rate = rate_of(options, accelerator.unwrap_model(state.model).config.d_model, step)
+    rate = rate_of(options, state.own_model.config.d_model, step)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     model.train()
