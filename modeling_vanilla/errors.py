@@ -78,7 +78,7 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
         if isinstance(error, MemoryError | RuntimeError):
             if not isinstance(error, MemoryError) and not _NO_MEMORY.search(message):
                 raise
-            message = f"not enough memory: {(str(error) or message).splitlines()[0]}; a lower tokens_per_batch needs less"
+            message = f"not enough memory: {(str(error) or message).splitlines()[0]}; lower tokens_per_batch"
         if debug:
             traceback.print_exc()
         _empty_stdout()

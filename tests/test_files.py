@@ -202,7 +202,7 @@ def fail(error: BaseException, debug: bool = False) -> None:
         raise error from RuntimeError("the cause")
 
 
-LESS = "; a lower tokens_per_batch needs less"
+LESS = "; lower tokens_per_batch"
 ERRORS = [
     (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
     (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: file: No space left\n"),

@@ -52,7 +52,7 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
         return update_batches(batches, *lengths, state.options.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
-        # Every process must take part in as many backward passes, so the first batch fills up the shares, with weight 0.
+        # Every process must take part in as many backward passes: the first batch fills up the shares, with weight 0.
         own = (update + update[:1] * (-len(update) % world))[rank::world]
         rows = np.concatenate(update)
         target_tokens = int(lengths[1][rows].sum())
