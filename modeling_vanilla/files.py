@@ -1,5 +1,6 @@
 """Files: text read line by line; files and folders written whole or not at all; a folder held by one process."""
 
+import gzip
 import json
 import os
 import re
@@ -8,13 +9,9 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from lzma import LZMAError
 from pathlib import Path
-from zipfile import BadZipFile
 
 from filelock import FileLock, Timeout
-from fsspec.compression import compr
-from fsspec.utils import infer_compression
 
 _TEMPORARY = ".vanilla.tmp"  # the end of the names of temporary folders, which no other program uses
 _LOCK = ".vanilla.lock"
@@ -25,19 +22,16 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
-    r"""Read the lines of a UTF-8 text file, plain, `.gz`, `.bz2`, `.xz` or `.zst`, as `decode_lines` does.
+    r"""Read the lines of a UTF-8 text file, plain or `.gz`, as `decode_lines` does.
 
     Raises:
         ValueError: the file cannot be read, or a line is not UTF-8.
     """
     path = Path(path)
-    compression = infer_compression(path.name)
-    if path.suffix.lower() == ".zst" and compression is None:
-        raise ValueError(f"{path}: cannot be read without the package zstandard")
     try:
-        with path.open("rb") as file, compr[compression](file, mode="r") as stream:
+        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
             yield from decode_lines(stream, str(path))
-    except (OSError, EOFError, zlib.error, LZMAError, BadZipFile) as error:  # all but the first: a damaged file
+    except (OSError, EOFError, zlib.error) as error:  # all but the first: a damaged file
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 

@@ -118,8 +118,8 @@ def test_the_clean_corpus(tmp_path, own_cache):
 def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [*GOOD, ("A dog.\x07", "Ein Hund. " * 20)]
-    (tmp_path / "a.en-de.tsv").write_bytes(as_lines(map("\t".join, lines)))
-    done = call(vanilla, "check", "--train_file", "a.en-de.tsv", "--output_dir", "clean")
+    (tmp_path / "a.tsv").write_bytes(as_lines(map("\t".join, lines)))
+    done = call(vanilla, "check", "--train_file", "a.tsv", "--output_dir", "clean")
     shown = f"    pair 51: A dog.\\x07 ||| {'Ein Hund. ' * 7}Ein Hun..."
     assert done.code == 0 and done.output.splitlines() == [
         "train: 51 pairs",

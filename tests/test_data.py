@@ -1,9 +1,7 @@
 """Reading pairs: each form of the data, what the cache finds again, and every kind of broken input."""
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 
 import pandas as pd
@@ -42,17 +40,16 @@ def write(tmp_path):
 FORMS = [
     ("a.json", json_lines(PAIRS)),
     ("a.jsonl.gz", '{"en": "a cat", "de": "eine Katze", "id": 7}\n\n{"de": "\\"ja\\"", "en": "\\"yes\\""}\r\n\n'),
-    ("a.tsv.bz2", 'a cat\teine Katze\n"yes"\t"ja"\n\n'),
+    ("a.TSV.gz", 'a cat\teine Katze\n"yes"\t"ja"\n\n'),
     ("a.tsv", 'target\tsource\neine Katze\ta cat\n"ja"\t"yes"\n'),
     ("a.tsv", 'id\tde\ten\n7\teine Katze\ta cat\n8\t"ja"\t"yes"'),
-    ("A.CSV.XZ", '\r\nen,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n\r\n'),
+    ("a.csv.GZ", '\r\nen,id,de\r\na cat,7,eine Katze\r\n"""yes""",8,"""ja"""\r\n\r\n'),
 ]
-COMPRESSIONS = {".gz": gzip.compress, ".bz2": bz2.compress, ".XZ": lzma.compress}
 
 
 @pytest.mark.parametrize(("name", "content"), FORMS)
 def test_columns_and_json_lines(write, name, content):
-    compress = COMPRESSIONS.get(os.path.splitext(name)[1], bytes)
+    compress = gzip.compress if name.lower().endswith(".gz") else bytes
     path = write(name, compress(b"\xef\xbb\xbf" + content.encode()))
     assert rows(load_pairs(DataOptions(train_file=path))["train"]) == PAIRS
     reverse = load_pairs(DataOptions(train_file=path, source_lang="de", target_lang="en"))["train"]
@@ -86,25 +83,8 @@ def test_a_field_of_csv_may_be_long_and_hold_line_ends_and_a_fault_is_named_wher
     good, long = 'en,de\n"two\nlines",', "lang " * 100_000
     pairs = load_pairs(DataOptions(train_file=write("a.csv", good + long)))
     assert rows(pairs["train"]) == [("two\nlines", long)]
-    with pytest.raises(ValueError, match=r"b\.csv, line 4: not CSV: unexpected end of data"):
+    with pytest.raises(ValueError, match=r"b\.csv, line 4: not \.csv: unexpected end of data"):
         load_pairs(DataOptions(train_file=write("b.csv", good + 'zwei\n"a,b\nc,d\n')))
-
-
-LANGUAGES = [
-    ({"train_source": "train.src", "train_target": "train.tgt.txt"}, (None, None)),
-    ({"train_source": "en/train.lc.norm.tok.en.gz", "train_target": "train.pt_BR.txt"}, ("en", "pt_BR")),
-    ({"train_source": "Tatoeba.de-en.de", "train_target": "Tatoeba.de-en.en"}, ("de", "en")),
-    ({"train_file": "a.tsv", "test_file": "a.csv"}, ("en", "de")),
-    ({"train_file": "train.eng_Latn-fr.tsv.xz", "test_file": "test.tsv"}, ("eng_Latn", "fr")),
-    ({"train_file": "de-en.jsonl", "target_lang": "nl"}, ("de", "nl")),
-    ({"train_file": "a.en-de.csv", "test_file": "b.de-en.csv", "source_lang": "x", "target_lang": "y"}, ("x", "y")),
-]
-
-
-@pytest.mark.parametrize(("files", "languages"), LANGUAGES)
-def test_the_languages_are_told_by_hand_or_by_names_or_are_the_paper_s(files, languages):
-    options = DataOptions(**files)
-    assert (options.source_lang, options.target_lang) == languages
 
 
 @pytest.mark.parametrize("limit", [None, 2])
@@ -187,7 +167,6 @@ WRONG_OPTIONS = [
     ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}$"),
     ({"train_file": "a", "train_source": "b"}, "^give train_file, or .* not train_file a and train_source b$"),
     ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}$"),
-    ({"train_file": "a.en-de.tsv", "test_file": "x.de-en.tsv"}, "train data are en-de, test data de-en"),
     ({"dataset_name": "{good}-", "max_train_pairs": 0}, "max_train_pairs: 0 must be at least 1"),
     ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
 ]

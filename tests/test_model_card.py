@@ -97,7 +97,7 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     source = save_folder(folder, make_marian(len(tokenizer), scale_embedding=True), tokenizer)
     (source / "README.md").write_text(FRONT_MATTER)
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
-    source = {**source_metadata(tmp_path / "ours"), "language": "fr"}  # the run says which languages it has
+    source = source_metadata(tmp_path / "ours")
     languages, rate = {"source_lang": "en", "target_lang": "de"}, {"learning_rate": 5e-5, "learning_rate_scale": None}
     tuned, _ = write_card(tmp_path, languages, training=rate, source=source)
     assert "learning rate 5e-05 at its peak" in tuned.text

@@ -39,7 +39,7 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
         cost = training_cost(VanillaConfig.from_pretrained(folder / "model"), results, rate)
         return {
             "run": folder.name,
-            "languages": f"{data['source_lang'] or '?'}-{data['target_lang'] or '?'}",
+            "languages": f"{data['source_lang']}-{data['target_lang']}",
             "test_sentences": results["test_sentences"],
             "BLEU": results["bleu"],
             "compound_split_BLEU": results["bleu_compound_split"],

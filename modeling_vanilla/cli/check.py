@@ -9,8 +9,8 @@ most of its side, or with broken characters; pairs that occurred before; test an
 training; rare characters, which have no token of their own. Pair 17 is line 17 of text files, and of JSON lines if none
 is blank.
 
---output_dir writes the training pairs without a fault (rare characters are kept) as two text files, whose names tell
-the languages: clean/train.en and clean/train.de. The options for the data are those of `vanilla train`.
+--output_dir writes the training pairs without a fault (rare characters are kept) as two text files, such as
+clean/train.en and clean/train.de. The options for the data are those of `vanilla train`.
 """
 
 import math
@@ -60,7 +60,7 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
             for row in found[:_EXAMPLES].tolist():
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
     if options.output_dir is not None:
-        languages = (corpus.source_lang or "source", corpus.target_lang or "target")
+        languages = (corpus.source_lang, corpus.target_lang)
         count = write_clean(pairs["train"], faults["train"], languages, options.output_dir)
         print(f"{options.output_dir} is written: {count} of {len(pairs['train'])} training pairs")
 

@@ -126,7 +126,7 @@ def translate_file(options: Namespace) -> None:
     if references and sources:
         best = [translation.hypotheses[0].text for translation in found]
         scores = translation_scores(best, [*zip(*references, strict=True)], tokenize)
-        for name in ("bleu", "bleu_compound_split", "bleu_compound_split_quotes"):
+        for name in ("bleu", "bleu_compound_split"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 
 

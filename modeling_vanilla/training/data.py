@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -14,9 +15,10 @@ from pyarrow.parquet import ParquetFile
 
 from ..errors import one_line
 from ..files import read_lines
-from .options import SPLITS, CorpusOptions, ending, is_language
+from .options import SPLITS, CorpusOptions
 
 _READER = Path(__file__).read_bytes()  # another version of this file reads the pairs again
+_LANGUAGE = re.compile("[a-z]{2}(_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3}")  # en, pt_BR, eng_Latn
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -33,7 +35,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
         ValueError: if there is no training data, a split is given twice or in part, or a file or dataset is missing,
             empty, not UTF-8, damaged, without the languages, or its two files differ in length.
     """
-    name, languages = options.dataset_name, (options.source_lang or "en", options.target_lang or "de")
+    name, languages = options.dataset_name, (options.source_lang, options.target_lang)
     named, identity = _open_dataset(options) if name else ({}, ())
     splits = DatasetDict()
     for split in SPLITS:
@@ -115,9 +117,9 @@ def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
 
 def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
     """The records {language: text} of a file, each with its place."""
-    kind = ending(path)
+    kind = Path(path.lower().removesuffix(".gz")).suffix
     if kind in (".csv", ".tsv"):
-        yield from _read_columns(_csv_rows(path) if kind == ".csv" else _tsv_rows(path), kind, languages)
+        yield from _read_columns(path, kind, languages)
     elif kind == ".parquet":
         yield from _numbered((row for batch in ParquetFile(path).iter_batches(1000) for row in batch.to_pylist()), path)
     else:
@@ -139,16 +141,27 @@ def _read_json(path: str) -> Iterator[tuple[str, object]]:
                 raise ValueError(f"{path}, line {number}: not JSON: {reason}: {_short(line)}") from error
 
 
-def _tsv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if line:
-            yield f"{path}, line {number}", line.split("\t")
+def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
+    """The rows as {column: text}. The first row names the columns; a .tsv of two columns need not name them."""
+    rows = _rows(path, kind)
+    where, header = next(rows, ("", [*languages]))
+    if {*header} == {"source", "target"}:
+        header = [languages[name == "target"] for name in header]
+    if missing := [language for language in languages if language not in header]:
+        if kind == ".csv" or len(header) != 2 or all(map(_LANGUAGE.fullmatch, header)):
+            raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}')
+        rows, header = chain([(where, header)], rows), [*languages]
+    for where, row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
+        yield where, dict(zip(header, row, strict=True))
 
 
-def _csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows that are not blank, each with the line where it starts: a cell may hold line ends."""
+def _rows(path: str, kind: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows that are not blank, each with the line where it starts: a cell of a .csv may hold line ends."""
     csv.field_size_limit(2**31 - 1)
-    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    form: dict = {} if kind == ".csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True, **form)
     start = 1
     try:
         for row in rows:
@@ -156,24 +169,7 @@ def _csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
                 yield f"{path}, line {start}", row
             start = rows.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {start}: not CSV: {error}") from error
-
-
-def _read_columns(
-    rows: Iterator[tuple[str, list[str]]], kind: str, languages: tuple[str, str]
-) -> Iterator[tuple[str, object]]:
-    """The rows as {column: text}. The first row names the columns; a .tsv of two columns need not name them."""
-    where, header = next(rows, ("", [*languages]))
-    if {*header} == {"source", "target"}:
-        header = [languages[name == "target"] for name in header]
-    if missing := [language for language in languages if language not in header]:
-        if kind == ".csv" or len(header) != 2 or all(map(is_language, header)):
-            raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}')
-        rows, header = chain([(where, header)], rows), [*languages]
-    for where, row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
-        yield where, dict(zip(header, row, strict=True))
+        raise ValueError(f"{path}, line {start}: not {kind}: {error}") from error
 
 
 def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, str]:

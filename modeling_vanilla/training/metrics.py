@@ -17,7 +17,6 @@ TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
 # What the Moses tokenizer separates and 13a does not: punctuation and symbols beyond ASCII, and the apostrophe.
 _MOSES_ONLY = re.compile(r"([^\w\s\x00-\x7f]|')")
-_PLAIN_QUOTES = str.maketrans({**dict.fromkeys("„“”‟«»", '"'), **dict.fromkeys("‚‘’‛‹›", "'")})  # noqa: RUF001
 
 
 def check_tokenize(tokenize: str, name: str = "tokenize") -> None:
@@ -37,8 +36,6 @@ def translation_scores(
 
     - bleu: sacreBLEU (Post 2018), the one to compare across papers.
     - bleu_compound_split: the tokenised BLEU that the paper reports for English-German, see `compound_split_bleu`.
-    - bleu_compound_split_quotes: the same after typographic quotation marks became plain ones, as needed where a
-      translation was rewritten like that and its reference was not.
     - chrf: chrF2, the F score of character 6-grams (Popović 2015), as sacreBLEU computes it.
 
     Args:
@@ -73,7 +70,6 @@ def translation_scores(
     scores = {
         "bleu": (bleu.corpus_score(predictions, streams).score, str(bleu.get_signature())),
         "bleu_compound_split": compound_split_bleu(predictions, streams, tokenize),
-        "bleu_compound_split_quotes": compound_split_bleu(predictions, streams, tokenize, plain_quotes=True),
         "chrf": (chrf.corpus_score(predictions, streams).score, str(chrf.get_signature())),
     }
     result: dict[str, float | str] = {}
@@ -83,7 +79,7 @@ def translation_scores(
 
 
 def compound_split_bleu(
-    predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str, plain_quotes: bool = False
+    predictions: Sequence[str], reference_streams: Sequence[Sequence], tokenize: str
 ) -> tuple[float, str]:
     """Compute the BLEU that the paper reports for English-German, tokenised, compounds split, and its signature.
 
@@ -101,22 +97,18 @@ def compound_split_bleu(
       - 13a separates a hyphen after a digit as "-", where the original has "##AT##-##AT##": as many tokens in a
         compound ("10-jährig"), one more where nothing follows ("10- bis 12-jährig").
       - 13a separates "`", Moses does not.
-    Later versions of the script first replaced typographic quotation marks of the hypothesis by plain ones; so do
-    `plain_quotes`, on both sides.
+    Later versions of the script first replaced typographic quotation marks of the hypothesis by plain ones; this does not.
     """
     metric = sacrebleu.BLEU(tokenize="none", force=True, smooth_method="none")
     words = sacrebleu.BLEU(tokenize=tokenize).tokenizer
 
     def prepare(text: str | None) -> str | None:
-        if plain_quotes:
-            text = text and text.translate(_PLAIN_QUOTES)
         return text and split_compounds(words(text if tokenize == "none" else _MOSES_ONLY.sub(r" \1 ", text)))
 
     streams: list[list] = [[prepare(text) for text in stream] for stream in reference_streams]
     score = metric.corpus_score([prepare(text) for text in predictions], streams)
     cut = "none" if tokenize == "none" else f"moses-like-{tokenize}"
-    steps = f"tok:{cut}{'+plain-quotes' if plain_quotes else ''}+compound-split"
-    return score.score, str(metric.get_signature()).replace("tok:none", steps)
+    return score.score, str(metric.get_signature()).replace("tok:none", f"tok:{cut}+compound-split")
 
 
 def split_compounds(text: str) -> str:

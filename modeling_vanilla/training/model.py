@@ -97,10 +97,8 @@ def make_model(
     return model
 
 
-def fit_to_data(
-    config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str | None = None
-) -> None:
-    """Set source_lang, and raise max_source_tokens and max_source_sentences to the sources' 99.9th percentiles.
+def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str) -> None:
+    """Set source_lang where the model has none, and raise max_source_tokens and max_source_sentences to the sources' 99.9th percentiles.
 
     Args:
         training_data: the pairs as tokens.
@@ -117,8 +115,8 @@ def fit_to_data(
             "of these, or a smaller max_source_length and max_target_length"
         )
     sample = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
-    config.source_lang = source_lang or config.source_lang
-    sentences = [count_sentences(text, config.source_lang or "en") for text in sample["source"]]
+    config.source_lang = config.source_lang or source_lang
+    sentences = [count_sentences(text, config.source_lang) for text in sample["source"]]
     for name, counts in (("tokens", source), ("sentences", sentences)):
         percentile, saved = int(np.percentile(counts, 99.9, method="higher")), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, percentile, saved or 0))

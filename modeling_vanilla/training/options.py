@@ -7,7 +7,6 @@ import inspect
 import math
 import re
 from dataclasses import dataclass, field, fields, make_dataclass
-from pathlib import Path
 from typing import get_args
 
 from ..configuration_vanilla import VanillaConfig
@@ -16,32 +15,18 @@ from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
 SPLITS = ("train", "validation", "test")
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
-_LANGUAGE = r"([a-z]{2}(?:_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3})"  # en, pt_BR, eng_Latn
-_ONE_LANGUAGE = re.compile(rf"\.{_LANGUAGE}(?:\.txt)?$")  # train.en, train.tok.en
-_TWO_LANGUAGES = re.compile(rf"(?:^|\.){_LANGUAGE}-{_LANGUAGE}\.[^.]+$")  # train.en-de.tsv
-_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 
 
 def _option(default, help: str):
     return field(default=default, metadata={"help": help})
 
 
-def ending(path: str) -> str:
-    """The ending of a file's name in small letters, such as .tsv, before that of a compression."""
-    return Path(_COMPRESSION.sub("", path)).suffix.lower()
-
-
-def is_language(text: str) -> bool:
-    """Whether a text can be the code of a language."""
-    return re.fullmatch(_LANGUAGE, text) is not None
-
-
 @dataclass
 class CorpusOptions:
     """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
-    Files are UTF-8, plain or compressed, by the ending of the name: .gz, .bz2, .xz or .zst. A line ends at "\\n" and
-    nowhere else, with or without a "\\r" before it. The ending of its name tells what a file of pairs holds:
+    Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. The ending of
+    its name tells what a file of pairs holds:
 
     - .csv: columns, the first line naming them; those of the two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
@@ -49,9 +34,7 @@ class CorpusOptions:
     - .parquet: columns of the two languages, or a column "translation" of both.
     - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
 
-    Blank lines of these are skipped. The languages are those of the options; else those in the names of the files, as
-    in train.en-de.tsv or in train.en and train.de; else, in what names its languages, from "en" to "de". In text files
-    and .tsv they may stay unknown.
+    Blank lines of these are skipped.
     """
 
     _argument_group_name = "data"
@@ -68,20 +51,16 @@ class CorpusOptions:
     dataset_name: str | None = _option(None, "A dataset of the Hub, or a local folder of one.")
     dataset_config: str | None = _option(None, "Its configuration, for example a language pair.")
     max_train_pairs: int | None = _option(None, "Stream dataset_name and read only so many training pairs.")
-    source_lang: str | None = _option(None, "Source language; by default of the files' names (train.en), else en.")
-    target_lang: str | None = _option(None, "Target language, likewise; else de.")
+    source_lang: str = _option("en", "Source language, which names its column.")
+    target_lang: str = _option("de", "Target language, likewise.")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
             raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
         if self.dataset_config is not None and self.dataset_name is None:
             raise ValueError(f"dataset_config {self.dataset_config}: there is no dataset_name")
-        named = self._languages_in_names() if None in (self.source_lang, self.target_lang) else (None, None)
-        files = [file for split in SPLITS if (file := getattr(self, f"{split}_file"))]
-        if named == (None, None) and (self.dataset_name or any(ending(file) != ".tsv" for file in files)):
-            named = ("en", "de")
-        self.source_lang, self.target_lang = self.source_lang or named[0], self.target_lang or named[1]
-        if (files or self.dataset_name) and self.source_lang is not None and self.source_lang == self.target_lang:
+        has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
+        if has_columns and self.source_lang == self.target_lang:
             raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")
 
     def files(self, split: str) -> list[str]:
@@ -91,23 +70,6 @@ class CorpusOptions:
             given = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
             raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {given}")
         return [*parts.values()]
-
-    def _languages_in_names(self) -> tuple[str | None, str | None]:
-        """The source and the target language that file names tell; ValueError if those of two splits differ."""
-        found: dict[tuple[str, str], str] = {}
-        for split in SPLITS:
-            names = [_COMPRESSION.sub("", Path(path).name) for path in self.files(split)]
-            pattern = _TWO_LANGUAGES if len(names) == 1 else _ONE_LANGUAGE
-            languages = [language for name in names for match in pattern.finditer(name) for language in match.groups()]
-            if len({*languages}) == 2:
-                found.setdefault((languages[0], languages[1]), split)
-        if len(found) > 1:
-            (one, split), (other, another) = list(found.items())[:2]
-            raise ValueError(
-                f"file names: {split} data are {'-'.join(one)}, {another} data {'-'.join(other)}; give source_lang and "
-                "target_lang if that is meant"
-            )
-        return next(iter(found), (None, None))
 
 
 @dataclass
