@@ -122,6 +122,6 @@ def contains(tokens: list[int], phrase: list[int]) -> bool:
     return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
 
 
-def meets(tokens: list[int], phrases: list[list[list[int]]]) -> bool:
-    """Whether of each phrase one of the alternatives stands in the tokens."""
-    return all(any(contains(tokens, phrase) for phrase in alternatives) for alternatives in phrases)
+def meets(tokens: list[int], phrases: list[list[int]]) -> bool:
+    """Whether each phrase stands in the tokens."""
+    return all(contains(tokens, phrase) for phrase in phrases)

@@ -22,10 +22,10 @@ def draw(seed: int, *lengths: int, vocabulary=(0, 1, 3)) -> list[list[int]]:
 @pytest.mark.parametrize("rule", ("gnmt", "length"))
 @pytest.mark.parametrize("seed", range(8))
 def test_a_wide_beam_equals_brute_force(seed, rule):
-    """Each sentence with its own phrases: several, one with alternatives, overlapping, none."""
+    """Each sentence with its own phrases: several, none, overlapping."""
     model, sources = random_model(seed, vocab_size=WORDS), random_sources(seed, (1, 2, 2, 2), vocab_size=WORDS)
     short, pair, other, another = draw(seed, 1, 2, 1, 2)
-    phrases = [[[short], [pair, other]], [], [[another]], [[pair], [other]]]
+    phrases = [[short, other], [], [another], [pair, other]]
     expected = []
     for source, words in zip(sources, phrases, strict=True):
         outputs = every_output(len(source) + 2, unfinished=rule == "length")
@@ -45,12 +45,12 @@ def larger_model(seed: int):
 
 @pytest.mark.parametrize(("beams", "returned"), [(2, 1), (4, 1), (2, 2), (4, 4)])
 def test_few_beams_meet_what_takes_more_and_batch_mates_change_nothing(beams, returned):
-    """Of four sentences: six tokens in three phrases, none, one phrase, alternatives."""
+    """Of four sentences: six tokens in three phrases, none, one phrase, two."""
     settings = {"num_beams": beams, "num_return_sequences": returned}
     for seed in range(6):
         model, sources = larger_model(seed), random_sources(seed, (4, 9, 3, 6), vocab_size=20)
         p, q, r, s, t, u = draw(seed, 1, 2, 3, 4, 2, 1, vocabulary=range(3, 20))
-        phrases = [[[p], [q], [r]], [], [[s]], [[t, u], [q]]]
+        phrases = [[p, q, r], [], [s], [t, u]]
         alone = []
         for source, words in zip(sources, phrases, strict=True):
             words = {"search": constrained([words])} if words else {}
@@ -64,25 +64,25 @@ def test_phrases_beyond_the_limit_are_left_out():
     model, sources = larger_model(1), random_sources(1, (4, 4), vocab_size=20)
 
     def generate(*phrases):
-        search = {"search": constrained([[[phrase] for phrase in phrases]] * 2)} if phrases else {}
+        search = {"search": constrained([[*phrases]] * 2)} if phrases else {}
         return model.generate(**batch_of(sources), max_new_tokens=4, **search).tolist()
 
     without, fitting = generate(), generate([5, 6, 7])
     assert generate([5] * 5) == without
     assert generate([5, 6, 7], [8, 9]) == fitting
-    assert meets(fitting[0], [[[5, 6, 7]]])
+    assert meets(fitting[0], [[5, 6, 7]])
 
 
 def test_a_phrase_may_begin_in_the_prompt():
     model, source = larger_model(2), random_sources(2, (5,), vocab_size=20)
     given = {**batch_of(source), "decoder_input_ids": torch.tensor([[BOS, 5, 6]])}
-    output = model.generate(**given, search=constrained([[[[5, 6]]]]))
+    output = model.generate(**given, search=constrained([[[5, 6]]]))
     assert output.tolist() == model.generate(**given).tolist()
-    assert meets(model.generate(**given, search=constrained([[[[6, 7, 8]]]]))[0].tolist(), [[[6, 7, 8]]])
+    assert meets(model.generate(**given, search=constrained([[[6, 7, 8]]]))[0].tolist(), [[6, 7, 8]])
 
 
 def test_what_another_rule_forbids_is_not_met_and_the_search_ends():
     model, source = larger_model(3), random_sources(3, (3,), vocab_size=20)
-    search = constrained([[[[5, 6]], [[7]]]])
+    search = constrained([[[5, 6], [7]]])
     output = model.generate(**batch_of(source), search=search, bad_words_ids=[[6]])[0].tolist()
-    assert meets(output, [[[7]]]) and len(output) == 1 + 3 + 10
+    assert meets(output, [[7]]) and len(output) == 1 + 3 + 10

@@ -71,11 +71,8 @@ def test_making_an_ensemble_leaves_the_members_as_they_were(members):
 def test_refuses_what_it_cannot_do(members, make_model, tmp_path):
     with pytest.raises(ValueError, match=r"^an ensemble needs at least one model$"):
         Ensemble([])
-    with pytest.raises(ValueError, match="one vocabulary: member 1 has vocab_size 41, member 2 has 42"):
+    with pytest.raises(ValueError, match="one vocabulary: member 2 has vocab_size 42, not 41"):
         Ensemble([make_model(), make_model(vocab_size=42)])
-    for asked in ("output_attentions", "output_hidden_states"):
-        with pytest.raises(ValueError, match=f"^{asked}: an ensemble has none of its own, ask its members$"):
-            Ensemble(members).generate(**batch_of(SOURCES), return_dict_in_generate=True, **{asked: True})
     with pytest.raises(ValueError, match=r"^an ensemble is not saved: save its members$"):
         Ensemble(members).save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -20,17 +20,8 @@ def test_terms_are_whole_words_the_longest_first(tokenizer):
     assert {text: Terminology(terms, tokenizer).find(text) for text in FOUND} == FOUND
 
 
-MISSING = {"Hundehütte, Hund": [], "eine Hündin": [], "ein Hundehaus": ["dog"], "Schosshund": ["dog"], "犬は": ["dog"]}
-
-
-def test_a_term_is_met_by_whole_words(tokenizer):
-    term = Terminology([("dog", "Hund"), ("dog", "Hündin")], tokenizer)
-    assert {text: term.missing("a dog", text) for text in MISSING} == MISSING
-
-
 def test_chinese_and_japanese_put_no_blanks_between_words(tokenizer):
-    terms = Terminology([("dog", "犬"), ("猫", "cat")], tokenizer)
-    assert terms.missing("a dog", "小さな犬は") == [] and terms.find("小さな猫は") == ["猫"]
+    assert Terminology([("猫", "cat")], tokenizer).find("小さな猫は") == ["猫"]
 
 
 def test_a_sign_written_on_a_letter_belongs_to_the_word(tokenizer):
@@ -50,8 +41,9 @@ def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(folde
 
 
 BAD_FILES = [
-    ("dog\tHund\ncat\tKatze\tn\n", "line 2: 2 columns, source term and target term, are needed, not 3"),
-    ("dog\tHund\n\t \n", "line 2: a term is empty: ('', ' ')"),
+    ("dog\tHund\ncat\tKatze\tn\n", "line 2: a term must be a source and a target term, not ('cat', 'Katze', 'n')"),
+    ("dog\tHund\n\t \n", "line 2: a term must be a source and a target term, not ('', ' ')"),
+    ("dog\tHund\ndog\tKatze\n", "line 2: the term 'dog' has two translations"),
     ("cat\tKatze\ndog\tHund </s>\n", "line 2: the term 'Hund </s>' contains the end-of-sentence token </s>"),
 ]
 
@@ -64,19 +56,12 @@ def test_a_bad_file_of_terms_is_one_line(folder, tmp_path, content, message):
     assert not (tmp_path / "out").exists()
 
 
-HALF = "\ud83d!"
-NO_TERMS = [
-    ("dog", "a term must be a pair (source term, target term), not 'dog'"),
-    (("dog", "Hund", "n"), "a term must be a pair (source term, target term), not ('dog', 'Hund', 'n')"),
-    (("dog", None), "term must be strings, not NoneType: None"),
-    (("dog", HALF), f"term: {HALF!r} has half of a surrogate pair, which is no character"),
-    ((HALF, "Hund"), f"term: {HALF!r} has half of a surrogate pair, which is no character"),
-]
+NO_TERMS = ["dog", ("dog", "Hund", "n"), ("dog", None), ("\ud83d!", "Hund")]
 
 
-@pytest.mark.parametrize(("term", "message"), NO_TERMS, ids=ascii)
-def test_what_is_no_term_is_refused(model, tokenizer, term, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+@pytest.mark.parametrize("term", NO_TERMS, ids=ascii)
+def test_what_is_no_term_is_refused(model, tokenizer, term):
+    with pytest.raises(ValueError, match=r"^(a )?term"):
         translate(model, tokenizer, SENTENCES, terms=[term])
 
 

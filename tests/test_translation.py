@@ -65,7 +65,7 @@ CASES = [
     (SHORT, [WHOLE], [FEW], {}),
     (SINGLE, [WHOLE], [[WHOLE]], {"max_source_tokens": 100}),
     (SINGLE, [WHOLE], [[" ".join(FEW[:2]), FEW[2]]], {"max_source_tokens": 9}),
-    (SINGLE, [WHOLE, "a dog"], [FEW, ["a dog"]], {"terms": [("dog", "Hund"), ("horse", "Pferd"), ("dog", "Hunde")]}),
+    (SINGLE, [WHOLE, "a dog"], [FEW, ["a dog"]], {"terms": [("dog", "Hund"), ("horse", "Pferd")]}),
     (SINGLE, [WHOLE, "a dog", "", " "], [FEW, ["a dog"], [], []], {"prefix": "der Mann"}),
 ]
 
@@ -79,12 +79,12 @@ def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_pat
     model = make_tiny(len(tokenizer), max_source_tokens=tokens, max_source_sentences=sentences)
     terms, prefix = settings.get("terms", ()), settings.get("prefix", "")
     begin = tokenizer(text_target=prefix, add_special_tokens=False).input_ids
-    either = tokenizer(text_target=["Hund", "Hunde"], add_special_tokens=False).input_ids
+    dog = tokenizer(text_target="Hund", add_special_tokens=False).input_ids
     expected = []
     for parts in [[text] for text in texts] if pieces is None else pieces:
         translations = []
         for number, part in enumerate(parts):
-            given = {"search": constrained([[either]])} if terms and "dog" in part else {}
+            given = {"search": constrained([[dog]])} if terms and "dog" in part else {}
             given |= {"logits_processor": [ForcedPrefix([begin])]} if prefix and not number else {}
             translations += one_by_one(model, tokenizer, [part], **given)
         expected.append(" ".join(filter(None, translations)))
@@ -119,7 +119,6 @@ NOT_TRANSLATED = [
     ({"num_return_sequences": 2}, "num_return_sequences and return_dict_in_generate are for translate_nbest.*"),
     ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
     ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
-    ({"prefix": 7}, "prefix must be a string or a list of them, not 7"),
     ({"sentences": ["a", HALF]}, HALF_PAIR.format("texts")),
     ({"prefix": [HALF]}, HALF_PAIR.format("prefix")),
 ]

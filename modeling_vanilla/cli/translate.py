@@ -22,9 +22,8 @@ scores of pieces add up. An empty line has one translation, the empty one, of sc
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
 
 --terms FILE has in each line a source term, a tab, and its translation. If a line of the input contains the source term
-as whole words, its translation contains the target term. Of terms that overlap the longest counts, and several lines
-with one source term are alternatives. A warning names a term that cannot be met within the limit; the translation is
-then the best without it.
+as whole words, its translation contains the target term. Of terms that overlap the longest counts. A warning names a
+term that cannot be met within the limit; the translation is then the best without it.
 
 --prefix FILE gives, line by line, what the translations begin with; a line of it may be blank.
 

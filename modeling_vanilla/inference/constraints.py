@@ -4,10 +4,9 @@ Dynamic beam allocation of Post & Vilar 2018 (arXiv:1804.06609), on tensors as i
 that lack the same number of tokens form a bank, and the banks share the beams. A phrase is met if its tokens follow
 each other somewhere in the output, the prompt included.
 
-Axes: B sentences, K hypotheses, C phrases of a sentence, A alternatives of a phrase, L tokens, V vocabulary.
+Axes: B sentences, K hypotheses, C phrases of a sentence, L tokens of a phrase, V vocabulary.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ from torch import nn
 
 from ..search_vanilla import BeamSearch, Hypotheses
 
-Phrases = list[list[list[int]]]  # of a sentence: of each phrase its alternatives, of each alternative its tokens
+Phrases = list[list[int]]  # of a sentence, each its tokens
 
 
 def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
@@ -25,8 +24,7 @@ def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
     A phrase is left out if the limit of its sentence has no room for it after those before.
 
     Args:
-        phrases: of each sentence of the batch. The output contains one alternative of each phrase. No alternative may
-            be empty or contain EOS.
+        phrases: of each sentence of the batch. No phrase may be empty or contain EOS.
     """
 
     def start(config, prompts: torch.Tensor, limits: torch.Tensor, *settings) -> ConstrainedSearch:
@@ -37,78 +35,14 @@ def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
     return start
 
 
-class Automaton:
-    """The pattern-matching machine of Aho & Corasick 1975 for the phrases of B sentences.
-
-    A node stands for the longest beginning of a phrase with which an output ends. Nodes 0 to B - 1 are the roots, one
-    for each sentence; there is at most one further node for each token of the phrases.
-    """
-
-    def __init__(self, phrases: list[Phrases], device: torch.device):
-        self.children: list[dict[int, int]] = [{} for _ in phrases]  # of each node, by token
-        roots, remaining = list(range(len(phrases))), []  # of each node; (node, phrase, tokens)
-        alternatives = [
-            (root, number, tokens)
-            for root, of_sentence in enumerate(phrases)
-            for number, choices in enumerate(of_sentence)
-            for tokens in choices
-        ]
-        for root, number, tokens in alternatives:
-            node = root
-            for length, token in enumerate(tokens):
-                remaining.append((node, number, len(tokens) - length))
-                node = self.children[node].setdefault(token, len(self.children))
-                if node == len(self.children):
-                    self.children.append({})
-                    roots.append(root)
-            remaining.append((node, number, 0))
-        self.failure = list(range(len(self.children)))  # the next shorter beginning that an output there ends in
-        # How many further tokens each phrase takes; 0 where a sentence has fewer phrases.
-        rest = torch.full((len(self.children), max(1, *map(len, phrases))), 2**30, dtype=torch.int32)
-        for root, of_sentence in enumerate(phrases):
-            rest[root, len(of_sentence) :] = 0
-        if remaining:
-            nodes, numbers, counts = torch.tensor(remaining).unbind(1)
-            rest.view(-1).scatter_reduce_(0, nodes * rest.shape[1] + numbers, counts.int(), "amin")
-        queue = deque(range(len(phrases)))
-        while queue:
-            node = queue.popleft()
-            for token, child in self.children[node].items():
-                queue.append(child)
-                self.failure[child] = node if node < len(phrases) else self.next(self.failure[node], token)
-                torch.minimum(rest[child], rest[self.failure[child]], out=rest[child])
-        self.whole = rest[: len(phrases)].float().to(device)  # (B, C), the tokens of the shortest alternative
-        self.saved = (rest[roots] - rest).to(device)  # (nodes, C), how many of these tokens are there already
-        self.ends = (rest == 0).to(device)  # (nodes, C), whether an alternative ends there
-
-    def next(self, node: int, token: int) -> int:
-        """The node after a further token."""
-        while token not in self.children[node] and self.failure[node] != node:
-            node = self.failure[node]
-        return self.children[node].get(token, node)
-
-    def ways_from(self, node: int) -> list[int]:
-        """The tokens by which a phrase begins or goes on."""
-        tokens = set(self.children[node])
-        while self.failure[node] != node:
-            node = self.failure[node]
-            tokens.update(self.children[node])
-        return sorted(tokens)
-
-    def follow(self, node: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-        """The nodes after further tokens, both of one shape."""
-        pairs = zip(*torch.stack((node, token)).flatten(1).tolist(), strict=True)
-        return torch.tensor([self.next(*pair) for pair in pairs], device=node.device).view_as(node)
-
-
 @dataclass(frozen=True)
 class Constraints:
     """The phrases of B sentences, and how much of them K hypotheses of each contain."""
 
-    automaton: Automaton
-    whole: torch.Tensor  # (B, C), the tokens of each phrase, by its shortest alternative; 0 where there is none
-    node: torch.Tensor  # (B, K)
-    met: torch.Tensor  # (B, K, C), whether an alternative has occurred; True where there is no phrase
+    tokens: torch.Tensor  # (B, C, L), -1 behind the end of a phrase
+    size: torch.Tensor  # (B, C), the number of tokens of each phrase; 0 where there is none
+    begun: torch.Tensor  # (B, K, C, L + 1), whether the output ends with the first 0, 1 ... L tokens of the phrase
+    met: torch.Tensor  # (B, K, C), whether the phrase has occurred; True where there is none
 
     @classmethod
     def start(cls, phrases: list[Phrases], prompts: torch.Tensor, limits: torch.Tensor) -> "Constraints":
@@ -116,14 +50,20 @@ class Constraints:
         fitting: list[Phrases] = []
         for of_sentence, room in zip(phrases, limits.tolist(), strict=True):
             fitting.append([])
-            for alternatives in of_sentence:
-                shortest = min(map(len, alternatives))
-                if shortest <= room:
-                    room -= shortest
-                    fitting[-1].append(alternatives)
-        automaton = Automaton(fitting, prompts.device)
-        node = torch.arange(len(fitting), device=prompts.device)[:, None].expand(prompts.shape[:2])
-        constraints = cls(automaton, automaton.whole, node, automaton.ends[node])
+            for phrase in of_sentence:
+                if len(phrase) <= room:
+                    room -= len(phrase)
+                    fitting[-1].append(phrase)
+        longest = max((len(phrase) for of_sentence in fitting for phrase in of_sentence), default=0)
+        tokens = torch.full((len(fitting), max(1, *map(len, fitting)), longest), -1)
+        for row, of_sentence in enumerate(fitting):
+            for number, phrase in enumerate(of_sentence):
+                tokens[row, number, : len(phrase)] = torch.tensor(phrase)
+        tokens = tokens.to(prompts.device)
+        size = (tokens >= 0).sum(dim=-1)
+        begun = torch.arange(longest + 1, device=tokens.device) == 0
+        met = (size == 0)[:, None].expand(-1, prompts.shape[1], -1)
+        constraints = cls(tokens, size, begun.expand(*met.shape, -1), met)
         parent = torch.arange(prompts.shape[1], device=prompts.device).expand(prompts.shape[:2])
         for step in range(1, prompts.shape[2]):  # behind the start token
             constraints = constraints.extend(parent, prompts[..., step])
@@ -131,27 +71,30 @@ class Constraints:
 
     def select(self, sentences: torch.Tensor) -> "Constraints":
         """The constraints of some sentences, given as indices."""
-        of_sentences = {name: getattr(self, name)[sentences] for name in ("whole", "node", "met")}
-        return replace(self, **of_sentences)
+        return Constraints(**{name: tensor[sentences] for name, tensor in vars(self).items()})
 
     def gather(self, index: torch.Tensor) -> "Constraints":
         """The constraints of the hypotheses at `index` (B, k)."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
-        return replace(self, node=self.node[sentences, index], met=self.met[sentences, index])
+        return replace(self, begun=self.begun[sentences, index], met=self.met[sentences, index])
 
     def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "Constraints":
         """The constraints of the hypotheses at `parent` (B, k), each with one of `token` (B, k) after it."""
         old = self.gather(parent)
-        node = self.automaton.follow(old.node, token)
-        return replace(self, node=node, met=old.met | self.automaton.ends[node])
+        equal = self.tokens[:, None] == token[..., None, None]
+        begun = nn.functional.pad(old.begun[..., :-1] & equal, (1, 0), value=True)
+        ends = self.size[:, None, :, None].expand(*old.met.shape, 1)
+        return replace(self, begun=begun, met=old.met | begun.gather(-1, ends).squeeze(-1))
 
     def unmet_tokens(self) -> torch.Tensor:
-        """The number of tokens of the phrases that are not met, by their shortest alternatives. (B, K)"""
-        return (~self.met).float().matmul(self.whole[..., None]).squeeze(-1).long()
+        """The number of tokens of the phrases that are not met. (B, K)"""
+        return (self.size[:, None] * ~self.met).sum(dim=-1)
 
     def lacking(self) -> torch.Tensor:
         """The number of tokens that meet all phrases: the rest of one that has begun, and the others whole. (B, K)"""
-        return self.unmet_tokens() - self.automaton.saved[self.node].masked_fill(self.met, 0).amax(dim=-1)
+        lengths = torch.arange(self.begun.shape[-1], device=self.begun.device)
+        begun = (self.begun * lengths).amax(dim=-1) * ~self.met
+        return self.unmet_tokens() - begun.amax(dim=-1)
 
     def all_met(self) -> torch.Tensor:
         """Whether a hypothesis meets all phrases. (B, K)"""
@@ -161,17 +104,17 @@ class Constraints:
         """Continue each hypothesis with its best token, and with those that begin or continue a phrase.
 
         Returns:
-            (B, K + K * W) with W such tokens at most: the sums of score (B, K) and log_probs (B, K, V), -inf for none;
-            and their indices, hypothesis * V + token, -1 for none.
+            (B, K + K * C * L): the sums of score (B, K) and log_probs (B, K, V), -inf for none; and their indices,
+            hypothesis * V + token, -1 for none.
         """
         beams, vocab_size = log_probs.shape[1:]
-        rows = [torch.tensor(self.automaton.ways_from(node), dtype=torch.long) for node in self.node.flatten().tolist()]
-        ways = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(score.device)
-        token = torch.cat((log_probs.argmax(dim=-1), ways.view(len(score), -1)), dim=1)
+        ways = self.tokens[:, None].masked_fill(~self.begun[..., :-1], -1).flatten(2)  # (B, K, C * L)
+        token = torch.cat((log_probs.argmax(dim=-1), ways.flatten(1)), dim=1)
         hypothesis = torch.arange(beams, device=score.device)
-        parent = torch.cat((hypothesis, hypothesis.repeat_interleave(ways.shape[1]))).expand_as(token)
+        parent = torch.cat((hypothesis, hypothesis.repeat_interleave(ways.shape[2]))).expand_as(token)
         useful = self.extend(parent, token).lacking() < self.unmet_tokens().gather(1, parent)
-        useful[:, :beams] = (self.whole > 0).any(dim=1, keepdim=True)
+        useful &= token >= 0
+        useful[:, :beams] = self.size.any(dim=1, keepdim=True)
         index = (parent * vocab_size + token).masked_fill(~useful, -1)
         sums = score.gather(1, parent) + log_probs.flatten(1).gather(1, index.clamp(min=0))
         return sums.masked_fill(~useful, -torch.inf), index

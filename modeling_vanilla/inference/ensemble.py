@@ -33,14 +33,13 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         if not members:
             raise ValueError("an ensemble needs at least one model")
         first = members[0].config
+        same = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        needed = {"model_type": "vanilla"} | {field: getattr(first, field) for field in same}
         for number, member in enumerate(members, start=1):
-            if member.config.model_type != "vanilla":
-                raise ValueError(f"an ensemble is of vanilla models; member {number} is {member.config.model_type!r}")
-            for field in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-                ours, theirs = getattr(first, field), getattr(member.config, field)
-                if ours != theirs:
-                    differ = f"member 1 has {field} {ours}, member {number} has {theirs}"
-                    raise ValueError(f"an ensemble needs one vocabulary: {differ}")
+            for field, value in needed.items():
+                if (theirs := getattr(member.config, field)) != value:
+                    needs = f"an ensemble needs vanilla models of one vocabulary: member {number} has {field}"
+                    raise ValueError(f"{needs} {theirs!r}, not {value!r}")
         config = copy.deepcopy(first)
         config.decoder_layers = sum(member.config.decoder_layers for member in members)  # what the cache has to hold
         learned = [member.config for member in members if member.config.position_embedding_type == "learned"]
@@ -77,13 +76,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
 
         Returns:
             logits (B, T, V): log of the members' mean probability; cache.
-
-        Raises:
-            ValueError: if attentions or hidden states are asked for, or embeddings are given.
         """
-        for name in ("output_attentions", "output_hidden_states", "inputs_embeds", "decoder_inputs_embeds"):
-            if kwargs.get(name) is not None and kwargs[name] is not False:
-                raise ValueError(f"{name}: an ensemble has none of its own, ask its members")
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         if encoder_outputs is None:

@@ -21,8 +21,7 @@ class PairScore(NamedTuple):
     @property
     def perplexity(self) -> float:
         """Per token: exp(-log_prob / tokens)."""
-        mean = -self.log_prob / self.tokens
-        return math.exp(mean) if mean < 709 else math.inf  # exp overflows beyond
+        return math.exp(-self.log_prob / self.tokens)
 
 
 def score_pairs(

@@ -22,24 +22,16 @@ Place = Callable[[str, Sequence[int]], str]
 
 # A letter of a script that puts blanks between words; a letter of Chinese, Japanese or Thai is a word by itself.
 _LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-_WORD = re.compile(rf"{_LETTER}+|\S")
-_BOUNDARY = re.compile(rf"(?<!{_LETTER})|(?!{_LETTER})")
+_BOUNDARY = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
 
 
 def nowhere(what: str, rows: Sequence[int]) -> str:
     return ""
 
 
-def read_terms(path: Path) -> list[tuple[str, str]]:
-    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"; ValueError for another file."""
-    terms = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            needed = "2 columns, source term and target term, are needed"
-            raise ValueError(f"{path}, line {number}: {needed}, not {len(columns)}")
-        terms.append((columns[0], columns[1]))
-    return terms
+def read_terms(path: Path) -> list[tuple[str, ...]]:
+    """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"."""
+    return [tuple(line.split("\t")) for line in read_lines(path)]
 
 
 def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str, place: Place) -> list[list[int]]:
@@ -58,79 +50,53 @@ def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: 
 
 
 class Terminology:
-    """Pairs (source term, target term). Several target terms of one source term are alternatives.
+    """Pairs (source term, target term).
 
     Raises:
-        ValueError: for what is no pair of strings, a term that is empty or has half of a surrogate pair, or a target
-            term that contains EOS.
+        ValueError: for what is no pair of strings, a term that is empty or has half of a surrogate pair, a target term
+            that contains EOS, or two target terms of one source term.
     """
 
-    def __init__(self, terms: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
-        self.targets: dict[str, list[tuple[list[int], str]]] = {}  # of each source term: tokens and text
-        self.by_first_word: dict[str, list[str]] = {}  # source terms, the longest first
-        terms = list(terms)
+    def __init__(self, terms: Iterable[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
+        self.targets: dict[str, tuple[str, list[int]]] = {}  # of each source term: text and tokens
+        pairs = []
         for row, term in enumerate(terms):
-            if not (isinstance(term, (tuple, list)) and len(term) == 2):
-                raise ValueError(f"a term must be a pair (source term, target term), not {term!r:.60}")
-            if not all(side.strip() for side in check_texts(term, "term")):
-                raise ValueError(f"{place('term', [row])}a term is empty: {term!r:.60}")
-        targets = _target_ids(tokenizer, [target.strip() for _, target in terms], "term", place)
-        for (source, _), tokens in zip(terms, targets, strict=True):
-            source = source.strip()
-            if source not in self.targets:
-                self.by_first_word.setdefault(_WORD.match(source).group(), []).append(source)  # type: ignore[union-attr]
-            text = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
-            self.targets.setdefault(source, []).append((tokens, text))
-        for sources in self.by_first_word.values():
-            sources.sort(key=len, reverse=True)
+            pair = [side.strip() for side in check_texts(term, "term")]
+            if len(pair) != 2 or not all(pair):
+                raise ValueError(f"{place('term', [row])}a term must be a source and a target term, not {term!r:.60}")
+            pairs.append(pair)
+        tokens = _target_ids(tokenizer, [target for _, target in pairs], "term", place)
+        for row, ((source, _), ids) in enumerate(zip(pairs, tokens, strict=True)):
+            if source in self.targets and self.targets[source][1] != ids:
+                raise ValueError(f"{place('term', [row])}the term {source!r:.60} has two translations")
+            # As text that the tokenizer may have changed.
+            self.targets[source] = str(tokenizer.decode(ids, skip_special_tokens=True)).strip(), ids
+        self.pattern = re.compile(rf"{_BOUNDARY}\L<terms>{_BOUNDARY}", terms=self.targets)  # the longest that fits
 
     def find(self, text: str) -> list[str]:
         """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
-        found, end = {}, 0
-        for word in _WORD.finditer(text) if self.targets else ():
-            start = word.start()
-            for source in self.by_first_word.get(word.group(), []) if start >= end else []:
-                if _stands_at(text, source, start):
-                    found[source], end = True, start + len(source)
-                    break
-        return list(found)
-
-    def missing(self, text: str, translation: str) -> list[str]:
-        """The source terms of a text without a target term, as whole words, in the translation."""
-        return [
-            source
-            for source in self.find(text)
-            if not any(_has_words(translation, target) for _, target in self.targets[source])
-        ]
+        return list(dict.fromkeys(self.pattern.findall(text))) if self.targets else []
 
     def arguments(self, pieces: Sequence[Piece]) -> dict:
         """The arguments of generate() by which each translation has the target terms of its piece."""
-        phrases = [[[ids for ids, _ in self.targets[term]] for term in self.find(piece.text)] for piece in pieces]
+        phrases = [[self.targets[term][1] for term in self.find(piece.text)] for piece in pieces]
         return {"search": constrained(phrases)} if any(phrases) else {}
 
     def warn_of_missing(self, translations: Sequence[Translation], place: Place = nowhere) -> None:
+        """Log each term of a text that its translation lacks."""
         for row, translation in enumerate(translations):
             for piece, best in zip(translation.pieces, translation.best, strict=True):
-                for term in self.missing(piece.text, best):
-                    missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
-                    logger.warning(place("text", [row]) + missed)
-
-
-def _stands_at(text: str, term: str, start: int) -> bool:
-    """Whether a text has a term, as whole words, at a place."""
-    ends = start, start + len(term)
-    return text.startswith(term, start) and all(_BOUNDARY.match(text, end) for end in ends)
-
-
-def _has_words(text: str, term: str) -> bool:
-    return any(_stands_at(text, term, match.start()) for match in re.finditer(f"(?={re.escape(term)})", text))
+                for term in self.find(piece.text):
+                    if self.targets[term][0] not in best:
+                        missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
+                        logger.warning(place("text", [row]) + missed)
 
 
 class Prefixes:
     """What translations begin with: one string for all texts, or a list of one for each.
 
     Raises:
-        ValueError: for another type or number, or a prefix that contains EOS.
+        ValueError: for another number, or a prefix that contains EOS.
     """
 
     def __init__(
@@ -141,8 +107,6 @@ class Prefixes:
         texts: int,
         place: Place = nowhere,
     ):
-        if not isinstance(prefix, (str, list, tuple)):
-            raise ValueError(f"prefix must be a string or a list of them, not {prefix!r:.60}")
         if not isinstance(prefix, str) and len(prefix) != texts:
             raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
         different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once

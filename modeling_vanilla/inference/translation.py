@@ -25,7 +25,7 @@ def translate(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     max_source_tokens: int | None = None,
     show_progress: bool = False,
-    terms: Iterable[tuple[str, str]] = (),
+    terms: Iterable[tuple[str, ...]] = (),
     prefix: str | Sequence[str] = "",
     tgt_lang: str | None = None,
     **generate_kwargs,
@@ -40,8 +40,7 @@ def translate(
             model has seen, and longer ones in pieces of at most so many.
         show_progress: a progress bar on stderr.
         terms: pairs (source term, target term), as `read_terms` returns them. Where a sentence has the source term, as
-            whole words, the translation has the target term, or one of those that the source term has. The log warns
-            of a term that cannot be met within the limit.
+            whole words, the translation has the target term. The log warns of one that cannot be met within the limit.
         prefix: what every translation begins with, or a list with the beginning of each. It counts in score and length.
         tgt_lang: the target language of a model of several: its tag, such as ">>de<<", is put before the tokens of each
             line that has none.
