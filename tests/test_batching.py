@@ -49,20 +49,18 @@ def test_a_tokenizer_without_end_of_sentence_is_refused():
         tokenize_pairs(dataset(("a", "b")), word_tokenizer(eos=False))
 
 
-def test_removed_training_pairs_are_counted_and_named():
+def test_removed_training_pairs_are_counted():
     rows = [("", "d"), ("a a a", "c"), ("a", " \u2003\u200b"), ("a a a a a", "d d d d d d"), ("", "")]
     rows += [("a a a a", "c"), ("b", "c c c")]
     pairs = dataset(*rows)  # the second has 4 tokens with </s>, the most that is allowed
     options = DataOptions(max_source_length=4, max_target_length=3)
     tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), options)
     assert tokenized["input_ids"][:] == [[4, 4, 4, 2]]
-    examples = ["1: empty source", "3: empty target", "4: source of 6 tokens, target of 7 tokens"]
-    examples += ["5: empty source, empty target", "6: source of 5 tokens"]
-    assert removed == {"empty": 3, "too_long": 3, "examples": [f"train pair {example}" for example in examples]}
+    assert removed == {"empty": 3, "too_long": 3}
 
 
 def test_all_training_pairs_are_removed():
-    message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens; train pair 1:"
+    message = r"is left: 0 .* 2 have more than 256 source or 1 target tokens$"
     with pytest.raises(ValueError, match=message):
         tokenize_training_pairs(dataset(("a b", "c"), ("a", "d")), word_tokenizer(), DataOptions(max_target_length=1))
 

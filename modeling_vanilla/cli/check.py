@@ -6,11 +6,10 @@
 
 It finds pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
 most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
-training; rare characters, which have no token of their own. Pair 17 is line 17 of text files, and of JSON lines if none
-is blank.
+training. Pair 17 is line 17 of text files, and of JSON lines if none is blank.
 
---output_dir writes the training pairs without a fault (rare characters are kept) as two text files, such as
-clean/train.en and clean/train.de. The options for the data are those of `vanilla train`.
+--output_dir writes the training pairs without a fault as two text files, such as clean/train.en and clean/train.de. The
+options for the data are those of `vanilla train`.
 """
 
 import math
@@ -19,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import check_unused
-from ..inference.loading import load_vocabulary
 from ..training.checks import FAULTS, find_faults, write_clean
 from ..training.data import load_pairs
 from ..training.options import CorpusOptions
@@ -31,9 +29,7 @@ _WIDTH = 80  # characters of a sentence that are shown
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__, [CorpusOptions])
-    unseen = "folder of a saved tokenizer, whose unseen characters count (default: those that the training data lack)"
     ratio = "how many times as long as the other a side may be, beyond 20 characters and the languages' own ratio"
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=unseen)
     parser.add_argument("--max_length_ratio", type=float, default=3.0, metavar="R", help=ratio)
     parser.add_argument("--output_dir", type=Path, metavar="DIR", help="folder to write the clean training pairs to")
 
@@ -50,9 +46,8 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
         raise ValueError(f"max_length_ratio must be at least 1 and finite, not {options.max_length_ratio}")
     if options.output_dir is not None:
         check_unused("output_dir", options.output_dir)
-    tokenizer = None if options.tokenizer is None else load_vocabulary(options.tokenizer)
     pairs = load_pairs(corpus)
-    faults = find_faults(pairs, tokenizer, options.max_length_ratio, show_progress=True)
+    faults = find_faults(pairs, options.max_length_ratio, show_progress=True)
     for split, rows in pairs.items():
         print(f"{split}: {len(rows)} pairs" + ("" if faults[split] else ", nothing found"))
         for fault, found in faults[split].items():
@@ -60,8 +55,8 @@ def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
             for row in found[:_EXAMPLES].tolist():
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
     if options.output_dir is not None:
-        languages = (corpus.source_lang, corpus.target_lang)
-        count = write_clean(pairs["train"], faults["train"], languages, options.output_dir)
+        names = (corpus.source_lang, corpus.target_lang)
+        count = write_clean(pairs["train"], faults["train"], names, options.output_dir)
         print(f"{options.output_dir} is written: {count} of {len(pairs['train'])} training pairs")
 
 

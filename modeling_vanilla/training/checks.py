@@ -4,7 +4,6 @@ One pass over the pairs keeps the lengths, hashes and scripts of the texts: some
 """
 
 import re
-import string
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedTokenizerBase
 
 from ..files import whole_folder
 from ..progress import progress_bar
@@ -26,7 +24,6 @@ FAULTS = {
     "length": "of which one side is far too long for the other",
     "script": "with a side in another script than most of that side",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
-    "unseen": "with rare characters, which have no token of their own",
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
@@ -43,16 +40,12 @@ _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
 
 def find_faults(
-    pairs: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    max_length_ratio: float = 3.0,
-    show_progress: bool = False,
+    pairs: DatasetDict, max_length_ratio: float = 3.0, show_progress: bool = False
 ) -> dict[str, dict[str, np.ndarray]]:
     """Check all pairs of all splits.
 
     Args:
         pairs: what load_pairs returns.
-        tokenizer: a character is unseen if it is in none of its tokens; without one, if the training data lack it.
         max_length_ratio: how many times as long as the other a side may be, in characters, beyond a margin of 20. The
             sources' lengths are first scaled by the median ratio of the training pairs, as one language writes shorter
             than another.
@@ -62,17 +55,13 @@ def find_faults(
         For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
         no row has is left out.
     """
-    if tokenizer is None:
-        seen = _characters_of_pairs(pairs["train"])
-    else:  # a token that is a part of a character's bytes does not decode to it; that of a blank may decode to nothing
-        seen = set(string.whitespace).union(*tokenizer.batch_decode([[token] for token in range(len(tokenizer))]))
     properties = {}
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
         for split, rows in pairs.items():
             parts = []
             for batch in rows.with_format("arrow").iter(_ROWS):
-                parts.append(_properties(batch.to_pandas().astype(object), seen))
+                parts.append(_properties(batch.to_pandas().astype(object)))
                 bar.update(len(batch))
             properties[split] = pd.concat(parts, ignore_index=True)
     train = properties["train"]
@@ -83,29 +72,20 @@ def find_faults(
     }
 
 
-def _characters_of_pairs(pairs: Dataset) -> set[str]:
-    characters: set[str] = set()
-    for batch in pairs.with_format("arrow").iter(_ROWS):
-        characters.update(*batch["source"].to_pylist(), *batch["target"].to_pylist())
-    return characters
-
-
-def _properties(pairs: pd.DataFrame, seen: set[str]) -> pd.DataFrame:
-    """The properties of each pair that show its faults. seen: the characters that are not unseen."""
-    table = pd.DataFrame({"empty": False, "broken": False, "unseen": False}, pairs.index)
+def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The properties of each pair that show its faults."""
+    table = pd.DataFrame({"empty": False, "broken": False}, pairs.index)
     for side in _SIDES:
         texts = pairs[side]
         # Few batches have such characters at all, which the set of all characters of a batch tells.
         characters = set().union(*texts)
         broken = {letter for letter in characters if unicodedata.category(letter) in _BROKEN_CATEGORIES}
         broken |= characters & _BROKEN_CHARACTERS
-        unseen = characters - seen
         table[f"{side}_hash"] = texts.map(hash)
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
         table[f"{side}_script"] = texts.map(_script)
         table["empty"] |= table[f"{side}_length"] == 0
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
-        table["unseen"] |= ~texts.map(unseen.isdisjoint)
     return table
 
 
@@ -124,7 +104,7 @@ def _faults(
     faults["equal"] = pairs["source_hash"] == pairs["target_hash"]
     faults["duplicate"] = pairs.duplicated(["source_hash", "target_hash"])
     faults["length"] = np.maximum(source, target) > max_length_ratio * np.minimum(source, target) + _LENGTH_MARGIN
-    faults["broken"], faults["unseen"] = pairs["broken"], pairs["unseen"]
+    faults["broken"] = pairs["broken"]
     for side in _SIDES:
         script, usual = pairs[f"{side}_script"], train[f"{side}_script"].mode()
         faults["script"] |= script.notna() & ~script.isin(usual)
@@ -152,8 +132,7 @@ def _script_of(character: str) -> str | None:
 def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[str, str], folder: Path) -> int:
     """Write the pairs without a fault to the text files `train.LANGUAGE` of a folder, which is replaced.
 
-    Pairs with unseen characters and no other fault are kept, as names have such. No text of those kept has a line end:
-    it is a control character.
+    No text of the pairs written has a line end: it is a control character.
 
     Args:
         rows: the training pairs.
@@ -168,9 +147,8 @@ def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[s
         OSError: it cannot be written.
     """
     is_kept = np.ones(len(rows), dtype=bool)
-    for fault, found in faults.items():
-        if fault != "unseen":
-            is_kept[found] = False
+    for found in faults.values():
+        is_kept[found] = False
     if not is_kept.any():
         raise ValueError(f"none of {len(rows)} training pairs is without a fault")
     kept = rows.select(np.flatnonzero(is_kept))

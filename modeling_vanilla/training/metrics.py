@@ -97,7 +97,7 @@ def compound_split_bleu(
       - 13a separates a hyphen after a digit as "-", where the original has "##AT##-##AT##": as many tokens in a
         compound ("10-jährig"), one more where nothing follows ("10- bis 12-jährig").
       - 13a separates "`", Moses does not.
-    Later versions of the script first replaced typographic quotation marks of the hypothesis by plain ones; this does not.
+    Later versions of the script first replaced typographic quotation marks of the hypothesis by plain ones.
     """
     metric = sacrebleu.BLEU(tokenize="none", force=True, smooth_method="none")
     words = sacrebleu.BLEU(tokenize=tokenize).tokenizer

@@ -98,7 +98,9 @@ def make_model(
 
 
 def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str) -> None:
-    """Set source_lang where the model has none, and raise max_source_tokens and max_source_sentences to the sources' 99.9th percentiles.
+    """Set source_lang, which a saved model keeps, max_source_tokens and max_source_sentences.
+
+    The last two are the sources' 99.9th percentiles, or the saved model's if these are higher.
 
     Args:
         training_data: the pairs as tokens.

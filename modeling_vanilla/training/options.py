@@ -25,8 +25,8 @@ def _option(default, help: str):
 class CorpusOptions:
     """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
 
-    Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. The ending of
-    its name tells what a file of pairs holds:
+    Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. What a file
+    of pairs holds is told by the ending of its name:
 
     - .csv: columns, the first line naming them; those of the two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two

@@ -201,17 +201,17 @@ def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, remove
             f"warmup_steps: the learning rate rises for {options.warmup_steps} of {options.max_steps} updates and "
             "hardly falls; set fewer"
         )
-    if removed["examples"]:
+    if any(removed.values()):
         inform(f"removed from training: {removed}")
-    tell_faults(pairs, state.tokenizer)
+    tell_faults(pairs)
 
 
-def tell_faults(pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase) -> None:
+def tell_faults(pairs: DatasetDict) -> None:
     """Print a line for each split in which find_faults finds something."""
-    for split, faults in find_faults(pairs, tokenizer).items():
+    for split, faults in find_faults(pairs).items():
         if faults:
             counts = "; ".join(f"{len(rows)} {FAULTS[fault]}" for fault, rows in faults.items())
-            inform(f"{split}: {len(pairs[split])} pairs, {counts} (vanilla check --tokenizer shows them)")
+            inform(f"{split}: {len(pairs[split])} pairs, {counts} (vanilla check shows them)")
 
 
 def train(state: TrainingState, updates: Iterator[Update], validation: Dataset | None) -> None:

@@ -20,7 +20,7 @@ TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 
 FINETUNE = f"{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
-    "check": f"vanilla check {DATA} --tokenizer model --output_dir new",
+    "check": f"vanilla check {DATA} --output_dir new",
     "train": f"vanilla train {SIZES} {TRAIN} --output_dir new",
     "train --model": f"vanilla train --model model {TRAIN} --output_dir new",
     "train --tokenizer": f"vanilla train --tokenizer model {SIZES} {TRAIN} --output_dir new",
