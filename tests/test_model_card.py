@@ -88,13 +88,20 @@ def test_the_card_says_what_the_configurations_say(tmp_path, config, search, sai
     assert [part for part in said if part not in text] == [part for part in not_said if part in text] == []
 
 
-FRONT_MATTER = "---\nlicense: cc-by-4.0\nlanguage: [en, de]\ndatasets: opus100\ntags: [x]\n---\n# A model\n"
+FRONT_MATTER = """---
+base_model: Helsinki-NLP/opus-mt-en-de
+license: cc-by-4.0
+language: [en, de]
+datasets: opus100
+tags: [x]
+---
+"""
 
 
 def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
-    """And so does a model that is fine-tuned from it. The source lies where the client of the Hub puts it."""
-    tokenizer, folder = make_tokenizer(["a dog"]), tmp_path / "models--Helsinki-NLP--opus-mt-en-de" / "snapshots" / "0"
-    source = save_folder(folder, make_marian(len(tokenizer), scale_embedding=True), tokenizer)
+    """And so does a model that is fine-tuned from it."""
+    tokenizer = make_tokenizer(["a dog"])
+    source = save_folder(tmp_path / "source", make_marian(len(tokenizer), scale_embedding=True), tokenizer)
     (source / "README.md").write_text(FRONT_MATTER)
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
     source = source_metadata(tmp_path / "ours")

@@ -17,7 +17,6 @@ from transformers import AutoConfig, MarianConfig
 
 from modeling_vanilla.cli import export, push
 from modeling_vanilla.hub import publishing
-from modeling_vanilla.interop import folders
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "", "the small dog runs"] * 4
 SOURCES = [f"{source} {'green ' * (number // 5)}".strip() for number, source in enumerate(SOURCES)]
@@ -142,7 +141,7 @@ def test_transformers_js_translates_as_the_model_does(exported, model, tokenizer
 def space(exported, source, tmp_path, monkeypatch):
     """Publishes a page, with the library from a folder node_modules, and gives the folder of what is published."""
     monkeypatch.setattr(publishing, "get_token", lambda: "hf_writer")
-    monkeypatch.setattr(folders, "export", lambda to, model, folder: shutil.copytree(exported, folder))
+    monkeypatch.setattr(push, "export", lambda to, model, folder: shutil.copytree(exported, folder))
     (tmp_path / "test.en").write_text("a small house\n")
 
     def keep(folder, repo, private, space_sdk):

@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..hub import publishing
+from ..interop.folders import export
 from .parser import CommandParser, add_examples, read_examples, run_command, warn
 
 
@@ -36,7 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder")
     parser.add_argument("repo", metavar="REPO", help="its name on the Hub, you/your-model")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="default: results.json beside a run's model/")
     parser.add_argument("--licence", help="of the weights, by its name on the Hub; the data decide it")
     parser.add_argument("--private", action="store_true", help="if REPO is new, nobody else sees it")
     what = parser.add_mutually_exclusive_group()
@@ -49,11 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def push(options: Namespace) -> None:
     """Publish what the options name: a page, or the model in one of two formats."""
-    from ..hub import publishing
-    from ..hub.model_card import results_of
-    from ..interop.folders import export
-
-    check_options(options)
+    for name in ("static", "examples"):
+        if getattr(options, name) and not options.space:
+            raise ValueError(f"--{name} needs --space")
     model, repo, licence, space = options.model, options.repo, options.licence, None
     publishing.check_repo(repo)
     examples = read_examples(options.examples)
@@ -72,18 +71,6 @@ def push(options: Namespace) -> None:
             for line in export(options.format, model, folder, card={"licence": licence, "model_id": repo}):
                 warn(line)
         else:
-            publishing.write_model(folder, model, repo, options.results or results_of(model), licence)
+            publishing.write_model(folder, model, repo, licence)
         commit = publishing.publish_folder(folder, repo, options.private, space)
     print(f"the Space {repo} is published" if space else f'{repo} is published; pin it with revision="{commit}"')
-
-
-def check_options(options: Namespace) -> None:
-    """Raise ValueError if an option has no meaning for what is published."""
-    has_meaning = {
-        "static": options.space,
-        "examples": options.space,
-        "results": not (options.space or options.format),
-    }
-    for name, meaning in has_meaning.items():
-        if getattr(options, name) and not meaning:
-            raise ValueError(f"--{name} has no meaning for what is published here; see --help")

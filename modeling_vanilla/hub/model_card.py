@@ -39,7 +39,7 @@ def write_model_card(
     """
     inherited = dict(source or {})
     origin = _origin(inherited) if source is not None else None
-    inherited_licence = _licence(inherited)
+    licences = _as_list(inherited.get("license_name") or inherited.get("license") or [])
     languages = _as_list(inherited.pop("language", []))
     dataset = None
     if results is not None:
@@ -87,67 +87,54 @@ def write_model_card(
         model_id=model_id,
         use=use and use.format(model_id=model_id),
         licence=licence,
-        inherited=inherited_licence,
+        inherited=_escape(", ".join(licences)),
     )
     write_text(folder / "README.md", str(card) + "\n")
 
 
-def write_card_of_run(
-    folder: Path, model: PreTrainedModel, made_from: str | Path, results: Path | None, **options
-) -> None:
-    """As write_model_card, by the results.json of the run that trained the model.
+def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Path, **options) -> None:
+    """As write_model_card, by the results.json beside the model/ of a run, if there is one.
 
     Args:
         made_from: the folder of the model or its name on the Hub, whose card says what a model that was converted or
             fine-tuned was made from.
-        results: None for a model that was converted and not trained.
 
     Raises:
-        ValueError: if there are no such results, they are of another model, or `vanilla train` has not written them.
+        ValueError: if these results are not as `vanilla train` writes them.
     """
-    facts = None if results is None else read_json(results)
+    own = Path(made_from).resolve()
+    results = own.with_name("results.json")
+    # A run's best/ has other scores.
+    facts = read_json(results) if own.name == "model" and results.is_file() else None
     try:
-        if facts is not None and facts["parameters"] != model.num_parameters():
-            raise ValueError(
-                f"{results}: of a model of {facts['parameters']} parameters; this one has {model.num_parameters()}"
-            )
-        is_made = facts is None or facts["settings"]["model"]["model"] is not None
         # A folder without a card, such as a run's best/, does not say what it was made from.
-        source = (source_metadata(made_from) or None) if is_made else None
-        write_model_card(folder, model, facts, source, **options)
+        is_made = facts is None or facts["settings"]["model"]["model"] is not None
+        write_model_card(folder, model, facts, (source_metadata(made_from) or None) if is_made else None, **options)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
-
-
-def results_of(model: str | Path) -> Path | None:
-    """results.json of the run whose model/ this is; None for another folder, such as best/, which has other scores."""
-    own = Path(model).resolve()
-    beside = own.with_name("results.json")
-    return beside if own.name == "model" and beside.is_file() else None
 
 
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 
-    base_model is its own name on the Hub, as given or as the Hub's cache has it, or else the name of what it was made
-    from itself. What its README.md does not say, or not in words, is left out.
+    base_model is its own name on the Hub or, of a folder, the name of what that was made from. What its README.md does
+    not say, or not in words, is left out.
 
     Args:
         model: a folder, or a name on the Hub.
     """
-
-    def is_text(value) -> bool:
-        return all(isinstance(part, str) for part in _as_list(value))
-
     try:
         front_matter = metadata_load(str(cached_file(str(model), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything
         front_matter = {}
-    metadata = {name: value for name, value in front_matter.items() if name in INHERITED and is_text(value)}
-    if cached := re.search(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots", str(Path(model).absolute())):
-        return metadata | {"base_model": f"{cached[1]}/{cached[2]}"}
-    is_name = not Path(model).is_dir() and re.fullmatch(HUB_NAME, str(model))
-    return metadata | ({"base_model": str(model)} if is_name else {})
+    metadata = {
+        name: value
+        for name, value in front_matter.items()
+        if name in INHERITED and all(isinstance(part, str) for part in _as_list(value))
+    }
+    if not Path(model).is_dir() and re.fullmatch(HUB_NAME, str(model)):
+        metadata["base_model"] = str(model)
+    return metadata
 
 
 def _as_list(value) -> list:
@@ -161,13 +148,6 @@ def _origin(source: dict) -> str:
         for name in _as_list(source.get("base_model", []))
     ]
     return " and ".join(names) or "another model"
-
-
-def _licence(source: dict) -> str:
-    """The licence of what the model was made from, with its link."""
-    name = ", ".join(_as_list(source.get("license_name") or source.get("license") or []))
-    link = source.get("license_link")
-    return _escape(f"{name} ({link})" if name and link else name)
 
 
 def _escape(value) -> str:

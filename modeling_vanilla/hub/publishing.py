@@ -32,17 +32,12 @@ _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock
 _TRANSFORMERS_JS = "@huggingface/transformers"
 LIBRARIES = [f"{_TRANSFORMERS_JS}/dist/transformers.min.js"]
 LIBRARIES += [f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")]
-_REASONS = {
-    401: "the token is not valid: hf auth login, or HF_TOKEN",
-    403: "the token has no right to write there",
-    404: "there is no such repository, or the token may not see it",
-}
 
 
-def publish_model(model: Path, repo: str, results: Path | None, private: bool = False) -> str:
+def publish_model(model: Path, repo: str, private: bool = False) -> str:
     """Publish the folder of a model with a card; arguments and errors as for `write_model` and `publish_folder`."""
     with TemporaryDirectory() as folder:
-        write_model(Path(folder), model, repo, results)
+        write_model(Path(folder), model, repo)
         return publish_folder(Path(folder), repo, private)
 
 
@@ -96,19 +91,18 @@ def check_repo(repo: str) -> None:
         raise ValueError("no token to publish with: hf auth login, or HF_TOKEN")
 
 
-def write_model(folder: Path, model: Path, repo: str, results: Path | None, licence: str | None = None) -> None:
+def write_model(folder: Path, model: Path, repo: str, licence: str | None = None) -> None:
     """Write the model and the tokenizer of the folder `model` to another folder, with a card.
 
     Args:
         repo: the name by which people will load it.
-        results: results.json of the run that trained the model; None for one that was converted and not trained.
         licence: of the weights, by its name on the Hub; by default that of the model that this one was made from.
 
     Raises:
-        ValueError: if the model, its tokenizer or the results cannot be read or are not of one run.
+        ValueError: if the model, its tokenizer or the results of its run cannot be read.
     """
     loaded = _copy_model(model, folder)
-    write_card_of_run(folder, loaded, model, results, model_id=repo, licence=licence)
+    write_card_of_run(folder, loaded, model, model_id=repo, licence=licence)
 
 
 def write_space(folder: Path, model: Path, repo: str, examples: Sequence[str] = (), licence: str | None = None) -> None:
@@ -184,6 +178,4 @@ def _refusals(repo: str) -> Iterator[None]:
     try:
         yield
     except (HfHubHTTPError, HTTPError, RuntimeError, OSError) as error:
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
-        reason = _REASONS.get(status) or f"{HfApi().endpoint}: {one_line(error.__cause__ or error)}"
-        raise OSError(f"{repo}: not published: {reason}") from error
+        raise OSError(f"{repo}: not published: {one_line(error.__cause__ or error)}") from error

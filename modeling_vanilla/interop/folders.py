@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import AutoConfig, GenerationConfig
 
 from ..files import check_unused, whole_folder
-from ..hub.model_card import results_of, source_metadata, write_card_of_run, write_model_card
+from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
@@ -87,5 +87,5 @@ def export(
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             model.config.layer_norm_eps = MARIAN_NORM_EPS
             model.config.max_position_embeddings = AutoConfig.from_pretrained(part).max_position_embeddings
-            write_card_of_run(part, model, source, results_of(source), use=MARIAN_USE, **(card or {}))
+            write_card_of_run(part, model, source, use=MARIAN_USE, **(card or {}))
     return notes

@@ -355,5 +355,5 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
         write_json(run / "results.json", results)
         plot(state, model.config.d_model)
         if options.push_to_hub:
-            publish_model(run / "model", options.push_to_hub, run / "results.json", private=options.hub_private_repo)
+            publish_model(run / "model", options.push_to_hub, private=options.hub_private_repo)
     state.accelerator.wait_for_everyone()

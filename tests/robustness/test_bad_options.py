@@ -56,8 +56,7 @@ OPTIONS = {
     "export onnx": "quantization: nothing\npositions: 9",
     "export transformers.js": "quantization: int8\npositions: 9",
     "demo": "port: 0 65536 x\nmax_characters: 0 x\nexamples: missing model",
-    "push": "results: missing model/config.json",
-    "push --static": "results: run/results.json\nexamples: missing model",
+    "push --static": "examples: missing model",
 }
 CASES = [
     (program, option, value)
