@@ -86,18 +86,18 @@ class MultiHeadAttention(nn.Module):
             rows: B * beams.
             q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which the beams of a sentence share.
             attention_mask: broadcastable to (B, H, beams * T, S).
-            output_attentions: whether to return the weights whatever the back end, by "eager".
+            output_attentions: whether "sdpa" makes way for "eager", which has weights.
 
         Returns:
             Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end gives none.
         """
-        back_end = "eager" if output_attentions else self.config._attn_implementation
+        back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        if back_end == "sdpa" and eager_is_faster(q, k):
-            attention = eager_attention
+        if back_end == "sdpa" and (output_attentions or eager_is_faster(q, k)):
+            attention, targets, sources = eager_attention, q.shape[2], k.shape[2]
             if attention_mask is None and self.is_causal:
                 # SDPA is told of causality by a flag where the mask would say nothing else.
-                attention_mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+                attention_mask = torch.ones(targets, sources, dtype=torch.bool, device=q.device).tril(sources - targets)
         dropout = self.config.attention_dropout if self.training else 0.0
         output, weights = attention(
             self, q, k, v, attention_mask, scaling=self.d_k**-0.5, dropout=dropout, is_causal=self.is_causal, **kwargs

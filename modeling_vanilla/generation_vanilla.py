@@ -1,17 +1,15 @@
 """Section 6.1's search and limit of the output behind generate() of transformers.
 
-Greedy search, sampling, assisted decoding, logits processors, stopping criteria and streamers are transformers' own.
 Ours are beam search, which transformers calls as the `custom_generate` that it is handed, and the limit on the output's
-length, which depends on each sentence's own source.
+length, which depends on each sentence's own source. All else is transformers' own.
 """
 
 import copy
 import functools
-from collections.abc import Callable
 from numbers import Integral, Real
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
@@ -23,9 +21,6 @@ from transformers.generation import (
     StopStringCriteria,
     logits_process,
 )
-from transformers.generation.utils import is_deepspeed_zero3_enabled, is_fsdp_managed_module
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput
 
 from .cache_vanilla import CACHE, named_cache
 from .configuration_vanilla import VanillaConfig, named_tokens
@@ -37,8 +32,8 @@ OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
 # Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
-# Processors of transformers that treat each row by itself, as an own one says by an attribute `row_by_row`. Any other
-# may keep something for each row, and then no sentence leaves the batch.
+# Processors of transformers that treat each row by itself, as another one says by an attribute `row_by_row`. Where any
+# may keep something for each row, no sentence leaves the batch.
 ROW_BY_ROW = (
     logits_process.ForcedEOSTokenLogitsProcessor,
     logits_process.MinLengthLogitsProcessor,
@@ -109,184 +104,66 @@ class SourceLengthCriteria(StoppingCriteria):
         self.lengths = lengths
 
     def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
-        lengths = self.lengths.to(input_ids.device)  # without a source they are on the CPU
-        return input_ids.shape[1] >= lengths.repeat_interleave(len(input_ids) // len(lengths))
-
-
-def generate(
-    model: PreTrainedModel,
-    inputs: torch.Tensor | None = None,
-    generation_config: GenerationConfig | None = None,
-    search: Callable[..., BeamSearch] = BeamSearch.start,
-    **kwargs,
-) -> ModelOutput | torch.Tensor:
-    """generate() of an encoder-decoder of transformers, with the search and the limit of 6.1.
-
-    The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
-    source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
-    transformers.
-
-    In a folder's custom_generate/generate.py it serves model.generate(..., custom_generate=FOLDER,
-    trust_remote_code=True) of other models.
-
-    Args:
-        search: begins a beam search.
-        kwargs: what the model's generate() takes, max_extra_tokens, and length_penalty_type (see `length_penalty`).
-
-    Raises:
-        ValueError: as `search_settings` does, for a model without an encoder, and for a streamer in this search.
-    """
-    if not model.config.is_encoder_decoder:
-        raise ValueError(f"the search needs an encoder-decoder; {type(model).__name__} is none")
-    given = named_cache(_given_settings(generation_config, kwargs), CACHE)
-    given.pop("labels", None)  # Seq2SeqTrainer passes them on
-    settings = search_settings(model, **given)
-    encoded = given.get("encoder_outputs")
-    if encoded is not None:  # transformers takes no tuple for a source, and repeats each row of a ModelOutput in place
-        given["encoder_outputs"] = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else copy.copy(encoded)
-    limits, new_tokens = output_limits(model.config, settings, inputs, given)
-    given = {name: value for name, value in given.items() if name not in OWN_SETTINGS} | limits
-    criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
-    if given.get("custom_generate") is None and (settings.num_beams or 1) > 1:
-        if getattr(settings, "force_words_ids", None) is not None:
-            raise ValueError("force_words_ids: give search=constrained(...) of modeling_vanilla.inference.constraints")
-        if given.get("streamer") is not None:
-            raise ValueError("a streamer needs num_beams=1")
-        if settings.stop_strings is not None and given.get("tokenizer") is not None:
-            # transformers does not pass the tokenizer on.
-            criteria.append(StopStringCriteria(given.pop("tokenizer"), settings.stop_strings))
-            given["stop_strings"] = None
-        given["custom_generate"] = functools.partial(
-            beam_search,
-            search=search,
-            penalty_type=getattr(settings, "length_penalty_type", None) or "gnmt",
-            new_tokens=new_tokens,
-            share_encoding=getattr(model, "beams_share_encoding", False),
-            synced_gpus=_gpus_are_synced(model) if given.get("synced_gpus") is None else given["synced_gpus"],
-        )
-    elif new_tokens is not None:
-        prompt = _prompt_length(settings, given.get("decoder_input_ids"))
-        criteria.append(SourceLengthCriteria(prompt + new_tokens))
-    return GenerationMixin.generate(model, inputs, **given)
-
-
-def beam_search(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: StoppingCriteriaList,
-    generation_config: GenerationConfig,
-    search: Callable[..., BeamSearch] = BeamSearch.start,
-    penalty_type: str = "gnmt",
-    new_tokens: torch.Tensor | None = None,
-    share_encoding: bool = False,
-    synced_gpus: bool = False,
-    **model_kwargs,
-) -> BeamSearchOutput | torch.Tensor:
-    """Beam search (6.1), or with do_sample sampling with beams.
-
-    Args:
-        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
-        search: begins it. penalty_type: see `length_penalty`. share_encoding: see NextTokens.
-        new_tokens: (B,), the most tokens that each sentence may get.
-        synced_gpus: whether forward passes go on until all processes are done.
-    """
-    config = generation_config
-    own = MaxLengthCriteria | EosTokenCriteria  # the search sees to EOS and the limits itself
-    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
-    limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
-    prompts = input_ids.unflatten(0, (-1, config.num_beams))
-    limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
-    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens.to(limits.device))
-    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may look for a
-    # sentence at its row.
-    row_by_row = all(type(one) in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
-    drop_done = row_by_row and not (criteria or config.return_dict_in_generate or synced_gpus)
-    prompts = prompts[:, :1] if drop_done else prompts
-    decoder = NextTokens(model, config, logits_processor, model_kwargs, share_encoding)
-    decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
-    state = search(config, prompts, limits, criteria, drop_done, penalty_type)
-    while any_process(state.searching.any(), synced_gpus, input_ids.device):
-        log_probs = decoder.log_probs(state.alive.tokens.flatten(0, 1))
-        if state.searching.any():  # else, only another process needed this forward pass
-            decoder.reorder(*state.step(*log_probs))
-    best = state.finish()
-    return decoder.output(best, state) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
-
-
-def any_process(searching: torch.Tensor, synced_gpus: bool, device: torch.device) -> bool:
-    """Whether this process, or with synced_gpus any process, is searching."""
-    if synced_gpus:
-        searching = searching.to(device, torch.float32)
-        torch.distributed.all_reduce(searching, op=torch.distributed.ReduceOp.MAX)
-    return bool(searching)
-
-
-def output_limits(
-    config: PreTrainedConfig, settings: GenerationConfig, inputs: torch.Tensor | None, given: dict
-) -> tuple[dict[str, int | None], torch.Tensor | None]:
-    """The limit of the output, as documented at `generate`. given: the call's own arguments.
-
-    Returns:
-        The limit that transformers is given, and the most new tokens (B,) of each sentence if its source decides.
-    """
-    limits = {name: given.get(name) for name in ("max_new_tokens", "max_length")}
-    extra = getattr(settings, "max_extra_tokens", None)
-    if any(limits.values()):
-        return limits, None
-    if extra is None:
-        return {}, None
-    new_tokens = _source_lengths(inputs, given) + extra
-    if getattr(config, "position_embedding_type", None) == "learned":
-        prompt = given.get("decoder_input_ids")
-        room = config.max_position_embeddings - (1 if prompt is None else prompt.shape[1])
-        new_tokens = new_tokens.clamp(max=max(1, room))
-    return {"max_new_tokens": int(new_tokens.max()), "max_length": None}, new_tokens
-
-
-def _source_lengths(inputs: torch.Tensor | None, given: dict) -> torch.Tensor:
-    """The number of tokens of each source, without padding if there is a mask. (B,)"""
-    if given.get("attention_mask") is not None:
-        return (given["attention_mask"] != 0).sum(dim=-1)
-    encoded = given.get("encoder_outputs")
-    sources = (inputs, given.get("input_ids"), given.get("inputs_embeds"), None if encoded is None else encoded[0])
-    source = next((source for source in sources if source is not None), torch.empty(1, 1))  # transformers takes BOS
-    return torch.full((len(source),), source.shape[1], device=source.device)
-
-
-def _prompt_length(settings: GenerationConfig, decoder_input_ids: torch.Tensor | None) -> int:
-    """The length of the decoder's prompt; transformers prepends the start token if each row lacks it."""
-    if decoder_input_ids is None:
-        return 1
-    start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
-    start = torch.as_tensor(start, device=decoder_input_ids.device)  # a list has one for each row
-    return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != start).all())
-
-
-def _gpus_are_synced(model: PreTrainedModel) -> bool:
-    """Whether processes need each other's forward passes, by the rule of transformers, which does not pass this on."""
-    sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)
-    return sharded and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        return input_ids.shape[1] >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
 
 
 class GnmtGenerationMixin(GenerationMixin):
-    """GenerationMixin with the search of 6.1 behind generate(num_beams=...).
+    """GenerationMixin with the search of 6.1 behind generate(num_beams=...)."""
 
-    `length_penalty` is GNMT's alpha. With `length_penalty_type="length"` all rules of the search are those of
-    transformers, and it is the exponent of the length.
-    """
-
-    beams_share_encoding = True  # see CrossAttention
+    has_own_beam_search = True
 
     @torch.no_grad()
-    def generate(self, inputs=None, generation_config=None, **kwargs):
-        """As GenerationMixin's, with the search and the limit of the function `generate`."""
-        ids, pad = kwargs.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
+    def generate(self, inputs=None, generation_config=None, search=BeamSearch.start, **kwargs):
+        """As GenerationMixin's, with the search and the limit of 6.1.
+
+        The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
+        source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
+        transformers. Sampling with beams is transformers' own.
+
+        Args:
+            search: begins a beam search.
+            kwargs: also max_extra_tokens, and length_penalty_type (see `Rules`): "gnmt", with `length_penalty` for
+                GNMT's alpha, or "length", with all rules of transformers.
+
+        Raises:
+            ValueError: as `search_settings` does, and for a streamer, synced_gpus or force_words_ids in beam search.
+        """
+        given = named_cache(_given_settings(generation_config, kwargs), CACHE)
+        given.pop("labels", None)  # Seq2SeqTrainer passes them on
+        settings = search_settings(self, **given)
+        ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
         is_padding = pad is not None and pad not in named_tokens(self.config.eos_token_id)
-        if ids is not None and is_padding and kwargs.get("attention_mask") is None:
+        if ids is not None and is_padding and given.get("attention_mask") is None:
             # Else, transformers lets an encoder-decoder read the padding.
-            kwargs["attention_mask"] = (ids != pad).long()
-        return generate(self, inputs, generation_config, **kwargs)
+            given["attention_mask"] = (ids != pad).long()
+        if given.get("encoder_outputs") is not None:  # of which transformers repeats each row in place
+            given["encoder_outputs"] = copy.copy(given["encoder_outputs"])
+        limits, new_tokens = {name: given.get(name) for name in ("max_new_tokens", "max_length")}, None
+        prompt = 1 if given.get("decoder_input_ids") is None else given["decoder_input_ids"].shape[1]
+        if any(limits.values()):
+            given |= limits
+        elif getattr(settings, "max_extra_tokens", None) is not None:
+            new_tokens = _source_lengths(ids, given) + settings.max_extra_tokens
+            if self.config.position_embedding_type == "learned":
+                new_tokens = new_tokens.clamp(max=max(1, self.config.max_position_embeddings - prompt))
+            given |= {"max_new_tokens": int(new_tokens.max()), "max_length": None}
+        criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
+        if given.get("custom_generate") is None and (settings.num_beams or 1) > 1 and not settings.do_sample:
+            for name in ("streamer", "synced_gpus", "force_words_ids"):
+                if given.get(name):
+                    raise ValueError(f"beam search takes no {name}")
+            if settings.stop_strings is not None and given.get("tokenizer") is not None:
+                # transformers does not pass the tokenizer on.
+                criteria.append(StopStringCriteria(given.pop("tokenizer"), settings.stop_strings))
+                given["stop_strings"] = None
+            penalty_type = getattr(settings, "length_penalty_type", None) or "gnmt"
+            given["custom_generate"] = functools.partial(
+                beam_search, search=search, penalty_type=penalty_type, new_tokens=new_tokens
+            )
+        elif new_tokens is not None:
+            criteria.append(SourceLengthCriteria(prompt + new_tokens))
+        given = {name: value for name, value in given.items() if name not in OWN_SETTINGS}
+        return super().generate(inputs, **given)
 
     def adjust_generation_fn(self, *args, **kwargs) -> None:
         """Called by from_pretrained: read generation_config.json; a folder without one gets the default search."""
@@ -299,4 +176,52 @@ class GnmtGenerationMixin(GenerationMixin):
         return attention_mask
 
 
-__all__ = ["GnmtGenerationMixin", "SourceLengthCriteria", "default_generation_config", "generate", "search_settings"]
+def _source_lengths(ids: torch.Tensor | None, given: dict) -> torch.Tensor:
+    """The number of tokens of each source, without padding if there is a mask. (B,)"""
+    if given.get("attention_mask") is not None:
+        return (given["attention_mask"] != 0).sum(dim=-1)
+    encoded = given.get("encoder_outputs")
+    sources = (ids, given.get("inputs_embeds"), None if encoded is None else encoded[0])
+    source = next(source for source in sources if source is not None)
+    return torch.full((len(source),), source.shape[1], device=source.device)
+
+
+def beam_search(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    search=BeamSearch.start,
+    penalty_type: str = "gnmt",
+    new_tokens: torch.Tensor | None = None,
+    **model_kwargs,
+) -> BeamSearchOutput | torch.Tensor:
+    """Beam search (6.1), as GenerationMixin.generate calls it.
+
+    Args:
+        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
+        search: begins it. penalty_type: see `length_penalty`. new_tokens: (B,), the most that each sentence may get.
+    """
+    config = generation_config
+    own = MaxLengthCriteria | EosTokenCriteria  # the search sees to EOS and the limits itself
+    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+    limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
+    prompts = input_ids.unflatten(0, (-1, config.num_beams))
+    limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
+    limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
+    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may look for a
+    # sentence at its row.
+    row_by_row = all(type(one) in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
+    drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
+    prompts = prompts[:, :1] if drop_done else prompts
+    decoder = NextTokens(model, config, logits_processor, model_kwargs)
+    decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
+    state = search(config, prompts, limits, criteria, drop_done, penalty_type)
+    while state.searching.any():
+        decoder.reorder(*state.step(*decoder.log_probs(state.alive.tokens.flatten(0, 1))))
+    best = state.finish()
+    return decoder.output(best, state) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
+
+
+__all__ = ["GnmtGenerationMixin", "default_generation_config", "search_settings"]

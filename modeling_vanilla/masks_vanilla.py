@@ -4,7 +4,6 @@ A mask of two axes, (B, past + T), is 0 for padding. One of four axes, broadcast
 whole mask: False or 0 where a position is not attended to, or numbers to add to the scores, 0 or the least there is.
 """
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -22,15 +21,6 @@ def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> 
     shape = (x.shape[0], x.shape[1] + (0 if cache is None else int(cache.get_seq_length())))
     if not is_tracing(mask) and mask.shape != shape:
         raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
-
-
-def config_for(config: VanillaConfig, output_attentions: bool | None) -> VanillaConfig:
-    """The configuration to make masks by: that of "eager", the only back end with weights, if these are requested."""
-    if not output_attentions or config._attn_implementation == "eager":
-        return config
-    config = copy.copy(config)  # other threads may read the model's own
-    config._attn_implementation = "eager"
-    return config
 
 
 def encoder_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.Tensor | None):

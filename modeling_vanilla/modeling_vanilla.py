@@ -28,7 +28,7 @@ from .cpu_vanilla import Dropout
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
-from .masks_vanilla import check_mask, config_for, cross_mask, decoder_mask, encoder_mask
+from .masks_vanilla import check_mask, cross_mask, decoder_mask, encoder_mask
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
 
 
@@ -45,10 +45,6 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = False
     _supports_flex_attn = True
     _can_compile_fullgraph = True
-
-    def __init__(self, config: VanillaConfig):
-        config.check()  # from_pretrained(..., dropout=1.5) changes fields after the configuration was checked
-        super().__init__(config)
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool | None = None, **kwargs):
@@ -174,7 +170,7 @@ class VanillaEncoder(VanillaStack):
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
         """
         x = self.embed(input_ids, inputs_embeds, attention_mask)
-        mask = encoder_mask(config_for(self.config, kwargs.get("output_attentions")), x, attention_mask)
+        mask = encoder_mask(self.config, x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -227,9 +223,8 @@ class VanillaDecoder(VanillaStack):
             check_mask("attention_mask", encoder_attention_mask, encoder_hidden_states)
         self_cache = None if cache is None else cache.self_attention_cache
         x = self.embed(input_ids, inputs_embeds, attention_mask, self_cache)
-        config = config_for(self.config, kwargs.get("output_attentions"))
-        self_mask = decoder_mask(config, x, attention_mask, self_cache)
-        padding_mask = cross_mask(config, x, encoder_attention_mask, encoder_hidden_states)
+        self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
+        padding_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             # By position: gradient checkpointing tracks no keyword arguments.
             x = layer(x, encoder_hidden_states, self_mask, padding_mask, cache, **kwargs)
@@ -355,7 +350,6 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the target, and the loss if there are labels.
@@ -366,7 +360,6 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
                 input is made from them if it is not given.
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
-            logits_to_keep: the logits of so many last positions, or of these, are computed; 0 is all.
 
         Returns:
             loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); None in
@@ -389,9 +382,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             **kwargs,
         )
         fields = dict(outputs)
-        x = fields.pop("last_hidden_state")
-        x = x[:, slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep]
-        loss, logits = self.project(x, labels, num_items_in_batch)
+        loss, logits = self.project(fields.pop("last_hidden_state"), labels, num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
     def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):

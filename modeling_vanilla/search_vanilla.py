@@ -13,13 +13,10 @@ import torch
 from torch import nn
 from transformers.generation import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
-from transformers.modeling_outputs import BaseModelOutput
 
 from .cache_vanilla import CACHE
 
 LENGTH_PENALTIES = ("gnmt", "length")
-# The most further tokens that `Rules.done` expects: under the penalty of a limit of 10^12 tokens, no search would end.
-LOOK_AHEAD = 10_000
 # Sentences that are done leave the batch, which copies the rest, once at most this share of it is still searched.
 DROP_SHARE = 7 / 8
 
@@ -121,7 +118,6 @@ class Rules:
         """
         if self.early_stopping is True:
             return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
-        limits = limits.clamp(max=length + LOOK_AHEAD)
         if self.penalty_type == "gnmt":
             worst, ahead = finished[:, self.num_return_sequences - 1], limits if self.alpha > 0 else length + 1
         else:
@@ -143,7 +139,6 @@ class BeamSearch:
     eos: torch.Tensor  # (number of EOS tokens,)
     pad: int
     criteria: StoppingCriteriaList  # of the caller: they end a hypothesis as EOS does
-    do_sample: bool
     drop_done: bool  # whether sentences that are done leave the batch
     alive: Hypotheses  # (B, K); the score is the sum of what logits processors leave of log P
     finished: Hypotheses  # (B, K); the score is that sum over the length penalty
@@ -173,7 +168,6 @@ class BeamSearch:
             eos=eos,
             pad=int(pad),
             criteria=criteria,
-            do_sample=config.do_sample,
             drop_done=drop_done,
             alive=alive,
             finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
@@ -220,20 +214,15 @@ class BeamSearch:
         return next_rows, remaining
 
     def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best continuations by score + log P of the next token (B, K, V), or a sample of them.
+        """The best continuations by score + log P of the next token (B, K, V).
 
         Returns:
             The sums, best first, and their index, hypothesis * V + token. (B, k) each; k is 2 K if there is one EOS.
         """
         sums = (self.alive.score[..., None] + log_probs).flatten(1)
         k = min(self.beams * (1 + max(1, self.eos.numel())), sums.shape[1])
-        if not self.do_sample:
-            top = sums.topk(k)
-            return top.values, top.indices
-        # The largest of the sums plus Gumbel noise are drawn without replacement in proportion to their exponentials.
-        index = (sums - torch.empty_like(sums).exponential_().log()).topk(k).indices
-        drawn, order = sums.gather(1, index).sort(dim=1, descending=True)
-        return drawn, index.gather(1, order)
+        top = sums.topk(k)
+        return top.values, top.indices
 
     def rank(self, score: torch.Tensor) -> torch.Tensor:
         """The rank, from 0, of candidates with these sums (B, k), best first. Broadcasts to (B, k)"""
@@ -303,25 +292,18 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 class NextTokens:
     """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
 
-    It also records each step for return_dict_in_generate. share_encoding: whether the model takes one encoding for all
-    beams of a sentence.
+    The beams of a sentence share one encoding. Each step is recorded for return_dict_in_generate.
     """
 
-    def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict, share_encoding: bool):
+    def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict):
         self.model, self.config, self.logits_processor = model, config, logits_processor
-        self.share_encoding = share_encoding
         self.inputs = {
             CACHE: None,
             **model_kwargs,
             "output_attentions": config.output_attentions,
             "output_hidden_states": config.output_hidden_states,
         }
-        if share_encoding:  # transformers has repeated it for each beam
-            self.inputs["encoder_outputs"] = encoder_outputs = copy.copy(self.inputs["encoder_outputs"])
-            beams = slice(None, None, config.num_beams)
-            encoder_outputs["last_hidden_state"] = encoder_outputs.last_hidden_state[beams]
-            if self.inputs.get("attention_mask") is not None:
-                self.inputs["attention_mask"] = self.inputs["attention_mask"][beams]
+        self.keep(slice(None, None, config.num_beams))  # transformers has repeated them for each beam
         asked = {
             "scores": config.output_scores,
             "logits": config.output_logits,
@@ -330,6 +312,13 @@ class NextTokens:
             "decoder_hidden_states": config.output_hidden_states,
         }
         self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
+
+    def keep(self, sentences: torch.Tensor | slice) -> None:
+        """Keep only some sentences of the source."""
+        encoded = self.inputs["encoder_outputs"] = copy.copy(self.inputs["encoder_outputs"])
+        encoded["last_hidden_state"] = encoded.last_hidden_state[sentences]
+        if self.inputs.get("attention_mask") is not None:
+            self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
 
     def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """log P of the token after `tokens` (rows, length), after the logits processors and, if scores are asked for,
@@ -357,28 +346,19 @@ class NextTokens:
             past.self_attention_cache.reorder_cache(rows)
         if mask is not None:
             self.inputs["decoder_attention_mask"] = mask[rows]
-        encoded = self.inputs["encoder_outputs"].last_hidden_state
-        if sentences is not None:
-            self.logits_processor = LogitsProcessorList(
-                processor.select(sentences) if hasattr(processor, "select") else processor
-                for processor in self.logits_processor
-            )
-        if not self.share_encoding and (sentences is not None or len(rows) != len(encoded)):
-            sentences = rows
         if sentences is None:
             return
-        self.inputs["encoder_outputs"] = BaseModelOutput(encoded[sentences])
-        if self.inputs.get("attention_mask") is not None:
-            self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
+        self.keep(sentences)
         if past is not None:
             past.cross_attention_cache.reorder_cache(sentences)
+        self.logits_processor = LogitsProcessorList(
+            processor.select(sentences) if hasattr(processor, "select") else processor
+            for processor in self.logits_processor
+        )
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
         """The best hypotheses of a search, and what else return_dict_in_generate asks for."""
-        encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
-        for layer in past.cross_attention_cache.layers if past is not None and self.share_encoding else ():
-            # transformers returns a row for each beam.
-            layer.keys, layer.values = (kept.repeat_interleave(search.beams, 0) for kept in (layer.keys, layer.values))
+        encoder_outputs = self.inputs["encoder_outputs"]
         return BeamSearchOutput(
             sequences=best.tokens.flatten(0, 1),
             sequences_scores=best.score.flatten(),
@@ -386,8 +366,8 @@ class NextTokens:
             beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
-            **{CACHE: past},
-            **{name: tuple(values[: search.length]) for name, values in self.steps.items()},
+            **{CACHE: self.inputs[CACHE]},
+            **{name: tuple(values) for name, values in self.steps.items()},
         )
 
 

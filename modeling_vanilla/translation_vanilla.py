@@ -80,7 +80,7 @@ class TranslationSettings:
         self.beams = self.generation.num_beams or 1
         if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
-        own_search = getattr(model, "beams_share_encoding", False)
+        own_search = hasattr(model, "has_own_beam_search") and not self.generation.do_sample
         formula = getattr(self.generation, "length_penalty_type", None)
         self.generation.length_penalty_type = formula or ("gnmt" if own_search else "length")
         self.limits: Limits | None = source_limits(model, tokenizer, max_source_tokens)

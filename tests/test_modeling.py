@@ -194,13 +194,6 @@ def test_learned_positions_have_a_limit_that_is_named(make_model, batch):
     close(model(padded, mask, batch["decoder_input_ids"]).logits, model(**batch).logits)
 
 
-def test_logits_are_computed_where_they_are_asked_for(make_model, batch):
-    model = make_model()
-    whole = model(**batch).logits
-    close(model(**batch, logits_to_keep=2).logits, whole[:, -2:])
-    close(model(**batch, logits_to_keep=torch.tensor([0, 3])).logits, whole[:, [0, 3]])
-
-
 # Training
 
 

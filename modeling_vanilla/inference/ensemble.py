@@ -69,7 +69,6 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Score the next token. Arguments as VanillaForConditionalGeneration takes them, without labels or embeddings.
@@ -93,7 +92,6 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                 encoder_outputs=BaseModelOutput(encoding.to(member.dtype)),
                 cache=None if cache is None else _part_of(cache, layers),
                 use_cache=cache is not None,
-                logits_to_keep=logits_to_keep,
             )
             log_probs = outputs.logits.float().log_softmax(dim=-1)
             logits = log_probs if logits is None else torch.logaddexp(logits, log_probs)

@@ -101,7 +101,7 @@ def translate_with(
     Args:
         place: begins a message about texts, terms or prefixes.
     """
-    if terms.targets and not hasattr(model, "beams_share_encoding"):
+    if terms.targets and not hasattr(model, "has_own_beam_search"):
         raise ValueError(f"terms need the search of this package, which {type(model).__name__} does not have")
     if terms.targets and settings.beams == 1:
         raise ValueError("terms need num_beams of at least 2")
