@@ -38,7 +38,6 @@ def quickstart(run: Path, max_steps: int) -> dict:
         learning_rate_scale=0.3,  # at 0.5 it does not learn to read the source in so few updates
         validate_steps=-(-max_steps // 2),
         checkpoint_steps=max(1, max_steps // 60),
-        checkpoint_minutes=None,
     )
     corpus = toy_corpus(validation=200, test=500)
     print(

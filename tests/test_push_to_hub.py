@@ -42,7 +42,7 @@ def commits(monkeypatch, tmp_path) -> list[tuple[str, dict[str, bytes]]]:
     """
     commits = []
 
-    def create_commit(repo: str, operations: list, *, repo_type: str, revision: str | None, commit_message: str):
+    def create_commit(repo: str, operations: list, *, repo_type: str, commit_message: str):
         files = {add.path_in_repo: Path(add.path_or_fileobj).read_bytes() for add in operations}
         name = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         commits.append((name, files))
@@ -109,19 +109,15 @@ def test_as_a_marian(commits, run):
     assert f'from_pretrained("{REPO}")' in card.text
 
 
-def test_training_publishes_its_best_and_its_last(commits, tmp_path, monkeypatch):
+def test_training_publishes_its_model(commits, tmp_path, monkeypatch):
     """Nobody else sees what it creates."""
-    monkeypatch.setattr(HfApi, "create_branch", Mock())
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("a small house\tein kleines Haus\n" * 8, encoding="utf-8")
     options = {"train_file": pairs, "validation_file": pairs, "preset": "tiny", "vocab_size": 280, "max_steps": 2}
     options |= {"tokens_per_update": 32, "tokens_per_batch": 32, "warmup_steps": 1, "push_to_hub": REPO}
     assert call(train.main, *as_options({**options, "output_dir": tmp_path / "run"})).code == 0
-    best, last = (files for _, files in commits)
-    assert HfApi.create_branch.call_args.kwargs["branch"] == "best"
-    assert [made.kwargs["revision"] for made in HfApi.create_commit.call_args_list] == ["best", None]
-    assert best["model.safetensors"] == (tmp_path / "run" / "best" / "model.safetensors").read_bytes()
-    assert last["model.safetensors"] == (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    ((_, files),) = commits
+    assert files["model.safetensors"] == (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert all(made.kwargs["private"] for made in HfApi.create_repo.call_args_list)
     monkeypatch.delenv("HF_TOKEN")
     done = call(train.main, *as_options({**options, "output_dir": tmp_path / "third"}))

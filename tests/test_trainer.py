@@ -82,7 +82,7 @@ def run_loop(tokenizer, training_data):
 
 def options_for(run, **overrides):
     settings = {"max_steps": 3, "tokens_per_update": 500, "tokens_per_batch": 150, "warmup_steps": 2}
-    settings |= {"mixed_precision": "no", "average_checkpoints": 1, "checkpoint_minutes": None}
+    settings |= {"mixed_precision": "no", "average_checkpoints": 1}
     return complete(TrainingOptions(output_dir=str(run), **{**settings, **overrides}))
 
 
@@ -147,10 +147,10 @@ def test_dropout_is_drawn_by_seed_and_step(tmp_path, run_loop):
 
 
 def test_averaged_are_evenly_spaced_checkpoints(tmp_path, data, monkeypatch):
-    """Counted back from the last, of step 7. Not those of the clock, one at each step; the best one is kept apart."""
+    """Counted back from the last, of step 7; the best one is kept apart."""
     set_scores(monkeypatch, 5.0, 2.0, 1.0)
     run, schedule = tmp_path / "run", {"checkpoint_steps": 2, "keep_checkpoints": 2, "average_checkpoints": 2}
-    results = run_to(run, data, 7, validate_steps=5, checkpoint_minutes=1e-6, **schedule)
+    results = run_to(run, data, 7, validate_steps=5, **schedule)
     folders = {path.name for path in run.iterdir() if path.is_dir()} - {"tensorboard"}
     assert folders == {"checkpoint-5", "checkpoint-7", "best", "model"}
     assert results["averaged_checkpoints"] == [5, 7]

@@ -41,16 +41,7 @@ def publish_model(model: Path, repo: str, private: bool = False) -> str:
         return publish_folder(Path(folder), repo, private)
 
 
-def publish_best(folder: Path, repo: str) -> str:
-    """Publish a folder on the branch "best" of `repo`, which exists; errors as for `publish_folder`."""
-    with _refusals(repo):
-        HfApi().create_branch(repo, branch="best", exist_ok=True)
-    return publish_folder(folder, repo, private=True, revision="best")
-
-
-def publish_folder(
-    folder: Path, repo: str, private: bool = False, space_sdk: str | None = None, revision: str | None = None
-) -> str:
+def publish_folder(folder: Path, repo: str, private: bool = False, space_sdk: str | None = None) -> str:
     """Upload the files of a folder as one commit, and return it.
 
     Args:
@@ -68,7 +59,7 @@ def publish_folder(
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
         kind = "space" if space_sdk else "model"
         message = "Publish the model"
-        return HfApi().create_commit(repo, files, commit_message=message, repo_type=kind, revision=revision).oid
+        return HfApi().create_commit(repo, files, commit_message=message, repo_type=kind).oid
 
 
 def open_repo(repo: str, private: bool, space_sdk: str | None = None) -> None:

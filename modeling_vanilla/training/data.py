@@ -180,13 +180,8 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
     for language in languages:
         if language not in texts:
             raise ValueError(f'{where}: no "{language}" among {_short([*texts])}')
-        text = texts[language]
-        if not isinstance(text, str):
+        if not isinstance(text := texts[language], str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f'{where}: "{language}" has half of a surrogate pair: {_short(text)}') from error
     return {"source": texts[languages[0]], "target": texts[languages[1]]}
 
 

@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 import sacrebleu
-from transformers.utils import logging
 
 from ..errors import one_line
-
-logger = logging.get_logger(__name__)
 
 TOKENIZE = "13a"  # sacreBLEU's own default
 TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
@@ -63,10 +60,7 @@ def translation_scores(
             raise ValueError(f"references: sentence {number} has none")
     # As sacreBLEU takes them: the first reference of every sentence, the second of every sentence, and so on.
     streams = [list(stream) for stream in zip_longest(*rows)]
-    if tokenize != "none" and sum(text.endswith(" .") for text in predictions) >= 100:
-        logger.warning("the translations look tokenised, as 100 or more end in ' .'; --bleu_tokenize none is for those")
-    # force: without sacreBLEU's own warning of that, which knows nothing of our option.
-    bleu, chrf = sacrebleu.BLEU(tokenize=tokenize, force=True), sacrebleu.CHRF()
+    bleu, chrf = sacrebleu.BLEU(tokenize=tokenize), sacrebleu.CHRF()
     scores = {
         "bleu": (bleu.corpus_score(predictions, streams).score, str(bleu.get_signature())),
         "bleu_compound_split": compound_split_bleu(predictions, streams, tokenize),

@@ -161,12 +161,11 @@ class TrainingOptions:
     checkpoint_steps: int | None = _option(
         None, "Updates between checkpoints (default: 1.5%% of max_steps, at least 10)."
     )
-    checkpoint_minutes: float | None = _option(10.0, "Also write a checkpoint every so many minutes, to resume from.")
     keep_checkpoints: int = _option(5, "Keep the last so many checkpoints.")
     average_checkpoints: int = _option(5, "The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
     report_to: str = _option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")
-    push_to_hub: str | None = _option(None, "Publish the model as this name, and the best so far on its branch best.")
+    push_to_hub: str | None = _option(None, "Publish the model as this name when it is trained.")
     hub_private_repo: bool = _option(True, "Whether only its owner sees what push_to_hub creates.")
     seed: int = _option(0, "Seed of initialisation, data order and dropout.")
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import Interrupted, on_signal
 from ..files import check_unused, locked, whole_folder, write_json
 from ..hub.model_card import source_metadata, write_model_card
-from ..hub.publishing import open_repo, publish_best, publish_model
+from ..hub.publishing import open_repo, publish_model
 from ..progress import inform, progress_bar
 from .averaging import average_checkpoints
 from .checkpoints import (
@@ -225,7 +225,6 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     tracked = {name: value for name, value in asdict(options).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
     bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
-    saved = time.monotonic()
     try:
         with on_signal(received.append), bar:
             while True:
@@ -242,12 +241,11 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                     is_scheduled(options, progress.step)
                     or is_over(state)
                     or (validation is not None and is_validation_due(state))
-                    or have_passed(state, options.checkpoint_minutes, time.monotonic() - saved)
                 )
                 signum = largest_of_processes(accelerator, received[-1])
                 if is_due or signum:
                     save_checkpoint(state)
-                    saved, signum = time.monotonic(), largest_of_processes(accelerator, received[-1])
+                    signum = largest_of_processes(accelerator, received[-1])
                 if signum:
                     stop(state, signum)
     finally:
@@ -262,17 +260,12 @@ def largest_of_processes(accelerator: Accelerator, value: int) -> int:
     return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
 
 
-def have_passed(state: TrainingState, minutes: float | None, seconds: float) -> bool:
-    """Whether the seconds that the main process has measured are at least so many minutes, if any are given."""
-    if minutes is None:
-        return False
-    return bool(largest_of_processes(state.accelerator, state.accelerator.is_main_process and seconds >= 60 * minutes))
-
-
 def is_over(state: TrainingState) -> bool:
-    """Whether the run has taken max_steps updates or max_minutes."""
+    """Whether the run has taken max_steps updates or, by the clock of the slowest process, max_minutes."""
     options, progress = state.options, state.progress
-    return progress.step >= options.max_steps or have_passed(state, options.max_minutes, progress.seconds)
+    if options.max_minutes is None or progress.step >= options.max_steps:
+        return progress.step >= options.max_steps
+    return bool(largest_of_processes(state.accelerator, progress.seconds >= 60 * options.max_minutes))
 
 
 def is_validation_due(state: TrainingState) -> bool:
@@ -302,11 +295,6 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
             if progress.best() is progress.validations[-1]:
                 with whole_folder(state.run / "best") as part:
                     save_model(model, state.tokenizer, part)
-                if options.push_to_hub:
-                    try:
-                        publish_best(state.run / "best", options.push_to_hub)
-                    except OSError as error:  # the training goes on
-                        logger.warning(str(error))
             save_validation(state)
         accelerator.wait_for_everyone()
 

@@ -8,7 +8,7 @@ from trial import PROGRAMS, check
 # Of each program its options, and behind a colon what none of them can be.
 OPTIONS = {
     "check": """
-        train_file dataset_name tokenizer train_source: missing source.txt
+        train_file dataset_name train_source: missing source.txt
         max_length_ratio: 0 x
         output_dir: source.txt run
         source_lang: fr
