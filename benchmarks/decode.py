@@ -23,11 +23,11 @@ import sacrebleu
 import torch
 from tokenizers import Tokenizer, models
 from torch.nn.utils.rnn import pad_sequence
-from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
-from modeling_vanilla.interop import from_marian, marian_tokenizer
+from modeling_vanilla.interop import from_marian
 
 IN_TORCH = [f"{model} {kind}" for model in ("ours", "MarianMT") for kind in ("fp32", "bf16")]
 ENGINES = [*IN_TORCH, *(f"CTranslate2 {kind}{how}" for how in ("", " inter") for kind in ("float32", "int8"))]
@@ -38,7 +38,7 @@ EXTRA_TOKENS, NEW_TOKENS = 50, 24  # limits: beyond the source's tokens; of a se
 def load(options: Namespace) -> tuple[MarianMTModel, PreTrainedTokenizerBase, list[list[int]]]:
     """The weights, the tokenizer, and the source sentences as token ids, EOS last; made up where there is no file."""
     if options.model:
-        marian, tokenizer = MarianMTModel.from_pretrained(options.model), marian_tokenizer(options.model)
+        marian, tokenizer = MarianMTModel.from_pretrained(options.model), AutoTokenizer.from_pretrained(options.model)
         return marian, tokenizer, tokenizer(list(islice(read_lines(options.source), options.sentences))).input_ids
     torch.manual_seed(0)
     marian = common.random_marian(*common.DIMS[options.dims])
@@ -119,7 +119,7 @@ def peak_on(name: str, device: str) -> float | None:
 
 def score(outputs: list[list[int]], options: Namespace) -> float:
     """BLEU."""
-    texts = marian_tokenizer(options.model).batch_decode(outputs, skip_special_tokens=True)
+    texts = AutoTokenizer.from_pretrained(options.model).batch_decode(outputs, skip_special_tokens=True)
     references = list(islice(read_lines(options.reference), len(texts)))
     return sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
 

@@ -9,9 +9,16 @@ from pathlib import Path
 
 import torch
 from helpers import add_noise
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import nn
-from transformers import FSMTConfig, FSMTForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 Reference = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # source (S,), target (T,) -> logits (T, VOCAB)
 
@@ -47,16 +54,15 @@ def make_marian(seed: int = 0, **overrides) -> MarianMTModel:
     return marian
 
 
-def write_marian(folder: Path, **overrides) -> Reference:
-    """A folder with no tokenizer but a tokenizer.json, which appends no EOS."""
-    marian = make_marian(seed=3, **overrides)
+def write_marian(folder: Path) -> Reference:
+    marian = make_marian(seed=3)
     marian.save_pretrained(folder)
     words = ["</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz".upper(), *"abcdefghijk", "<pad>"]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(["</s>", "<unk>", "<pad>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
     return reference_of(marian)
 
 

@@ -23,7 +23,7 @@ def write_model_card(
     source: dict | None = None,
     model_id: str = "path/to/this/folder",
     licence: str | None = None,
-    use: str | None = None,
+    is_marian: bool = False,
 ) -> None:
     """Write folder/README.md: model_card.md, filled in.
 
@@ -35,7 +35,7 @@ def write_model_card(
         source: `source_metadata` of the model that this one was made from; None if it was trained from scratch.
         model_id: what people will load it by.
         licence: of the weights, by default that of the source. The data decide it, so the card claims no other.
-        use: how to load it, where {model_id} stands for its name, in place of the pipeline that needs its code.
+        is_marian: whether it is exported as a MarianMT, which is loaded without code of its own.
     """
     inherited = dict(source or {})
     origin = _origin(inherited) if source is not None else None
@@ -85,7 +85,7 @@ def write_model_card(
         pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
         origin=origin,
         model_id=model_id,
-        use=use and use.format(model_id=model_id),
+        is_marian=is_marian,
         licence=licence,
         inherited=_escape(", ".join(licences)),
     )

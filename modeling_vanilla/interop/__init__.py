@@ -5,6 +5,6 @@ The modules to_marian, to_ctranslate2, to_onnx and to_transformers_js take a mod
 
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
-from .from_marian import from_marian, marian_tokenizer
+from .from_marian import from_marian
 
-__all__ = ["fairseq_tokenizer", "from_fairseq", "from_fsmt", "from_marian", "fsmt_tokenizer", "marian_tokenizer"]
+__all__ = ["fairseq_tokenizer", "from_fairseq", "from_fsmt", "from_marian", "fsmt_tokenizer"]

@@ -3,31 +3,21 @@
 from importlib import import_module
 from pathlib import Path
 
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from ..files import check_unused, whole_folder
 from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
-from .from_marian import from_marian, marian_tokenizer
-from .weights import MARIAN_NORM_EPS
+from .from_marian import from_marian
+from .weights import load_source_tokenizer
 
 LIBRARIES = {
-    "marian": (from_marian, marian_tokenizer),
+    "marian": (from_marian, load_source_tokenizer),
     "fsmt": (from_fsmt, fsmt_tokenizer),
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
-# How a MarianMT is loaded, for its model card.
-MARIAN_USE = """\
-```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model = AutoModelForSeq2SeqLM.from_pretrained("{model_id}")
-tokenizer = AutoTokenizer.from_pretrained("{model_id}")
-output = model.generate(**tokenizer("Hello.", return_tensors="pt"))
-print(tokenizer.decode(output[0], skip_special_tokens=True))
-```"""
 
 
 def convert(library: str, source: str, destination: Path) -> None:
@@ -85,7 +75,5 @@ def export(
         notes = write(model, tokenizer, part, **settings)
         if to == "marian":
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
-            model.config.layer_norm_eps = MARIAN_NORM_EPS
-            model.config.max_position_embeddings = AutoConfig.from_pretrained(part).max_position_embeddings
-            write_card_of_run(part, model, source, use=MARIAN_USE, **(card or {}))
+            write_card_of_run(part, model, source, is_marian=True, **(card or {}))
     return notes

@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 
 import torch
@@ -77,9 +76,7 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     if vocabulary != target:
         names = " and ".join(f"dict.{language}.txt" for language in languages)
         raise ValueError(f"{file.parent}: {names} differ; a model of this package has one vocabulary (5.1)")
-    codes = next((file.with_name(name) for name in ("bpecodes", "code") if file.with_name(name).is_file()), None)
-    if codes is None:
-        raise ValueError(f"{file.parent}: no merges, as it has neither bpecodes nor code")
+    codes = file.with_name("bpecodes" if file.with_name("bpecodes").is_file() else "code")
     # A line of fastBPE also has a count, which is left out.
     pairs = [" ".join(line.split()[:2]) for line in read_lines(codes) if not line.startswith("#version")]
     with TemporaryDirectory() as folder:
@@ -177,17 +174,9 @@ def _load(path: str | PathLike) -> tuple[Path, Mapping[str, torch.Tensor], dict]
         for group in groups:
             settings |= vars(group) if isinstance(group, Namespace) else group or {}
         return file, checkpoint["model"], settings
-    except UnpicklingError as error:
-        held = re.search(r"GLOBAL (\S+)", str(error))
-        raise ValueError(
-            f"{file}: {f'holds {held[1]}' if held else 'cannot be read'}; of a pickle only tensors, plain containers "
-            "and argparse.Namespace are taken. If you trust it, load it with fairseq and save its 'args' or 'cfg', as "
-            "plain values, and its 'model' alone"
-        ) from error
-    except KeyError as error:
-        raise ValueError(f"{file}: not a checkpoint of fairseq's, as it holds no {error}") from error
     except Exception as error:  # a damaged pickle makes torch raise almost anything
-        raise ValueError(f"{file}: cannot be read: {one_line(error)}") from error
+        taken = "tensors, plain containers and argparse.Namespace"
+        raise ValueError(f"{file}: is no checkpoint of {taken} alone: {one_line(error)}") from error
 
 
 def _dictionary(file: Path) -> dict[str, int]:

@@ -40,11 +40,8 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     """The tokenizer of an FSMT model, as AutoTokenizer loads it, with `eos_token` set.
 
     Raises:
-        ValueError: if there is none, its languages have different vocabularies, or it needs the package sacremoses,
-            which is not installed.
+        ValueError: if there is none, or it needs the package sacremoses, which is not installed.
     """
     tokenizer = load_source_tokenizer(path)
-    if tokenizer.decoder != {number: token for token, number in tokenizer.encoder.items()}:
-        raise ValueError(f"{path}: vocab-src.json and vocab-tgt.json differ; a model of this package has one (5.1)")
     tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     return tokenizer

@@ -7,24 +7,15 @@ reads or writes the residual stream is reordered, once, and the model itself sta
 
 import re
 from os import PathLike
-from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, processors
-from transformers import MarianMTModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import MarianMTModel
 
-from ..errors import one_line
-from ..files import read_json
-from ..layers_vanilla import SinusoidalPositions
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .weights import build, keep_search, load_source, load_source_tokenizer, same_fields
+from .weights import build, keep_search, load_source, same_fields
 
-# What the paper's model has (3.4), by the fields of MarianConfig that say so.
-NEEDED = {
-    "share_encoder_decoder_embeddings": "one matrix embeds source and target",
-    "tie_word_embeddings": "the embedding matrix is the output projection",
-    "scale_embedding": "embeddings are multiplied by sqrt(d_model)",
-}
+# Fields of MarianConfig that are True in the paper's model (3.4).
+NEEDED = ("share_encoder_decoder_embeddings", "tie_word_embeddings", "scale_embedding")
 
 
 def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForConditionalGeneration:
@@ -47,55 +38,23 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
     Raises:
         ValueError: if there is no MarianMT model, its weights are incomplete or pickled, or the paper's model cannot
             express it: embeddings that are not one matrix for source, target and output, or not scaled by
-            sqrt(d_model), or positions that are no sinusoid.
+            sqrt(d_model).
     """
     marian = load_source(MarianMTModel, path_or_model)
-    for field, paper in NEEDED.items():
+    for field in NEEDED:
         if not getattr(marian.config, field):
-            raise ValueError(f"{field} is False in this MarianMT model; in the paper's model {paper} (3.4)")
+            raise ValueError(f"{field} is False in this MarianMT model, and True in the paper's (3.4)")
     order = marian_order(marian.config.d_model)
     weights = {"encoder.embed_tokens.weight": marian.model.shared.weight[:, order]}
     weights["decoder.embed_tokens.weight"] = weights["encoder.embed_tokens.weight"]
     if marian.final_logits_bias.any():
         weights["decoder.output_projection.bias"] = marian.final_logits_bias[0]
-    sinusoid = SinusoidalPositions(marian.config.d_model)
     for name, weight in marian.model.state_dict().items():
         if ".layers." in name:
             weights[name] = reorder(name, weight, order)
-        elif "embed_positions" in name:
-            table, expected = weight.float().cpu()[:, order], sinusoid(torch.arange(len(weight)))
-            if not torch.allclose(table, expected, rtol=0, atol=1e-2):  # bfloat16's tolerance
-                raise ValueError(f"model.{name} of this MarianMT model is not the sinusoid (3.5)")
     model = build(same_fields(marian.config), weights)
     model.generation_config = keep_search(marian.generation_config, model.config)
     return model
-
-
-def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
-    """The tokenizer of a MarianMT model: AutoTokenizer's, or the folder's tokenizer.json if there is no other file.
-
-    In the second case config.json names the special tokens, and EOS is appended if the file itself appends nothing:
-    every MarianMT model reads its source up to EOS.
-
-    Raises:
-        ValueError: if there is none, or it needs the package sentencepiece, which is not installed.
-    """
-    file = Path(path, "tokenizer.json")
-    if not file.is_file() or file.with_name("tokenizer_config.json").is_file():
-        return load_source_tokenizer(path)
-    try:
-        backend = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing more special
-        raise ValueError(f"{file}: cannot be read: {one_line(error)}") from error
-    config = read_json(file.with_name("config.json"))
-    ids = {name: config[f"{name}_id"] for name in ("pad_token", "bos_token", "eos_token")}
-    tokens = {name: backend.id_to_token(number) for name, number in ids.items()}
-    if backend.post_processor is None:
-        eos = tokens["eos_token"]
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"$A {eos}", special_tokens=[(eos, ids["eos_token"])]
-        )
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=backend.model.unk_token, **tokens)
 
 
 def marian_order(d_model: int) -> torch.Tensor:

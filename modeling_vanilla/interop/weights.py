@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from itertools import product
 from os import PathLike
-from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -57,17 +56,6 @@ def load_source(cls: type[PreTrainedModel], path: str | PathLike | PreTrainedMod
     if isinstance(path, cls):
         return path
     check_readable(path)
-    try:
-        model_type = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
-    except Exception as error:  # a damaged file makes transformers raise almost anything
-        raise ValueError(f"{path}: no config.json could be read: {one_line(error)}") from error
-    if model_type != cls.config_class.model_type:
-        raise ValueError(f"{path}: model_type in config.json is {model_type!r}, not {cls.config_class.model_type!r}")
-    if Path(path, "pytorch_model.bin").is_file() and not any(Path(path).glob("*.safetensors")):
-        raise ValueError(
-            f"{path}: pytorch_model.bin is a pickle, which is not opened here; if you trust it, load it with "
-            f"{cls.__name__}.from_pretrained and save it with save_pretrained"
-        )
     return load_weights(cls, path, f"{path}: no {cls.__name__} could be loaded")
 
 
