@@ -1,14 +1,11 @@
 """pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
 import importlib.util
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from evaluate.evaluator import evaluator
 from helpers import ROOT, add_noise, make_marian, make_tiny, one_by_one, save_folder
 from transformers import GenerationConfig, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
@@ -51,45 +48,35 @@ def expected(model, tokenizer):
 # Ways to open it
 
 
-@pytest.mark.parametrize("task", ("translation", "translation_en_to_de"))
 @pytest.mark.parametrize("way", ("folder", "trusted folder", "objects", "saved"))
-def test_ways_to_open_it(folder, model, tokenizer, translator, expected, tmp_path, task, way):
+def test_ways_to_open_it(folder, model, tokenizer, translator, expected, tmp_path, way):
     """Nothing of a folder is run where the package is installed, whether it is trusted or not."""
     if way == "saved":
         translator.save_pretrained(tmp_path)
         folder = str(tmp_path)
     arguments = {"model": model, "tokenizer": tokenizer} if way == "objects" else {"model": folder}
-    opened = pipeline(task, **arguments, trust_remote_code=way == "trusted folder", batch_size=4)
+    opened = pipeline("translation_en_to_de", **arguments, trust_remote_code=way == "trusted folder", batch_size=4)
     assert type(opened) is TranslationPipeline
     assert opened(SENTENCES) == expected
-
-
-def test_an_evaluator_opens_and_calls_it(folder, tokenizer, expected):
-    data = Dataset.from_dict({"text": SENTENCES, "label": texts_of(expected)})
-    accuracy = SimpleNamespace(compute=lambda predictions, references: {"equal": predictions == list(references)})
-    assert evaluator("translation").compute(folder, data, metric=accuracy, tokenizer=tokenizer)["equal"]
 
 
 # Kinds of input
 
 
-@pytest.mark.parametrize(
-    "kind", (list, tuple, np.array, pd.Series, lambda texts: Dataset.from_dict({"en": texts})["en"])
-)
+@pytest.mark.parametrize("kind", (list, np.array, lambda texts: Dataset.from_dict({"en": texts})["en"]))
 def test_lists(translator, expected, kind):
     assert translator(kind(SENTENCES), batch_size=2) == expected
     assert translator(SENTENCES[0]) == expected[:1] and translator([]) == []
 
 
-@pytest.mark.parametrize("batch_size", (1, 4))
-def test_a_stream_gives_a_stream_of_lists(translator, expected, batch_size):
+def test_a_stream_gives_a_stream_of_lists(translator, expected):
     for stream in (KeyDataset(Dataset.from_dict({"en": SENTENCES}), "en"), (text for text in SENTENCES)):
-        assert list(translator(stream, batch_size=batch_size)) == [[result] for result in expected]
+        assert list(translator(stream, batch_size=4)) == [[result] for result in expected]
 
 
-@pytest.mark.parametrize("wrong", (7, None, ["a house", 7], [["a house"]], {"text": "a house"}, b"a house"), ids=repr)
+@pytest.mark.parametrize("wrong", (7, ["a house", None], [["a house"]]), ids=repr)
 def test_what_is_no_string_is_refused(translator, wrong):
-    with pytest.raises(ValueError, match=r"texts must be strings, not (int|NoneType|list|dict|bytes)"):
+    with pytest.raises(ValueError, match=r"texts must be strings, not (int|NoneType|list)"):
         translator(wrong)
 
 
@@ -117,7 +104,6 @@ def test_token_ids_and_text(translator, model, tokenizer, expected):
 
 TRUNCATED = [
     ({"truncation": True}, 512),
-    ({"truncation": True, "tokenizer_kwargs": {"max_length": 9}}, 9),
     ({"tokenizer_kwargs": {"truncation": True, "max_length": 5}}, 5),
 ]
 
@@ -144,20 +130,18 @@ def test_languages(translator, expected):
 
 
 def test_another_sequence_to_sequence_model(tokenizer):
-    """Its arguments are those of the construction; another one of a call is that call's alone."""
+    """It reads its task before the source. An argument of a call goes before that of the construction."""
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
     ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
     model = add_noise(T5ForConditionalGeneration(T5Config(**sizes, **ids)))
-    translator = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=5)
-    short, longer = (one_by_one(model, tokenizer, SENTENCES, max_new_tokens=limit) for limit in (2, 5))
-    assert short != longer
-    assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
-    assert texts_of(translator(SENTENCES, batch_size=8)) == longer
     model.config.task_specific_params = {"translation_en_to_de": {"prefix": "the dog "}}
     translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, max_new_tokens=5)
-    told = one_by_one(model, tokenizer, ["the dog " + sentence for sentence in SENTENCES], max_new_tokens=5)
-    assert texts_of(translator(SENTENCES)) == told != longer
+    told = ["the dog " + sentence for sentence in SENTENCES]
+    short, longer = (one_by_one(model, tokenizer, told, max_new_tokens=limit) for limit in (2, 5))
+    assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
+    assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
+    assert longer != one_by_one(model, tokenizer, SENTENCES, max_new_tokens=5)
 
 
 def test_the_handler_of_an_endpoint_takes_texts_up_to_its_limit(folder, expected):
