@@ -161,7 +161,6 @@ def test_broken_files(write, tmp_path, files, message):
 
 WRONG_OPTIONS = [
     ({"train_file": "a", "source_lang": "de"}, "^source_lang and target_lang are both de, one column: give both$"),
-    ({"train_file": "a", "dataset_config": "de-en"}, "^dataset_config de-en: there is no dataset_name$"),
     ({"test_file": "{good}"}, "no training data: give train_file"),
     ({"train_file": "none.json"}, "^none.json: cannot be read: No such file or dir"),
     ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}$"),

@@ -207,11 +207,6 @@ def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypat
         assert scores["bleu"] == pytest.approx(expected)
 
 
-def test_max_minutes_ends_training_with_a_checkpoint(tmp_path, run_loop):
-    _, progress = run_loop(tmp_path / "run", max_steps=1000, max_minutes=1e-6)  # every 15 updates
-    assert progress.step == 1 and checkpoints.newest_checkpoint(tmp_path / "run").name == "checkpoint-1"
-
-
 @pytest.fixture
 def fail_to_train(tmp_path, run_loop):
     """The one line that training into the test's folder ends in."""

@@ -8,7 +8,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import VanillaConfig, named_tokens
+from ..configuration_vanilla import VanillaConfig
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences
@@ -24,8 +24,7 @@ def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
         overrides: fields of VanillaConfig that replace the preset's, or the saved model's.
 
     Raises:
-        ValueError: a field is unknown, or may not be changed in a saved model; there is no such model, or it lacks a
-            special token.
+        ValueError: a field is unknown, or may not be changed in a saved model; or there is no such model.
     """
     if options.model is None:
         if options.preset is not None:
@@ -34,10 +33,7 @@ def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
     if fixed := [name for name in overrides if name not in REGULARISATION]:
         raise ValueError(f"model {options.model}: its {fixed[0]} cannot be changed")
     folder = model_folder(options.model, options.revision)
-    config = load_config(folder)
-    for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
-        if not named_tokens(getattr(config, name)):
-            raise ValueError(f"model: {options.model} cannot be trained, as its config.json has no {name}")
+    load_config(folder)
     return folder
 
 
@@ -105,17 +101,8 @@ def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset
     Args:
         training_data: the pairs as tokens.
         texts: the pairs as text. Of a large corpus the sentences of some 100 thousand pairs are counted.
-
-    Raises:
-        ValueError: a pair has more tokens than the model has learned positions.
     """
-    source, target = pair_lengths(training_data)
-    longest = max(int(source.max()), int(target.max()))
-    if config.position_embedding_type == "learned" and longest > config.max_position_embeddings:
-        raise ValueError(
-            f"max_position_embeddings {config.max_position_embeddings}: a training pair has {longest} tokens; set more "
-            "of these, or a smaller max_source_length and max_target_length"
-        )
+    source, _ = pair_lengths(training_data)
     sample = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
     config.source_lang = config.source_lang or source_lang
     sentences = [count_sentences(text, config.source_lang) for text in sample["source"]]

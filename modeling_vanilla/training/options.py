@@ -57,8 +57,6 @@ class CorpusOptions:
     def __post_init__(self):
         if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
             raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
-        if self.dataset_config is not None and self.dataset_name is None:
-            raise ValueError(f"dataset_config {self.dataset_config}: there is no dataset_name")
         has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
         if has_columns and self.source_lang == self.target_lang:
             raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")
@@ -97,11 +95,6 @@ class TranslationOptions:
         for name in ("preset", "tokenizer"):
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} {getattr(self, name)}: model {self.model} has its own")
-        if self.revision is not None and self.model is None:
-            raise ValueError(f"revision {self.revision}: there is no model")
-        saved = self.model or self.tokenizer
-        if saved and self.tokenizer_algorithm != TranslationOptions.tokenizer_algorithm:
-            raise ValueError(f"tokenizer_algorithm {self.tokenizer_algorithm}: {saved} has a tokenizer")
 
 
 def _field_texts() -> dict[str, str]:
@@ -147,7 +140,6 @@ class TrainingOptions:
 
     output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
     max_steps: int = _by_recipe("Updates to train for.")
-    max_minutes: float | None = _option(None, "Stop after this many minutes of training, if that comes first.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
     learning_rate: float | None = _by_recipe("Peak of the learning rate.")

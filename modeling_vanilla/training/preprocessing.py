@@ -1,7 +1,6 @@
 """Sentence pairs as token ids: tokenised, filtered, measured."""
 
 import os
-import signal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -45,7 +44,6 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
         return pairs.map(
             _encode,
             batched=True,
-            with_rank=True,
             fn_kwargs={"tokenizer": tokenizer},
             remove_columns=pairs.column_names,
             features=_TOKENIZED_PAIR,
@@ -54,12 +52,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
         )
 
 
-def _encode(
-    rows: dict[str, list[str]], rank: int | None, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, list[list[int]]]:
-    if rank is not None:  # in a process of its own, which Ctrl-C and SIGTERM end; the first process reports it
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
     # verbose would warn of the tokenizer's model_max_length, which is not this model's limit.
     encoded = tokenizer(rows["source"], text_target=rows["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}

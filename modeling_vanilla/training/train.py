@@ -1,7 +1,6 @@
 """Section 5, from top to bottom: read, tokenise, make a model, train it, average it, write it, score it."""
 
 import logging
-import math
 import signal
 import time
 from collections.abc import Iterator
@@ -215,7 +214,7 @@ def tell_faults(pairs: DatasetDict) -> None:
 
 
 def train(state: TrainingState, updates: Iterator[Update], validation: Dataset | None) -> None:
-    """Take updates until max_steps, max_minutes or early_stopping ends the run; save and validate on the way.
+    """Take updates until max_steps or early_stopping ends the run; save and validate on the way.
 
     Before each validation there is a checkpoint, so that whatever happens in it costs no update.
     """
@@ -224,28 +223,24 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     model = torch.compile(state.model, dynamic=True) if options.compile else state.model
     tracked = {name: value for name, value in asdict(options).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
-    bar = progress_bar(initial=progress.step, unit=" updates", desc="Training", disable=not accelerator.is_main_process)
+    shown = {"initial": progress.step, "total": options.max_steps, "unit": " updates", "desc": "Training"}
+    bar = progress_bar(**shown, disable=not accelerator.is_main_process)
     try:
         with on_signal(received.append), bar:
             while True:
-                if validation is not None and is_validation_due(state) and not progress.validated():
+                if validation is not None and is_validation_due(options, progress.step) and not progress.validated():
                     validate(state, validation)
-                if is_over(state) or progress.stalled(options.early_stopping):
+                if progress.step >= options.max_steps or progress.stalled(options.early_stopping):
                     break
                 start = time.monotonic()
                 update = next(updates)
                 figures = take_update(state, model, update)
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
                 report(state, bar, figures)
-                is_due = (
-                    is_scheduled(options, progress.step)
-                    or is_over(state)
-                    or (validation is not None and is_validation_due(state))
-                )
+                is_due = validation is not None and is_validation_due(options, progress.step)
                 signum = largest_of_processes(accelerator, received[-1])
-                if is_due or signum:
+                if is_due or signum or is_scheduled(options, progress.step):
                     save_checkpoint(state)
-                    signum = largest_of_processes(accelerator, received[-1])
                 if signum:
                     stop(state, signum)
     finally:
@@ -256,22 +251,13 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
 def largest_of_processes(accelerator: Accelerator, value: int) -> int:
     """The largest of the values that the processes give."""
     if accelerator.num_processes == 1:  # a GPU need not be waited for
-        return int(value)
-    return int(accelerator.gather(torch.tensor([int(value)], device=accelerator.device)).max())
+        return value
+    return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
 
 
-def is_over(state: TrainingState) -> bool:
-    """Whether the run has taken max_steps updates or, by the clock of the slowest process, max_minutes."""
-    options, progress = state.options, state.progress
-    if options.max_minutes is None or progress.step >= options.max_steps:
-        return progress.step >= options.max_steps
-    return bool(largest_of_processes(state.accelerator, progress.seconds >= 60 * options.max_minutes))
-
-
-def is_validation_due(state: TrainingState) -> bool:
-    """Whether validate_steps divides the updates taken, or the run is over."""
-    step = state.progress.step
-    return (step > 0 and step % state.options.validate_steps == 0) or is_over(state)
+def is_validation_due(options: TrainingOptions, step: int) -> bool:
+    """Whether validate_steps divides the updates taken, or they are all."""
+    return step == options.max_steps or (step > 0 and step % options.validate_steps == 0)
 
 
 def validate(state: TrainingState, pairs: Dataset) -> None:
@@ -301,12 +287,9 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
 
 def report(state: TrainingState, bar, figures: dict[str, float]) -> None:
     """Give an update's figures to the trackers and to the progress bar."""
-    options, progress = state.options, state.progress
+    progress = state.progress
     speed = progress.tokens / progress.seconds
     state.accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
-    bar.total = options.max_steps
-    if options.max_minutes is not None:
-        bar.total = min(bar.total, math.ceil(progress.step * 60 * options.max_minutes / progress.seconds))
     bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
     bar.update()
 

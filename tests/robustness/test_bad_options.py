@@ -15,7 +15,7 @@ OPTIONS = {
     """,
     "train": """
         max_steps tokens_per_update validate_steps early_stopping checkpoint_steps max_train_pairs: 0 1.5
-        max_minutes learning_rate_scale max_grad_norm: 0 nan x
+        learning_rate_scale max_grad_norm: 0 nan x
         seed: -1 1.5
         mixed_precision bleu_tokenize preset tokenizer_algorithm activation_function: nothing
         model tokenizer train_file validation_file dataset_name train_source validation_target: missing
