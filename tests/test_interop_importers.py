@@ -14,7 +14,7 @@ from importers import make_fairseq, make_fsmt, make_marian, make_settings, make_
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
 
 from modeling_vanilla.cli import convert
-from modeling_vanilla.interop import fairseq_tokenizer, from_fairseq, from_fsmt, from_marian
+from modeling_vanilla.interop import from_fairseq, from_fsmt, from_marian
 
 # Logits and settings
 

@@ -1,33 +1,31 @@
 """Pictures of what a model attends to in a sentence, as in the paper's appendix: heat maps and lines between words.
 
     vanilla attention runs/mine/model --sentence "A dog runs." --output_dir runs/attention
-    echo "A dog runs." | vanilla attention runs/mine/model --target "Ein Hund rennt." --layer 3
+    vanilla attention runs/mine/model --sentence "A dog runs." --target "Ein Hund rennt." --layer 3
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Without --target the model translates the
 sentence first. The words are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of
-attention, layer and head that needs no network; and of one layer, for each --kind, KIND-heat.png (the mean of the
-chosen heads) and KIND-lines.png (a colour for each head, thickness by weight).
+attention, layer and head that needs no network; and of one layer, for each use, USE-heat.png (the mean of the chosen
+heads) and USE-lines.png (a colour for each head, thickness by weight).
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import decode_lines, write_files
+from ..files import write_files
 from ..inference import load_translator, translate
-from ..visualization.attention import KINDS, as_png, attention_maps, check_length, draw_heat_map, draw_lines
+from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
 from .parser import CommandParser, add_loading, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     parser.add_argument("model", metavar="MODEL", help="folder of a model, or its name on the Hub")
-    parser.add_argument("--sentence", metavar="TEXT", help="the source (default: the line on stdin)")
+    parser.add_argument("--sentence", metavar="TEXT", required=True, help="the source")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
-    parser.add_argument("--kind", choices=KINDS, nargs="+", help="uses of attention (default: all)")
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
@@ -36,10 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def visualize(options: Namespace) -> None:
-    lines = decode_lines(sys.stdin.buffer, "stdin") if options.sentence is None else [options.sentence]
-    sentence = one_sentence("sentence", "\n".join(lines))
-    target = None if options.target is None else one_sentence("target", options.target)
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
+    sentence, target = options.sentence, options.target
     check_length("sentence", tokenizer(sentence).input_ids)
     if target is None:
         (target,) = translate(model, tokenizer, [sentence])
@@ -48,23 +44,9 @@ def visualize(options: Namespace) -> None:
     maps = attention_maps(model, tokenizer, sentence, target)
     # Every picture is drawn before the first is written: a layer that one kind has and another lacks leaves no file.
     contents = {"attention.html": maps.page(sentence).encode()}
-    for kind in options.kind or KINDS:
-        layer = len(maps[kind].weights) - 1 if options.layer is None else options.layer
-        contents[f"{kind}-heat.png"] = as_png(draw_heat_map(maps[kind], layer, options.head))
-        contents[f"{kind}-lines.png"] = as_png(draw_lines(maps[kind], layer, options.head))
+    for kind, attention in maps.items():
+        layer = len(attention.weights) - 1 if options.layer is None else options.layer
+        contents[f"{kind}-heat.png"] = as_png(draw_heat_map(attention, layer, options.head))
+        contents[f"{kind}-lines.png"] = as_png(draw_lines(attention, layer, options.head))
     write_files(options.output_dir, contents)
     print(f"written to {options.output_dir}: {', '.join(contents)}")
-
-
-def one_sentence(name: str, text: str) -> str:
-    """The text without the white space around it.
-
-    Raises:
-        ValueError: if it is blank or has several lines.
-    """
-    text = text.strip()
-    if not text:
-        raise ValueError(f"{name}: is empty")
-    if len(lines := text.split("\n")) > 1:
-        raise ValueError(f"{name}: one line is shown at a time, not {len(lines)}")
-    return text

@@ -4,8 +4,8 @@
     vanilla demo runs/mine/model --examples test.en --port 8000
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. The page is at http://127.0.0.1:7860 until
-Ctrl-C; it loads nothing from elsewhere and sends nothing. Requests that arrive together are translated together. With
---host 0.0.0.0 other machines reach it, without a password and unencrypted.
+Ctrl-C; it loads nothing from elsewhere and sends nothing. With --host 0.0.0.0 other machines reach it, without a
+password and unencrypted.
 
 `vanilla push --space` publishes the same page on the Hugging Face Hub. It needs the package gradio.
 

@@ -14,15 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib import colormaps
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager
-from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -136,12 +133,10 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     axes = figure.subplots()
     axes.imshow(weights.mean(dim=0), cmap="Blues", vmin=0)
     # No formulas, whatever dollar signs are in them.
-    words: dict[str, Any] = {"parse_math": False, "family": _fonts([*rows, *columns])}
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", **words)
-    axes.set_yticks(range(len(rows)), rows, **words)
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, parse_math=False)
     axes.set(xlabel=attention.column_axis, ylabel=attention.row_axis)
-    mean = "mean of " * (len(chosen) > 1)
-    axes.set_title(f"{attention.name}, layer {layer}, {mean}{_name_heads(chosen, attention)}")
+    axes.set_title(f"{attention.name}, layer {layer}, heads {', '.join(map(str, chosen))}")
     return figure
 
 
@@ -169,15 +164,14 @@ def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None 
             linewidths=[min(6, 25 * lane) * weight for *_, weight in shown],
         )
         axes.add_collection(lines)
-    fonts = _fonts([*rows, *columns])
     for words, height, side in ((rows, 1.03, "bottom"), (columns, -0.03, "top")):
         for place, word in enumerate(words):
-            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False, family=fonts)
+            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False)
     axes.set(xlim=(-1, max(len(rows), len(columns))), ylim=(0, 1))
     axes.axis("off")
     of_heads = [Line2D([], [], color=colours[head], linewidth=3, label=f"head {head}") for head in chosen]
     figure.legend(handles=of_heads, loc="outside right center", fontsize=7)
-    figure.suptitle(f"{attention.name}, layer {layer}, {_name_heads(chosen, attention)}", fontsize=10)
+    figure.suptitle(f"{attention.name}, layer {layer}", fontsize=10)
     figure.supxlabel(f"above: {attention.row_axis}, below: {attention.column_axis}", fontsize=8)
     return figure
 
@@ -200,25 +194,6 @@ def head_colours(count: int) -> list[str]:
     if count <= 10:
         return [to_hex(f"C{head}") for head in range(count)]
     return [to_hex(colormaps["hsv"](head / count)) for head in range(count)]
-
-
-def _fonts(words: Sequence[str]) -> list[str]:
-    """matplotlib's sans-serif, and installed fonts for characters that it lacks, such as Korean ones."""
-    families = ["sans-serif"]
-    lacking = set(map(ord, "".join(words))) - FT2Font(findfont(FontProperties())).get_charmap().keys()
-    regular = [font for font in fontManager.ttflist if (font.style, font.weight) == ("normal", 400)]
-    for font in sorted(regular, key=lambda font: ("Sans" not in font.name, font.name, font.fname)):
-        if lacking and not font.name.startswith("Last Resort"):  # which has a box for everything
-            supplied = lacking & FT2Font(font.fname).get_charmap().keys()
-            families += [font.name] * bool(supplied)
-            lacking -= supplied
-    return families
-
-
-def _name_heads(chosen: list[int], attention: AttentionMap) -> str:
-    if len(chosen) == attention.weights.shape[1] > 1:
-        return "all heads"
-    return f"head{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:

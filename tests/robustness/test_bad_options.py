@@ -44,9 +44,7 @@ OPTIONS = {
         alignments: out.txt missing/file
     """,
     "attention": """
-        kind: nothing
         layer head: -1 7 x
-        sentence target: ''
         output_dir: source.txt /proc/new
     """,
     "average --last": "last: 0 x",
