@@ -62,6 +62,3 @@ def named_arguments(forward: Callable) -> Callable:
         return forward(self, *args, **kwargs)
 
     return wrapper
-
-
-__all__ = ["CACHE", "named_arguments", "named_cache"]

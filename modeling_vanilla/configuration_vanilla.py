@@ -210,6 +210,3 @@ class VanillaConfig(PreTrainedConfig):
             for token_id in named_tokens(getattr(self, field)):
                 if token_id >= self.vocab_size:
                     raise ValueError(f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens")
-
-
-__all__ = ["PRESETS", "VanillaConfig"]

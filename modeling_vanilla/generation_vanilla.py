@@ -122,7 +122,7 @@ class GnmtGenerationMixin(GenerationMixin):
 
         Args:
             search: begins a beam search.
-            kwargs: also max_extra_tokens, and length_penalty_type (see `Rules`): "gnmt", with `length_penalty` for
+            kwargs: also max_extra_tokens, and length_penalty_type (see `BeamSearch`): "gnmt", with `length_penalty` for
                 GNMT's alpha, or "length", with all rules of transformers.
 
         Raises:
@@ -222,6 +222,3 @@ def beam_search(
         decoder.reorder(*state.step(*decoder.log_probs(state.alive.tokens.flatten(0, 1))))
     best = state.finish()
     return decoder.output(best, state) if config.return_dict_in_generate else best.tokens.flatten(0, 1)
-
-
-__all__ = ["GnmtGenerationMixin", "default_generation_config", "search_settings"]

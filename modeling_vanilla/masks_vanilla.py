@@ -1,8 +1,4 @@
-"""Attention masks: which positions each position attends to, by causality (3.2.3), padding and section 4's window.
-
-A mask of two axes, (B, past + T), is 0 for padding. One of four axes, broadcastable to (B, H, T, past + T), is the
-whole mask: False or 0 where a position is not attended to, or numbers to add to the scores, 0 or the least there is.
-"""
+"""Attention masks: which positions each position attends to, by causality (3.2.3), padding and section 4's window."""
 
 from collections.abc import Callable
 
@@ -15,11 +11,9 @@ from .configuration_vanilla import VanillaConfig
 
 
 def check_mask(name: str, mask, x: torch.Tensor, cache: Cache | None = None) -> None:
-    """Raise ValueError, with both shapes, for a mask of two axes that is not (B, past + T). x is (B, T, D)."""
-    if not isinstance(mask, torch.Tensor) or mask.dim() == 4:  # flex attention has masks of a class of its own
-        return
+    """Raise ValueError, with both shapes, for a mask of padding that is not (B, past + T). x is (B, T, D)."""
     shape = (x.shape[0], x.shape[1] + (0 if cache is None else int(cache.get_seq_length())))
-    if not is_tracing(mask) and mask.shape != shape:
+    if mask is not None and not is_tracing(mask) and mask.shape != shape:
         raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
 
 
@@ -45,13 +39,11 @@ def _padding_mask(config: VanillaConfig, x: torch.Tensor, attention_mask: torch.
 
 
 def _as_booleans(mask):
-    """A mask of four axes as booleans; flex attention's own is returned as it is.
+    """The numbers to add that transformers makes for "eager" as booleans; a mask of another back end as it is.
 
-    For "eager", transformers makes numbers to add, by which a position that sees nothing would see everything.
+    By the numbers, a position that sees nothing would see everything.
     """
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-        return mask
-    return mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask.bool()
+    return mask == 0 if isinstance(mask, torch.Tensor) and mask.is_floating_point() else mask
 
 
 def cross_mask(
@@ -59,16 +51,12 @@ def cross_mask(
 ):
     """Mask of the attention of the decoder's x (B * beams, T, D) over the encoder's output (B, S, D): padding.
 
-    Of an attention_mask (B, 1, S, S) of the encoder, target tokens see each source token that any source token sees.
-
     Raises:
         ValueError: if the decoder's batch is no multiple of the encoder's.
     """
     rows, sentences = x.shape[0], encoder_hidden_states.shape[0]
     if rows % sentences:
         raise ValueError(f"the decoder's batch of {rows} is no multiple of the encoder's batch of {sentences}")
-    if attention_mask is not None and attention_mask.dim() == 4:
-        return _as_booleans(attention_mask).any(dim=-2, keepdim=True)
     # The beams of a sentence are further query positions, as in CrossAttention.
     x = x.reshape(sentences, -1, x.shape[-1])
     return _padding_mask(config, x, attention_mask, encoder_hidden_states=encoder_hidden_states)
@@ -77,8 +65,7 @@ def cross_mask(
 def window(config: VanillaConfig, causal: bool) -> Callable | None:
     """The neighbourhood of r positions that a position sees (section 4), as a mask function; None without a window.
 
-    The paper centres it on the position. It is silent on the decoder, which sees the last r positions here, and on an
-    even r: the left side then has one more.
+    The paper is silent: on the decoder, which sees the last r positions, and on an even r, which has one more before.
     """
     if config.attention_window is None:
         return None

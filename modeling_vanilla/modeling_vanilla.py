@@ -129,7 +129,7 @@ class VanillaStack(VanillaPreTrainedModel):
     def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
         """Positions of the tokens x (B, T, D), from 0, without padding. attention_mask as for embed. -> (B or 1, T)"""
         length = x.shape[1]
-        if attention_mask is not None and attention_mask.dim() == 2:
+        if attention_mask is not None:
             positions = ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
         else:
             positions = torch.arange(length, device=x.device).unsqueeze(0) + past_length
@@ -164,7 +164,7 @@ class VanillaEncoder(VanillaStack):
 
         Args:
             input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D), rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 0 for padding, on either side; or (B, 1, S, S), what each token attends to.
+            attention_mask: (B, S), 0 for padding, on either side.
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
@@ -208,7 +208,7 @@ class VanillaDecoder(VanillaStack):
         Args:
             input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
                 With a cache, only the tokens that are not in it yet.
-            attention_mask: (B * beams, past + T), 0 for padding; or (B * beams, 1, T, past + T), as the encoder's.
+            attention_mask: (B * beams, past + T), 0 for padding.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: as the encoder took it.
             cache: the keys and values of earlier positions. use_cache: whether to return them.
 
@@ -401,7 +401,3 @@ def _is_plain(layer: nn.Linear) -> bool:
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
     return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
-
-
-__all__ = ["VanillaDecoder", "VanillaEncoder", "VanillaForConditionalGeneration", "VanillaModel"]
-__all__ += ["VanillaPreTrainedModel"]

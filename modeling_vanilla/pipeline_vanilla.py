@@ -129,5 +129,3 @@ def register_translation() -> None:
 
 if __name__.startswith("transformers_modules"):
     register_translation()  # loaded from a model's folder, where there is no package whose __init__ does it
-
-__all__ = ["TranslationPipeline", "register_translation"]

@@ -24,8 +24,7 @@ DROP_SHARE = 7 / 8
 def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
     """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
 
-    penalty_type "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in
-    transformers.
+    "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
     """
     return ((5 + length) / 6 if penalty_type == "gnmt" else length) ** float(alpha)
 
@@ -81,60 +80,21 @@ class Hypotheses:
         )
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How hypotheses are scored, which of them finish, and when a sentence is done.
-
-    penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as in tensor2tensor; "length"
-    is that of transformers, whose own code repeats each source for each beam, has one limit for all sentences and
-    computes those that are done to the end.
-    """
-
-    penalty_type: str
-    alpha: float
-    early_stopping: bool | str
-    num_return_sequences: int
-
-    def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
-        return length_penalty(length, self.alpha, self.penalty_type)
-
-    def ends(self, ended: torch.Tensor, at_limit: torch.Tensor, among_best: torch.Tensor):
-        """Which candidates end, and which of these may enter the finished list. (B, k) each
-
-        By the paper's rules, those that end in EOS (`ended`) do both. By those of transformers, candidates at the limit
-        end, too, and only those finish that are among the K best (`among_best`).
-        """
-        if self.penalty_type == "gnmt":
-            return ended, ended
-        ended = ended | at_limit
-        return ended, ended & among_best
-
-    def done(self, finished: torch.Tensor, alive: torch.Tensor, length: int, limits: torch.Tensor) -> torch.Tensor:
-        """Whether no alive hypothesis can still be returned, given all scores (B, K), best first. (B,)
-
-        log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
-        ahead: the one at the limit, or for a negative alpha the next one. transformers takes that of the present
-        length, unless early_stopping is "never", and waits for K to finish. early_stopping=True only waits for that.
-        """
-        if self.early_stopping is True:
-            return (finished[:, -1] > -torch.inf) | (alive[:, 0] == -torch.inf)
-        if self.penalty_type == "gnmt":
-            worst, ahead = finished[:, self.num_return_sequences - 1], limits if self.alpha > 0 else length + 1
-        else:
-            worst, ahead = finished[:, -1], limits if self.early_stopping == "never" and self.alpha > 0 else length
-        return worst >= alive[:, 0] / self.penalty(ahead)
-
-
 @dataclass
 class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
-    others stay alive. A sentence is done at its limit or by `Rules.done`. A search under constraints overrides
-    `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select` (inference/constraints.py of the package).
+    others stay alive. penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as in
+    tensor2tensor; "length" is that of transformers, whose own code repeats each source for each beam, has one limit for
+    all sentences and computes those that are done to the end.
+
+    A search under constraints overrides `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select`
+    (inference/constraints.py of the package).
     """
 
-    rules: Rules
+    penalty_type: str
+    config: GenerationConfig
     beams: int
     eos: torch.Tensor  # (number of EOS tokens,)
     pad: int
@@ -163,7 +123,8 @@ class BeamSearch:
         alive = Hypotheses(prompts, score, torch.zeros_like(score), prompts.new_empty((*prompts.shape[:2], 0)))
         nothing = alive.gather(limits.new_zeros(len(limits), config.num_beams))
         return cls(
-            rules=Rules(penalty_type, config.length_penalty, config.early_stopping, config.num_return_sequences),
+            penalty_type=penalty_type,
+            config=config,
             beams=config.num_beams,
             eos=eos,
             pad=int(pad),
@@ -194,14 +155,16 @@ class BeamSearch:
         ended = torch.isin(candidates.tokens[..., -1], self.eos)
         if self.criteria:
             ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
-        ended, may_finish = self.rules.ends(ended, at_limit[:, None], self.rank(score) < self.beams)
-        finishing = candidates.masked(may_finish & self.may_finish())
-        finishing = replace(finishing, score=finishing.score / self.rules.penalty(self.length))
+        may_finish = self.may_finish()
+        if self.penalty_type == "length":  # candidates at the limit end, too, and only the K best finish
+            ended = ended | at_limit[:, None]
+            may_finish = may_finish & (self.rank(score) < self.beams)
+        finishing = candidates.masked(ended & may_finish)
+        finishing = replace(finishing, score=finishing.score / self.penalty(self.length))
         self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
         self.alive = self.keep(candidates.masked(~ended))
 
-        done = at_limit | self.rules.done(self.finished.score, self.alive.score, self.length, self.limits)
-        done = done.cpu()  # the one wait
+        done = (at_limit | self.done()).cpu()  # the one wait
         newly = (done & self.searching).nonzero().flatten().to(self.limits.device)
         self.searching = self.searching & ~done
         if len(newly):
@@ -223,6 +186,27 @@ class BeamSearch:
         k = min(self.beams * (1 + max(1, self.eos.numel())), sums.shape[1])
         top = sums.topk(k)
         return top.values, top.indices
+
+    def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
+        return length_penalty(length, self.config.length_penalty, self.penalty_type)
+
+    def done(self) -> torch.Tensor:
+        """Whether no alive hypothesis of a sentence can still be returned. (B,)
+
+        log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
+        ahead: the one at the limit, or for a negative alpha the next one. transformers takes that of the present
+        length, unless early_stopping is "never", and waits for K to finish. early_stopping=True only waits for that.
+        """
+        finished, best_alive, early_stopping = self.finished.score, self.alive.score[:, 0], self.config.early_stopping
+        if early_stopping is True:
+            return (finished[:, -1] > -torch.inf) | (best_alive == -torch.inf)
+        to_the_limit = self.config.length_penalty > 0
+        if self.penalty_type == "gnmt":
+            worst, ahead = finished[:, self.config.num_return_sequences - 1], self.length + 1
+        else:
+            worst, ahead = finished[:, -1], self.length
+            to_the_limit &= early_stopping == "never"
+        return worst >= best_alive / self.penalty(self.limits if to_the_limit else ahead)
 
     def rank(self, score: torch.Tensor) -> torch.Tensor:
         """The rank, from 0, of candidates with these sums (B, k), best first. Broadcasts to (B, k)"""
@@ -249,7 +233,7 @@ class BeamSearch:
     def best(self, rows: torch.Tensor) -> Hypotheses:
         """The hypotheses of some sentences: the finished ones, best first, then those cut at the limit. (B', K)"""
         finished, others = self.finished.select(rows), self.unfinished(rows)
-        others = replace(others, score=others.score / self.rules.penalty(self.length))
+        others = replace(others, score=others.score / self.penalty(self.length))
         missing = (finished.score == -torch.inf).int()
         cut = torch.ones_like(others.score, dtype=missing.dtype)  # fewer than K where there are no more outputs
         order = torch.cat((2 * missing, cut), dim=1).argsort(dim=1, stable=True)
@@ -261,7 +245,7 @@ class BeamSearch:
         padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
         best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
         best = best.select(torch.cat([sentences for sentences, _ in self.results]).argsort())
-        best = Hypotheses(*(value[:, : self.rules.num_return_sequences] for value in vars(best).values()))
+        best = Hypotheses(*(value[:, : self.config.num_return_sequences] for value in vars(best).values()))
         steps = int((best.path >= 0).sum(dim=-1).max())
         prompt_length = best.tokens.shape[-1] - best.path.shape[-1]
         tokens = best.tokens[..., : prompt_length + steps].contiguous()
@@ -358,7 +342,10 @@ class NextTokens:
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
         """The best hypotheses of a search, and what else return_dict_in_generate asks for."""
-        encoder_outputs = self.inputs["encoder_outputs"]
+        encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
+        for layer in [] if past is None else past.cross_attention_cache.layers:
+            # transformers returns a row for each beam.
+            layer.keys, layer.values = (one.repeat_interleave(search.beams, 0) for one in (layer.keys, layer.values))
         return BeamSearchOutput(
             sequences=best.tokens.flatten(0, 1),
             sequences_scores=best.score.flatten(),
@@ -366,9 +353,6 @@ class NextTokens:
             beam_indices=best.path.flatten(0, 1),
             encoder_attentions=encoder_outputs.get("attentions") if self.config.output_attentions else None,
             encoder_hidden_states=encoder_outputs.get("hidden_states") if self.config.output_hidden_states else None,
-            **{CACHE: self.inputs[CACHE]},
+            **{CACHE: past},
             **{name: tuple(values) for name, values in self.steps.items()},
         )
-
-
-__all__ = ["BeamSearch", "BeamSearchOutput", "NextTokens", "length_penalty"]
