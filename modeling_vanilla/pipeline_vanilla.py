@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
@@ -24,22 +23,16 @@ class TranslationPipeline(Pipeline):
 
     Args:
         truncation: truncate a longer text, to `max_length` of tokenizer_kwargs or what the model takes.
-        max_source_tokens: if given, lines of up to so many tokens are translated whole, longer ones in such pieces.
-        tokens_per_batch: the most source tokens of a batch, padding included, times the beams.
         src_lang, tgt_lang: the languages for a tokenizer of many; by default those in the name of the task. With tags
             such as ">>de<<", tgt_lang is that of each line without one. A model of one pair ignores both.
-        return_tensors: give {"translation_token_ids": tensor}.
-        return_text: give {"translation_text": str}; by default unless return_tensors is set.
-        clean_up_tokenization_spaces: of the tokenizer's decode().
         tokenizer_kwargs: further arguments of the tokenizer.
-        **others: arguments of generate().
+        **others: those of `TranslationSettings` and of generate().
     """
 
     _load_tokenizer = True
 
-    def _sanitize_parameters(self, return_tensors=None, return_text=None, **arguments):
-        shown = {"return_tensors": return_tensors, "return_text": return_text}
-        return {}, arguments, {name: value for name, value in shown.items() if value is not None}
+    def _sanitize_parameters(self, **arguments):
+        return {}, arguments, {}
 
     def __call__(self, inputs, *args, **kwargs):
         """A list of one result for each input; an iterator of lists for a torch Dataset or a generator."""
@@ -64,17 +57,14 @@ class TranslationPipeline(Pipeline):
         self,
         model_inputs,
         truncation=None,
-        max_source_tokens=None,
         src_lang=None,
         tgt_lang=None,
-        clean_up_tokenization_spaces=None,
         tokenizer_kwargs=None,
         num_return_sequences=None,
         **arguments,
     ) -> dict:
-        """The translations of a text or of each of a batch, as pairs (text, token ids)."""
+        """The translations of a text or of each of a batch."""
         texts = model_inputs["text"]
-        encoding = {"truncation": truncation, **(tokenizer_kwargs or {})}
         # Tokenizers of many languages have this method: it sets the source's, and returns the target's token.
         languages = getattr(self.tokenizer, "_build_translation_inputs", None)
         if languages is not None:
@@ -85,31 +75,18 @@ class TranslationPipeline(Pipeline):
             arguments["tgt_lang"] = tgt_lang
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         nbest = num_return_sequences or configured or 1
-        settings = TranslationSettings(
-            self.model,
-            self.tokenizer,
-            nbest=nbest,
-            max_source_tokens=max_source_tokens,
-            encoding=encoding,
-            decoding={"clean_up_tokenization_spaces": clean_up_tokenization_spaces},
-            **arguments,
-        )
+        encoding = {"truncation": truncation, **(tokenizer_kwargs or {})}
+        settings = TranslationSettings(self.model, self.tokenizer, nbest=nbest, encoding=encoding, **arguments)
         batch = [texts] if isinstance(texts, str) else texts
         found = translate_texts(self.model, self.tokenizer, batch, settings)
         # Of a text with fewer translations, such as a blank one, the last is repeated.
-        every = [[(best.text, list(best.ids)) for best in translation.hypotheses] for translation in found]
-        every = [hypotheses + hypotheses[-1:] * (nbest - len(hypotheses)) for hypotheses in every]
+        every = [[best.text for best in translation.hypotheses] for translation in found]
+        every = [some + some[-1:] * (nbest - len(some)) for some in every]
         return {"translations": every[0] if isinstance(texts, str) else every}
 
-    def postprocess(self, output, return_tensors=False, return_text=None) -> list[dict]:
+    def postprocess(self, output) -> list[dict]:
         """A result for each translation of a text."""
-        results = []
-        for text, ids in output["translations"]:
-            result = {"translation_token_ids": torch.tensor(ids, dtype=torch.long)} if return_tensors else {}
-            if return_text or (return_text is None and not return_tensors):
-                result["translation_text"] = text
-            results.append(result)
-        return results
+        return [{"translation_text": text} for text in output["translations"]]
 
 
 def register_translation() -> None:

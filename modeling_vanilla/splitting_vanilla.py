@@ -4,8 +4,7 @@ import itertools
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,8 +21,6 @@ MAX_SOURCE_TOKENS = 512  # of a line that is translated whole, by a model that h
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
 _WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
-_CLOSING = "[\"'\u2019\u201c\u201d\u00ab\u00bb)\\]]*"  # quotation marks and brackets that may follow a clause mark
-_CLAUSE_END = re.compile(rf"(?<=[,;:\u2013\u2014\u060c\u061b]){_CLOSING}\s+|[\u3001\uff0c\uff1b\uff1a]+\s*")
 # sentencex lacks the Khmer and Tibetan marks; it knows the danda.
 _KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
 _LINE_END = re.compile(r"(\r?\n)")
@@ -33,36 +30,22 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class Piece(NamedTuple):
-    """A part of a text that is translated separately.
-
-    ids: its tokens, with EOS. separator: what follows its translation: a line end, a blank, or nothing at the end of
-    the text. begins: the number of the text whose first piece it is, not counting blank pieces; else None.
-    """
+    """A part of a text that is translated separately."""
 
     text: str
-    ids: array
-    separator: str
-    begins: int | None = None
+    ids: array  # its tokens, with EOS
+    separator: str  # what follows its translation: a line end, a blank, or nothing at the end of the text
+    begins: int | None = None  # the number of the text whose first piece it is, not counting blank pieces
 
 
 class Limits(NamedTuple):
-    """How long a line may be that is translated whole, and how a longer one is cut.
+    """How long a line may be that is translated whole, and how a longer one is cut. Tokens count EOS."""
 
-    tokens, sentences: the most of a whole line; tokens count EOS, and sentences=None is any number. piece_tokens: the
-    most tokens of a piece. by_sentence: cut a longer line at every sentence, as the model was trained on no longer
-    ones; otherwise into as few pieces as possible. language: that of the source.
-    """
-
-    tokens: int
-    sentences: int | None
-    piece_tokens: int
-    by_sentence: bool
-    language: str = "en"
-
-    def allow(self, line: str, tokens: int) -> bool:
-        if tokens > self.tokens:
-            return False
-        return self.sentences is None or count_sentences(line, self.language) <= self.sentences
+    tokens: int  # the most of a whole line
+    sentences: int | None  # the most of a whole line; None is any number
+    piece_tokens: int  # the most of a piece
+    by_sentence: bool  # cut at every sentence, as in training; else into as few pieces as possible
+    language: str = "en"  # of the source
 
 
 def source_limits(
@@ -70,10 +53,7 @@ def source_limits(
 ) -> Limits:
     """The limits of a source: max_source_tokens alone if it is given, else what the model saw in training, else 512.
 
-    Learned positions limit all of these.
-
-    Raises:
-        ValueError: if max_source_tokens is below 8.
+    Learned positions limit all of these. ValueError if max_source_tokens is below 8.
     """
     # A character may take four tokens, one a byte; the blank before it and EOS need two more.
     if max_source_tokens is not None and max_source_tokens < 8:
@@ -105,9 +85,6 @@ def split_texts(
         tgt_lang: the target language. Its tag, such as ">>de<<", is put before the tokens of each line that does not
             begin with a tag. Every piece of a line gets the tag of the line.
         settings: of the tokenizer.
-
-    Raises:
-        ValueError: for a tag that the tokenizer lacks, if it has others.
     """
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
@@ -121,7 +98,10 @@ def split_texts(
             own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
             tag = own or default
             cut = [(line, ids)]
-            if limits is not None and not limits.allow(line, len(ids) + len(tag) - len(own)):
+            if limits is not None and (
+                len(ids) + len(tag) - len(own) > limits.tokens
+                or (limits.sentences is not None and count_sentences(line, limits.language) > limits.sentences)
+            ):
                 cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag))
                 cut = [*zip(cut_texts, encode(tokenizer, cut_texts, **settings), strict=True)]
             for number, (text, ids) in enumerate(cut, start=1):
@@ -138,8 +118,7 @@ def split_texts(
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
     """The token of a language tag as OPUS-MT's models have it; none if the tokenizer has no tags, so that it is text.
 
-    Raises:
-        ValueError: if the tokenizer lacks the tag, and has others or the tag is needed.
+    ValueError if the tokenizer lacks the tag, and has others or the tag is needed.
     """
     number = tokenizer.convert_tokens_to_ids(tag)
     if tokenizer.convert_ids_to_tokens(number) == tag:
@@ -153,9 +132,7 @@ def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False)
 def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     """The texts as a list.
 
-    Raises:
-        ValueError: if they are a single string, or one of them is no string or has half of a surrogate pair, which
-            JSON allows and no tokenizer can read.
+    ValueError for a single string, and for one that is no string or has half of a surrogate pair, as JSON allows.
     """
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
@@ -220,31 +197,23 @@ def _cut_at(text: str, ends: Iterable[int]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)]) if end > start]
 
 
-def _cut_behind(mark: re.Pattern, text: str) -> list[str]:
-    return _cut_at(text, (match.end() for match in mark.finditer(text)))
-
-
 def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: int) -> list[str]:
-    """Cut a line into pieces of at most `room` tokens: at sentences, else clause marks, else blanks, else anywhere."""
-    anywhere = re.compile(f"(?s).{{1,{max(1, room // 8)}}}")
-    ways = [partial(_cut_behind, mark) for mark in (_CLAUSE_END, re.compile(r"\s+"), anywhere)]
-    sentences = partial(split_sentences, language=limits.language)
+    """Cut a line into pieces of at most `room` tokens: at sentences, else blanks, else anywhere."""
+    ways = [re.compile(r"\s+"), re.compile(f"(?s).{{1,{max(1, room // 8)}}}")]
+    sentences = split_sentences(line, limits.language)
     if limits.by_sentence:
-        pieces = [piece for sentence in sentences(line) for piece in _fit(tokenizer, sentence, ways, room)]
+        pieces = [piece for sentence in sentences for piece in _fit(tokenizer, [sentence], ways, room)]
     else:
-        pieces = _fit(tokenizer, line, [sentences, *ways], room)
+        pieces = _fit(tokenizer, sentences, ways, room)
     return [piece.strip() for piece in pieces]
 
 
-def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable], room: int) -> list[str]:
-    """Cut a text by the first of `ways`, a part of more than `room` tokens by the next; join what fits together."""
+def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re.Pattern], room: int) -> list[str]:
+    """Join neighbouring parts that fit together; cut one of more than `room` tokens behind the first of `ways`."""
 
     def fits(text: str) -> bool:
         return len(next(encode(tokenizer, [text.strip()]))) <= room
 
-    if not ways or fits(text):
-        return [text]
-    parts = ways[0](text)
     sizes = [*map(len, encode(tokenizer, [part.removesuffix(_BLANK) for part in parts]))]
     pieces, start = [], 0
     while start < len(parts):
@@ -256,7 +225,11 @@ def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable]
         while end > start + 1 and not fits("".join(parts[start:end])):  # as with white space other than blanks
             end -= 1 + (end - start - 1) // 4
         whole = "".join(parts[start:end])
-        pieces += [whole] if end > start + 1 else _fit(tokenizer, whole, ways[1:], room)
+        if ways and not fits(whole):
+            ends = (match.end() for match in ways[0].finditer(whole))
+            pieces += _fit(tokenizer, _cut_at(whole, ends), ways[1:], room)
+        else:
+            pieces.append(whole)
         start = end
     return pieces
 
@@ -264,12 +237,7 @@ def _fit(tokenizer: PreTrainedTokenizerBase, text: str, ways: Sequence[Callable]
 def encode(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", field: str = "input_ids", **settings
 ) -> Iterator[list]:
-    """The token ids of each text, or another field of what the tokenizer returns.
-
-    Args:
-        name: "text" for sources, "text_target" for translations.
-        settings: of the tokenizer.
-    """
+    """A field of what the tokenizer returns for each text. name: "text" for sources, "text_target" for translations."""
     # A thousand texts at a time, as the tokenizer holds 9 kB for each of them.
     for start in range(0, len(texts), 1000):
         batch = {name: list(texts[start : start + 1000])}

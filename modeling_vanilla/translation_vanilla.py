@@ -55,7 +55,7 @@ class TranslationSettings:
 
     Args:
         nbest: hypotheses of each text. with_scores: whether to score a single one, too; a search of transformers takes
-            memory for it. arguments: of generate(). decoding: of the tokenizer's decode().
+            memory for it. arguments: of generate().
         encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated, not cut into pieces, to
             `max_length` or to what tokenizer and model take; `limits` is None then.
     """
@@ -71,11 +71,10 @@ class TranslationSettings:
         max_source_tokens: int | None = None,
         tgt_lang: str | None = None,
         encoding: dict | None = None,
-        decoding: dict | None = None,
         **arguments,
     ):
         self.nbest, self.tokens_per_batch, self.tgt_lang = nbest, tokens_per_batch, tgt_lang
-        self.encoding, self.decoding = encoding or {}, decoding or {}
+        self.encoding = encoding or {}
         self.generation = search_settings(model, **arguments)
         self.beams = self.generation.num_beams or 1
         if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
@@ -138,7 +137,7 @@ def _hypotheses(
             ids = ids[: ids.index(tokenizer.eos_token_id) + 1]
         while not has_eos and ids and ids[-1] == tokenizer.pad_token_id:
             ids.pop()
-        text = str(tokenizer.decode(ids, skip_special_tokens=True, **settings.decoding))
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
         values = () if log_probs is None else tuple(log_probs[row, : len(ids)].tolist())
         score = sum(values) / float(length_penalty(len(ids) or 1, alpha, formula))
         rank = score if ranks is None else ranks[row].item()

@@ -72,7 +72,7 @@ PIECES = [
     (8, "aa bb cc dd.| ee ff gg hh!| ii jj?"),
     (9, 'aa bb cc dd."| Ee ff gg hh.| (Ii jj kk.) ll mm'),
     (9, "aa bb 3.5 cc dd.| ee ff gg"),
-    (8, "aa bb cc,| dd ee ff، gg hh.| ii"),
+    (8, "aa bb cc, dd ee| ff، gg hh.| ii"),
     (8, "aa bb cc dd ee ff gg| hh ii jj.| kk"),
     (8, "狗 狗 狗 狗 狗 狗。|猫 猫 猫 猫！猫"),
     (8, "a_b" * 40),

@@ -156,8 +156,8 @@ def split_long(
 
     A line of more tokens or sentences than the model saw in training is cut after each sentence. Where
     max_source_tokens is given, or the model has no record of its training, a line of more tokens than that, or than
-    512, is cut into as few pieces as the ends of its sentences allow. A sentence that is too long is cut at clause
-    marks, else at blanks, else between characters. The pieces are the text without the white space at the cuts.
+    512, is cut into as few pieces as the ends of its sentences allow. A sentence that is too long is cut at
+    blanks, else between characters. The pieces are the text without the white space at the cuts.
 
     Args:
         max_source_tokens: the most tokens of a piece, EOS included.
