@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # torch's own error for it is a RuntimeError. An illegal access of memory and its like are something else.
 _NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes of)? memory|bad_alloc", re.IGNORECASE)
@@ -71,7 +71,8 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
             yield
             sys.stdout.flush()
     except BrokenPipeError:
-        _empty_stdout()
+        with suppress(OSError):  # stdout may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would report it at exit
         sys.exit(141)  # 128 + SIGPIPE, which Windows has not
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         message = one_line(error)
@@ -81,20 +82,11 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
             message = f"not enough memory: {(str(error) or message).splitlines()[0]}; lower tokens_per_batch"
         if debug:
             traceback.print_exc()
-        _empty_stdout()
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as error:
         print(f"error: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(128 + getattr(error, "signum", signal.SIGINT))
-
-
-def _empty_stdout() -> None:
-    """Write the rest of stdout's buffer. If that fails, drop it, or Python would report it at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def one_line(error: BaseException) -> str:

@@ -8,13 +8,12 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 _TEMPORARY = ".vanilla.tmp"  # the end of the names of temporary folders, which no other program uses
-_LOCK = ".vanilla.lock"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -189,33 +188,31 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> None:
 
 def check_unused(name: str, folder: Path) -> None:
     """Raise ValueError unless `folder` is new or empty; `name` is its option."""
-    if folder.exists() and not (folder.is_dir() and all(path.name == _LOCK for path in folder.iterdir())):
+    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise ValueError(f"{name}: {folder} holds something already; choose another folder")
 
 
 @contextmanager
 def locked(name: str, folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if need be, and delete what killed processes have left half-written in it.
+    """Hold a folder by a lock beside it, and delete what killed processes have left half-written in it.
 
-    The system releases the lock of a process that dies. A folder that is new stays only if something is written to it.
+    The system releases the lock of a process that dies.
 
     Raises:
         ValueError: another process holds the folder; `name` is its option.
         OSError: the folder cannot be written to.
     """
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}{_TEMPORARY}.lock"), blocking=False)
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise ValueError(f"{name}: {folder} is in use by another process") from error
     try:
-        with FileLock(folder / _LOCK, blocking=False):
-            for path in folder.glob(f".*{_TEMPORARY}"):
-                shutil.rmtree(path)
-            try:
-                yield
-            finally:
-                (folder / _LOCK).unlink(missing_ok=True)
-    except Timeout as error:
-        raise ValueError(f"{name}: {folder} is in use by another process") from error
+        for path in folder.glob(f".*{_TEMPORARY}"):
+            shutil.rmtree(path)
+        yield
     finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()

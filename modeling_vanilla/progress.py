@@ -1,6 +1,5 @@
 """Progress on stderr: bars on a terminal and in a notebook, lines in a log; nothing if it is to be quiet."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -21,11 +20,8 @@ def set_quiet(quiet: bool) -> None:
     global _quiet
     _quiet = quiet
     logging.disable_progress_bar()
-    if _quiet or _is_log():
-        # Not imported here, as it takes seconds and not every command needs it.
-        os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
-        if "datasets" in sys.modules:
-            sys.modules["datasets"].disable_progress_bars()
+    if (_quiet or _is_log()) and "datasets" in sys.modules:  # which takes seconds to import
+        sys.modules["datasets"].disable_progress_bars()
 
 
 def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:

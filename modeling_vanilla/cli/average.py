@@ -4,7 +4,7 @@
     vanilla average runs/mine/checkpoint-800 runs/mine/checkpoint-900 averaged
 
 With --last, SRC is the output folder of `vanilla train`, which keeps as many checkpoints as --keep_checkpoints says; if
-there are fewer than N, all are averaged, with a warning. Without, each SRC is a checkpoint, or a model with its
+there are fewer than N, all are averaged. Without, each SRC is a checkpoint, or a model with its
 tokenizer, a folder or a name on the Hub; all must have the same shapes and the same vocabulary. DST, which must be new
 or empty, appears only once it is complete: a folder that from_pretrained and pipeline("translation") load, with the
 configuration, generation configuration and tokenizer of the last SRC.
@@ -17,7 +17,7 @@ from pathlib import Path
 from ..inference.loading import model_folder
 from ..training.averaging import write_average
 from ..training.checkpoints import list_checkpoints
-from .parser import CommandParser, add_revision, run_command, warn
+from .parser import CommandParser, add_revision, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,15 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def average(options: Namespace) -> None:
     checkpoints = [model_folder(source, options.revision) for source in options.sources]
     if options.last is not None:
-        if options.last < 1:
-            raise ValueError(f"last must be at least 1, not {options.last}")
-        if len(checkpoints) > 1:
-            raise ValueError(f"last: of one run, not of {len(checkpoints)}: {', '.join(map(str, checkpoints))}")
-        (run,) = checkpoints
-        checkpoints = list_checkpoints(run)[-options.last :]
+        if options.last < 1 or len(checkpoints) > 1:
+            raise ValueError(f"last {options.last}: must be at least 1, and of one run, not of {len(checkpoints)}")
+        checkpoints = list_checkpoints(checkpoints[0])[-options.last :]
         if not checkpoints:
-            raise ValueError(f"{run}: has no checkpoints")
-        if len(checkpoints) < options.last:
-            warn(f"{run}: has {len(checkpoints)} checkpoints, not {options.last}; all are averaged")
+            raise ValueError(f"{options.sources[0]}: has no checkpoints")
     write_average(checkpoints, options.destination)
     print(f"{options.destination} is written, the mean of {', '.join(map(str, checkpoints))}")

@@ -12,7 +12,6 @@ training. Pair 17 is line 17 of text files, and of JSON lines if none is blank.
 options for the data are those of `vanilla train`.
 """
 
-import math
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,35 +28,30 @@ _WIDTH = 80  # characters of a sentence that are shown
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__, [CorpusOptions])
-    ratio = "how many times as long as the other a side may be, beyond 20 characters and the languages' own ratio"
-    parser.add_argument("--max_length_ratio", type=float, default=3.0, metavar="R", help=ratio)
     parser.add_argument("--output_dir", type=Path, metavar="DIR", help="folder to write the clean training pairs to")
 
     def check(given: Namespace) -> None:
         (corpus,) = parser.parse_dict(vars(given), allow_extra_keys=True)
-        check_corpus(corpus, given)
+        check_corpus(corpus, given.output_dir)
 
     run_command(parser, check, arguments)
 
 
-def check_corpus(corpus: CorpusOptions, options: Namespace) -> None:
+def check_corpus(corpus: CorpusOptions, output_dir: Path | None) -> None:
     """Print the faults of each split with examples, and write the clean training pairs if asked."""
-    if not 1 <= options.max_length_ratio < math.inf:
-        raise ValueError(f"max_length_ratio must be at least 1 and finite, not {options.max_length_ratio}")
-    if options.output_dir is not None:
-        check_unused("output_dir", options.output_dir)
+    if output_dir is not None:
+        check_unused("output_dir", output_dir)
     pairs = load_pairs(corpus)
-    faults = find_faults(pairs, options.max_length_ratio, show_progress=True)
+    faults = find_faults(pairs, show_progress=True)
     for split, rows in pairs.items():
         print(f"{split}: {len(rows)} pairs" + ("" if faults[split] else ", nothing found"))
         for fault, found in faults[split].items():
             print(f"  {len(found)} {FAULTS[fault]}")
             for row in found[:_EXAMPLES].tolist():
                 print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
-    if options.output_dir is not None:
-        names = (corpus.source_lang, corpus.target_lang)
-        count = write_clean(pairs["train"], faults["train"], names, options.output_dir)
-        print(f"{options.output_dir} is written: {count} of {len(pairs['train'])} training pairs")
+    if output_dir is not None:
+        count = write_clean(pairs["train"], faults["train"], (corpus.source_lang, corpus.target_lang), output_dir)
+        print(f"{output_dir} is written: {count} of {len(pairs['train'])} training pairs")
 
 
 def _shown(text: str) -> str:

@@ -28,6 +28,7 @@ FAULTS = {
 }
 _SIDES = ("source", "target")
 _ROWS = 10_000  # of a batch
+_LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond the margin
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
@@ -39,16 +40,11 @@ _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWID
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
 
-def find_faults(
-    pairs: DatasetDict, max_length_ratio: float = 3.0, show_progress: bool = False
-) -> dict[str, dict[str, np.ndarray]]:
+def find_faults(pairs: DatasetDict, show_progress: bool = False) -> dict[str, dict[str, np.ndarray]]:
     """Check all pairs of all splits.
 
     Args:
         pairs: what load_pairs returns.
-        max_length_ratio: how many times as long as the other a side may be, in characters, beyond a margin of 20. The
-            sources' lengths are first scaled by the median ratio of the training pairs, as one language writes shorter
-            than another.
         show_progress: a progress bar on stderr.
 
     Returns:
@@ -67,8 +63,7 @@ def find_faults(
     train = properties["train"]
     held_out = pd.concat([train[:0], *(table for split, table in properties.items() if split != "train")])
     return {
-        split: _faults(table, train, held_out if split == "train" else train, max_length_ratio)
-        for split, table in properties.items()
+        split: _faults(table, train, held_out if split == "train" else train) for split, table in properties.items()
     }
 
 
@@ -89,21 +84,20 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _faults(
-    pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, max_length_ratio: float
-) -> dict[str, np.ndarray]:
+def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> dict[str, np.ndarray]:
     """The rows with each fault, by the properties of the pairs.
 
     Args:
         train: the properties of the training pairs, by which lengths and scripts are judged.
         others: those of the pairs that may share no sentence with these.
     """
+    # One language writes shorter than another: lengths are scaled by the median ratio of the training pairs.
     scale = (train["target_length"] / train["source_length"])[~train["empty"]].median()
     source, target = pairs["source_length"] * scale, pairs["target_length"]
     faults = pd.DataFrame(False, pairs.index, list(FAULTS))
     faults["equal"] = pairs["source_hash"] == pairs["target_hash"]
     faults["duplicate"] = pairs.duplicated(["source_hash", "target_hash"])
-    faults["length"] = np.maximum(source, target) > max_length_ratio * np.minimum(source, target) + _LENGTH_MARGIN
+    faults["length"] = np.maximum(source, target) > _LENGTH_RATIO * np.minimum(source, target) + _LENGTH_MARGIN
     faults["broken"] = pairs["broken"]
     for side in _SIDES:
         script, usual = pairs[f"{side}_script"], train[f"{side}_script"].mode()

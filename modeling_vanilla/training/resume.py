@@ -38,6 +38,7 @@ def record_run(
 
 
 def write_run(run: Path, record: dict) -> None:
+    run.mkdir(parents=True, exist_ok=True)
     write_json(run / _FILE, record)
 
 

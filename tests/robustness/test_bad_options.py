@@ -9,7 +9,6 @@ from trial import PROGRAMS, check
 OPTIONS = {
     "check": """
         train_file dataset_name train_source: missing source.txt
-        max_length_ratio: 0 x
         output_dir: source.txt run
         source_lang: fr
     """,
