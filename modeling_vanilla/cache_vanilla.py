@@ -1,7 +1,6 @@
-"""What forward() of every model here takes by keyword: the cache by either of its names, and nothing unknown.
+"""What forward() of every model here takes by keyword: the cache by either of its names, and no unknown tensor.
 
-transformers 5.24 renamed the argument and the field `past_key_values` to `cache`. Inside this package the name is
-`cache`; this file alone knows the other one.
+transformers 5.24 renamed `past_key_values` to `cache`, as it is here; this file alone knows the other name.
 """
 
 import functools
@@ -12,9 +11,6 @@ from dataclasses import fields
 import torch
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
 
 OLD_NAME = "past_key_values"
 # The name in the installed transformers, of the field of outputs and of the argument in generation.
@@ -42,11 +38,10 @@ def named_cache(arguments: dict, name: str) -> dict:
 
 
 def named_arguments(forward: Callable) -> Callable:
-    """Decorate forward(): it takes the cache by either name, and names an argument that it does not know.
+    """Decorate forward(): it takes the cache by either name.
 
     Raises:
-        ValueError: for an unknown tensor or cache, without which the result would be wrong; any other argument gives
-            one warning.
+        ValueError: for an unknown tensor or cache, without which the result would be wrong.
     """
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 
@@ -54,11 +49,8 @@ def named_arguments(forward: Callable) -> Callable:
     def wrapper(self, *args, **kwargs):
         kwargs = named_cache(kwargs, "cache")
         for name in kwargs.keys() - known:
-            value = kwargs.pop(name)
-            if isinstance(value, torch.Tensor | Cache):
+            if isinstance(kwargs.pop(name), torch.Tensor | Cache):
                 raise ValueError(f"{type(self).__name__}.forward does not know the argument {name}")
-            if value is not None:
-                logger.warning_once(f"{type(self).__name__}.forward ignores the unknown argument {name}={value!r:.60}")
         return forward(self, *args, **kwargs)
 
     return wrapper

@@ -1,28 +1,29 @@
 """The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
+from functools import partial
+
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .cache_vanilla import CACHE
 
-# The pipeline of config.json, for those who load a model without this package (trust_remote_code=True).
+# For those who load a model without this package (trust_remote_code=True).
+AUTO_MAP = {
+    "AutoConfig": "configuration_vanilla.VanillaConfig",
+    "AutoModel": "modeling_vanilla.VanillaModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
+}
 CUSTOM_PIPELINES = {
     "translation": {"impl": "pipeline_vanilla.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
 
 
-def _heads(h: int) -> dict:
-    return {"encoder_attention_heads": h, "decoder_attention_heads": h}
+def _both(field: str, value: int) -> dict:
+    return {f"encoder_{field}": value, f"decoder_{field}": value}
 
 
-def _layers(n: int) -> dict:
-    return {"encoder_layers": n, "decoder_layers": n}
-
-
-def _ffn(d_ff: int) -> dict:
-    return {"encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
-
+_heads, _layers, _ffn = (partial(_both, field) for field in ("attention_heads", "layers", "ffn_dim"))
 
 # The fields in which each model differs from the base model. The rows of Table 3 are named by its letters.
 PRESETS: dict[str, dict] = {
@@ -78,12 +79,9 @@ class VanillaConfig(PreTrainedConfig):
         encoder_attention_heads, decoder_attention_heads: h, the parallel heads of each attention (3.2.2).
         encoder_ffn_dim, decoder_ffn_dim: d_ff, the inner width of the feed-forward networks (3.3).
         d_k, d_v: width of a head's keys and of its values; None means d_model / heads (3.2.2; Table 3 varies them).
-        dropout: P_drop, applied to the output of each sub-layer before it is added to the sub-layer's input, and to
-            the sums of embeddings and positional encodings (5.4).
-        attention_dropout: dropout on the attention weights, which only the paper's parsers have (6.3). The paper is
-            silent on the rate, 0.2 in tensor2tensor.
-        activation_dropout: dropout on the inner layer of the feed-forward network (tensor2tensor's relu_dropout). The
-            paper has none.
+        dropout: P_drop, on the output of each sub-layer and on the sums of embeddings and positional encodings (5.4).
+        attention_dropout: dropout on the attention weights, which only the paper's parsers have (6.3).
+        activation_dropout: dropout on the inner layer of the feed-forward network. The paper has none.
         activation_function: activation of the feed-forward network, by its name in transformers (3.3: ReLU).
         position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
         max_position_embeddings: size of the table of learned positions. Sinusoidal positions have no limit.
@@ -95,8 +93,7 @@ class VanillaConfig(PreTrainedConfig):
         output_bias: whether the output projection has a bias. The paper has none; MarianMT has final_logits_bias.
         init_std: standard deviation of the normal distribution from which the projections are initialised; None means
             Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default trains several times
-            faster (RESULTS.md). Embeddings and learned positions have d_model^-0.5, so that sqrt(d_model) gives tokens
-            unit variance.
+            faster. Embeddings and learned positions have d_model^-0.5: times sqrt(d_model), tokens have unit variance.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens; None or a negative number
             means never. The decoder's input is the target shifted right, with decoder_start_token_id first.
@@ -159,7 +156,7 @@ class VanillaConfig(PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "VanillaConfig":
-        """Return the configuration of a preset, with any fields overridden; ValueError if one is unknown."""
+        """The configuration of a preset, with any fields overridden; ValueError if one is unknown."""
         if name not in PRESETS:
             raise ValueError(f"preset: {name!r} is unknown; choose one of {', '.join(PRESETS)}")
         unknown = [field for field in overrides if field not in cls.__dataclass_fields__]
@@ -168,20 +165,13 @@ class VanillaConfig(PreTrainedConfig):
         return cls(**{**PRESETS[name], **overrides})
 
     def head_dims(self, num_heads: int) -> tuple[int, int]:
-        """Return (d_k, d_v), the widths of one of `num_heads` heads (3.2.2)."""
+        """(d_k, d_v), the widths of one of `num_heads` heads (3.2.2)."""
         default = self.d_model // num_heads
         return (default if self.d_k is None else self.d_k), (default if self.d_v is None else self.d_v)
 
     def to_dict(self) -> dict:
-        """Return the fields, with the entries that let transformers load a saved model without this package."""
-        output = super().to_dict()
-        output["auto_map"] = {
-            "AutoConfig": "configuration_vanilla.VanillaConfig",
-            "AutoModel": "modeling_vanilla.VanillaModel",
-            "AutoModelForSeq2SeqLM": "modeling_vanilla.VanillaForConditionalGeneration",
-        }
-        output["custom_pipelines"] = CUSTOM_PIPELINES
-        return output
+        """The fields, with the entries that let transformers load a saved model without this package."""
+        return {**super().to_dict(), "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
 
     def check(self) -> None:
         """Raise a ValueError that names the field and the value if no model can have this configuration."""
@@ -196,11 +186,9 @@ class VanillaConfig(PreTrainedConfig):
             if kind in (int, int | None) and not field.endswith("_token_id"):
                 require(field, value is None or value >= 1, "at least 1")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
-            heads = getattr(self, field)
-            if self.d_model % heads and None in (self.d_k, self.d_v):
-                raise ValueError(
-                    f"d_model {self.d_model} is not divisible by {field} {heads}: change one, or give d_k and d_v"
-                )
+            divides = self.d_model % getattr(self, field) == 0
+            meaning = f"a divisor of d_model {self.d_model}, unless d_k and d_v are given"
+            require(field, divides or None not in (self.d_k, self.d_v), meaning)
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             require(field, 0 <= getattr(self, field) < 1, "at least 0 and below 1")
         known = ("sinusoidal", "learned")

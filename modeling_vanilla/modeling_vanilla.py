@@ -1,7 +1,6 @@
 """Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and the model with its output projection.
 
-The layers are in layers_vanilla.py, attention (3.2) in attention_vanilla.py, its masks in masks_vanilla.py, the loss
-(5.4) in loss_vanilla.py. Axes: B batch, S source length, T target length, H heads, D d_model, V vocabulary.
+Axes: B batch, S source length, T target length, H heads, D d_model, V vocabulary.
 """
 
 import math
@@ -101,18 +100,11 @@ class VanillaStack(VanillaPreTrainedModel):
         attention_mask: torch.Tensor | None,
         cache: Cache | None = None,
     ) -> torch.Tensor:
-        """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4).
+        """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4). (B, T, D)
 
         Args:
             input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
             attention_mask: (B, past + T), 0 for padding, which does not count as a position.
-
-        Returns:
-            (B, T, D)
-
-        Raises:
-            ValueError: unless exactly one of input_ids and inputs_embeds is given, and for a sequence beyond the table
-                of learned positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
@@ -121,8 +113,7 @@ class VanillaStack(VanillaPreTrainedModel):
         past_length = 0 if cache is None else cache.get_seq_length()
         positions = self.embed_positions(self.positions(x, attention_mask, past_length))
         x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
-        if torch.is_autocast_enabled(x.device.type):
-            # Autocast on a CPU would leave the residual stream in 32 bits.
+        if torch.is_autocast_enabled(x.device.type):  # which on a CPU would leave the residual stream in 32 bits
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
 
@@ -134,9 +125,8 @@ class VanillaStack(VanillaPreTrainedModel):
         else:
             positions = torch.arange(length, device=x.device).unsqueeze(0) + past_length
         limit = self.config.max_position_embeddings
-        # Only a long batch is looked into, as the host of a GPU waits for the answer.
         if self.config.position_embedding_type == "learned" and past_length + length > limit:
-            tokens = int(positions.max()) + 1
+            tokens = int(positions.max()) + 1  # for which the host of a GPU waits
             if tokens > limit:
                 raise ValueError(f"a sequence of {tokens} tokens is beyond max_position_embeddings {limit}")
         return positions
@@ -160,11 +150,9 @@ class VanillaEncoder(VanillaStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
-        """Encode the source.
+        """Encode the source: input_ids (B, S), or inputs_embeds (B, S, D), which are rows of the embedding matrix.
 
-        Args:
-            input_ids: (B, S) source tokens; or inputs_embeds: (B, S, D), rows of the embedding matrix, not scaled.
-            attention_mask: (B, S), 0 for padding, on either side.
+        attention_mask (B, S) is 0 for padding, on either side.
 
         Returns:
             last_hidden_state (B, S, D); hidden_states and attentions if requested.
@@ -206,8 +194,8 @@ class VanillaDecoder(VanillaStack):
         """Decode the target.
 
         Args:
-            input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D), not scaled.
-                With a cache, only the tokens that are not in it yet.
+            input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D). With a cache,
+                only the tokens that are not in it yet.
             attention_mask: (B * beams, past + T), 0 for padding.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: as the encoder took it.
             cache: the keys and values of earlier positions. use_cache: whether to return them.
@@ -268,10 +256,6 @@ class VanillaModel(VanillaPreTrainedModel):
         """Encode the source, unless encoder_outputs are given, and decode the target, shifted right.
 
         The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
-
-        Returns:
-            last_hidden_state (B, T, D) of the decoder, encoder_last_hidden_state (B, S, D), cache; hidden states and
-            attentions of both if requested.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -289,15 +273,10 @@ class VanillaModel(VanillaPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
+        names = {"hidden_states": "decoder_hidden_states", "attentions": "decoder_attentions"}
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-            **{CACHE: decoder_outputs.get(CACHE)},
+            **{names.get(name, name): value for name, value in decoder_outputs.items()},
+            **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
         )
 
 
@@ -314,16 +293,11 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.model = VanillaModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.generation_config = default_generation_config(config)
-        # transformers 5.10 infers from the class name that the loss shifts the labels, and Trainer then leaves the
-        # first label of each row out of num_items_in_batch.
-        self.loss_type = None
+        self.loss_type = None  # else transformers 5.10 infers from the class name that the loss shifts the labels
         self.post_init()
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As PreTrainedModel's. Embeddings that are shared though the configuration unties them are written both.
-
-        PEFT leaves them so when it has trained and merged the output projection (modules_to_save=["lm_head"]).
-        """
+        """As PreTrainedModel's; both embeddings are written where PEFT has merged an lm_head of its own."""
         source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
         if not self.config.tie_word_embeddings and source.weight is target.weight:
             target.weight = nn.Parameter(source.weight.detach().clone())
@@ -352,9 +326,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits of the target, and the loss if there are labels.
-
-        The other arguments and the other fields of the output are those of VanillaModel.forward.
+        """Compute the logits of the target, and the loss if there are labels. All else is as in VanillaModel.forward.
 
         Args:
             labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
@@ -395,9 +367,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """Whether a layer is a weight matrix alone, as the fused loss takes it, without bias, adapter or hooks.
-
-    accelerate's hooks replace forward().
-    """
+    """Whether a layer is a weight matrix alone, as the fused loss takes it, without bias, adapter or hooks."""
+    # accelerate's hooks replace forward().
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
     return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
