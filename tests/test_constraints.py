@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 from helpers import batch_of, pad_right
-from plain_search import BOS, assert_finds, by_score, every_output, meets, penalty, random_model, random_sources
+from plain_search import assert_finds, by_score, every_output, meets, penalty, random_model, random_sources
 
 from modeling_vanilla.inference.constraints import constrained
 
@@ -71,14 +71,6 @@ def test_phrases_beyond_the_limit_are_left_out():
     assert generate([5] * 5) == without
     assert generate([5, 6, 7], [8, 9]) == fitting
     assert meets(fitting[0], [[5, 6, 7]])
-
-
-def test_a_phrase_may_begin_in_the_prompt():
-    model, source = larger_model(2), random_sources(2, (5,), vocab_size=20)
-    given = {**batch_of(source), "decoder_input_ids": torch.tensor([[BOS, 5, 6]])}
-    output = model.generate(**given, search=constrained([[[5, 6]]]))
-    assert output.tolist() == model.generate(**given).tolist()
-    assert meets(model.generate(**given, search=constrained([[[6, 7, 8]]]))[0].tolist(), [[6, 7, 8]])
 
 
 def test_what_another_rule_forbids_is_not_met_and_the_search_ends():

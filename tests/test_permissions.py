@@ -6,11 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers import fork, make_marian, make_tiny, make_tokenizer, save_folder
+from helpers import fork, make_tiny, make_tokenizer, save_folder
 
 from modeling_vanilla.files import write_text
 from modeling_vanilla.inference import load_translator
-from modeling_vanilla.interop import from_fairseq, from_marian
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.data import load_pairs
 
@@ -21,23 +20,16 @@ def root():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         save_folder(Path(folder, "model"), make_tiny(), make_tokenizer(["a dog"]))
-        make_marian().save_pretrained(Path(folder, "marian"))
-        for name in ("model.pt", "data/train.jsonl"):
-            Path(folder, name).parent.mkdir(exist_ok=True)
-            Path(folder, name).write_text("text", encoding="utf-8")
+        Path(folder, "data").mkdir()
+        Path(folder, "data/train.jsonl").write_text("text", encoding="utf-8")
         for path in Path(folder).rglob("*.safetensors"):
             path.chmod(0o644)
         yield Path(folder)
 
 
-NAMES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+NAMES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json")
 CLOSED = [
-    *(
-        (lambda path: load_translator([path]), "model", closed)
-        for closed in ("model", *(f"model/{name}" for name in NAMES))
-    ),
-    (from_marian, "marian", "marian/model.safetensors"),
-    (from_fairseq, "model.pt", "model.pt"),
+    *((lambda path: load_translator([path]), "model", f"model/{name}") for name in NAMES),
     (lambda path: load_pairs(DataOptions(train_file=str(path))), "data/train.jsonl", "data"),
     (lambda path: write_text(path, "new"), "data/new", "data"),
 ]

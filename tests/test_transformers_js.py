@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -98,43 +97,10 @@ def test_greedy_translations_are_the_models(exported, model, tokenizer):
     assert translate_there(exported, tokenizer) == expected
 
 
-def test_8_bits_are_nearly_the_same_and_hold_one_matrix_of_the_vocabulary(exported, tokenizer):
-    import onnx
-
+def test_8_bits_are_nearly_the_same(exported, tokenizer):
     # A token each: of what is untrained, the second one already follows from another first one.
     whole, quantized = (translate_there(exported, tokenizer, suffix, limit=1) for suffix in ("", "_quantized"))
     assert sum(map(str.__eq__, whole, quantized)) >= 15
-    for graph in GRAPHS:
-        tensors = onnx.load(exported / "onnx" / f"{graph}_quantized.onnx").graph.initializer
-        assert [tensor.data_type for tensor in tensors if len(tokenizer) in tensor.dims and len(tensor.dims) == 2] == [
-            onnx.TensorProto.UINT8
-        ]
-
-
-NODE = """
-import { env, pipeline } from "@huggingface/transformers";
-
-const [folder, name, dtype, max_new_tokens, ...texts] = process.argv.slice(1);
-env.allowRemoteModels = false;
-env.localModelPath = folder;
-const translate = await pipeline("translation", name, { dtype });
-const translations = [];
-for (const text of texts) {
-  translations.push((await translate(text, { max_new_tokens: Number(max_new_tokens) }))[0].translation_text);
-}
-console.log(JSON.stringify(translations));
-"""
-
-
-@pytest.mark.slow
-@needs_packages
-@pytest.mark.parametrize(("dtype", "suffix"), [("fp32", ""), ("q8", "_quantized")])
-def test_transformers_js_translates_as_the_model_does(exported, model, tokenizer, dtype, suffix):
-    folder, name = str(exported.parent), exported.name
-    command = ["node", "--input-type=module", "--eval", NODE, "--", folder, name, dtype, str(LIMIT), *SOURCES]
-    done = subprocess.run(command, cwd=Path(PACKAGES).parent, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == translate_there(exported, tokenizer, suffix)
 
 
 @pytest.fixture

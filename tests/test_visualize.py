@@ -98,36 +98,6 @@ def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network():
     assert (tag, attributes["srcdoc"]) == ("iframe", evil.page())
 
 
-@pytest.mark.slow
-def test_the_page_in_a_browser_as_narrow_as_a_phone(browser, small, tmp_path):
-    """It opens on the last use of attention and its last layer, and all of a picture is in view."""
-    size = {"width": 360, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    words = pictures.AttentionMap("Long words", torch.full((1, 8, 3, 3), 1 / 3), ["Donaudampfschiff"] * 3, ["</s>"] * 3)
-    (tmp_path / "page.html").write_text(pictures.AttentionMaps(encoder=words, cross=small).page(), encoding="utf-8")
-    browser.get(f"file://{tmp_path}/page.html")
-
-    def count(selector: str) -> int:
-        shown = f"[...document.querySelectorAll({selector!r})].filter((node) => node.style.display !== 'none')"
-        return browser.execute_script(f"return {shown}.length")
-
-    def choose(name: str, value: str):
-        browser.find_element("css selector", f"#{name} option[value='{value}']").click()
-
-    assert [browser.find_element("id", name).get_attribute("value") for name in ("kind", "layer")] == ["1", "1"]
-    assert [count("#lines line"), count("#lines text"), count("#heat rect")] == [3, 5, 6]
-    browser.execute_script("document.querySelectorAll('#lines text')[4].dispatchEvent(new Event('pointerenter'))")
-    assert count("#lines line") == 1  # to "c"
-    choose("layer", "0")
-    assert count("#lines line") == 0
-    choose("kind", "0")
-    assert count("#lines line") == 8 * 9
-    edges = "[...document.querySelectorAll('text')].map((node) => node.getBoundingClientRect().right)"
-    assert browser.execute_script(f"return Math.max(...{edges})") <= 360
-    browser.find_element("id", "none").click()
-    assert count("#lines line") == 0
-
-
 def test_losses_that_are_not_to_be_compared_are_not_in_one_panel(monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
