@@ -55,11 +55,6 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(tmp_path, command
     assert "Traceback" in run_python("-c", script, command, "--debug", cwd=tmp_path).errors
 
 
-def test_a_package_of_no_extra_is_installed_by_its_name():
-    assert vanilla.how_to_install("onnx") == 'pip install "modeling-vanilla[export]"'
-    assert vanilla.how_to_install("gzip2") == "pip install gzip2"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_keeps_the_lines_of_its_examples(name):
     done = run(name, "--help")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cost import measured_rate, model_flops, training_cost
+from cost import model_flops, training_cost
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla import VanillaConfig
@@ -63,13 +63,3 @@ def test_extrapolation_by_hand():
         seconds = 4.0 * flops / cost["analytic_flops"]
         expected = {"analytic_flops": flops, "hours": seconds / 3600, "table_2_flops": seconds * 3 * 5e12}
         assert {figure: cost["paper"][name][figure] for figure in expected} == pytest.approx(expected)
-
-
-GPU = [pytest.param("cuda", dtype, marks=pytest.mark.gpu) for dtype in (torch.float32, torch.bfloat16)]
-
-
-@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), *GPU])
-def test_rate_of_a_device(device, dtype):
-    """A rate beyond 10 PFLOP/s would mean that nobody waited for the products."""
-    least = 1e11 if device == "cuda" else 1e8
-    assert least < measured_rate(torch.device(device), dtype) < 1e16

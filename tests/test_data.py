@@ -74,11 +74,6 @@ def test_text(write):
     assert (pairs.column_names, pairs.split) == (["source", "target"], "train")
 
 
-def test_a_dataset_may_have_a_column_for_each_language(write, tmp_path):
-    write("corpus/train.csv", "en,de\nyes,ja\n")
-    assert rows(load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus")))["train"]) == [("yes", "ja")]
-
-
 def test_a_field_of_csv_may_be_long_and_hold_line_ends_and_a_fault_is_named_where_its_row_starts(write):
     good, long = 'en,de\n"two\nlines",', "lang " * 100_000
     pairs = load_pairs(DataOptions(train_file=write("a.csv", good + long)))

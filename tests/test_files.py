@@ -7,14 +7,11 @@ import itertools
 import os
 import random
 import re
-import resource
 import signal
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import call, fork, tree
-from safetensors.torch import save_file
 
 from modeling_vanilla import errors, files
 
@@ -99,35 +96,6 @@ def test_an_error_leaves_the_old_and_passes(whole, place, tmp_path, error):
         with pytest.raises(type(error)) as raised, whole(path):
             raise error
         assert raised.value is error and tree(tmp_path) == before
-
-
-WAYS = {
-    "Rust": lambda path: save_file({"a": torch.zeros(4096)}, path),
-    "Python": lambda path: path.write_bytes(bytes(4096)),
-}
-
-
-@pytest.mark.parametrize("fill", WAYS.values(), ids=WAYS)
-def test_a_full_disk_is_an_error_with_the_path_that_was_asked_for(whole, place, tmp_path, fill):
-    before, (soft, hard) = tree(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
-    try:
-        with pytest.raises(OSError) as raised, whole(place) as part:
-            fill(part / "file" if whole is files.whole_folder else part)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert errors.one_line(raised.value) == f"{place}: File too large"
-    assert tree(tmp_path) == before
-
-
-def test_what_cannot_be_replaced_is_named(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    before = tree(tmp_path)
-    for whole, path in ((files.whole_file, "folder"), (files.whole_folder, "file"), (files.whole_file, "none/file")):
-        with pytest.raises(OSError, match=f"{tmp_path / path}'$"):
-            write(whole, tmp_path / path)
-    assert tree(tmp_path) == before
 
 
 def test_the_umask_decides_who_reads_what_is_written(whole, tmp_path):

@@ -18,7 +18,6 @@ import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.files import locked
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress
 
 OPTIONS = {
@@ -117,13 +116,6 @@ def test_a_signal_ends_a_run_with_a_checkpoint(train, whole, tmp_path, written):
 def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):
     for _ in range(2):
         assert_resumes(train, run, whole)
-
-
-def test_a_run_in_use_is_refused(train, run):
-    before = tree(run)
-    with locked("output_dir", run):
-        assert train(run, resume=True).error == f"output_dir: {run} is in use by another process"
-    assert tree(run) == before
 
 
 def test_a_full_disk_is_one_error_and_all_before_it_stays(train, run, whole):

@@ -51,10 +51,3 @@ def test_a_terminal_gets_a_bar_that_moves(clock, monkeypatch):
 def test_quiet(clock, monkeypatch):
     monkeypatch.setattr(progress, "_quiet", True)
     assert work(clock, monkeypatch, Terminal()) == ""
-
-
-@pytest.mark.parametrize(("given", "said"), [([], ""), ("abc", "3 of 3it [00:00<00:00, ")])
-def test_a_bar_around_an_iterable(monkeypatch, given, said):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert list(progress_bar(given)) == list(given)
-    assert sys.stderr.getvalue().startswith(said) and sys.stderr.getvalue().count("\n") == bool(given)

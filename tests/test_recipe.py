@@ -98,10 +98,6 @@ def test_a_saved_model_is_fine_tuned(choose):
     assert rates == [(recipe["learning_rate"], None), (1e-3, None), (None, 0.1)]
 
 
-def test_a_tokenizer_that_is_given_has_the_vocabulary(choose):
-    assert "vocab_size" not in choose(4_000_000, "cpu", tokenizer="saved")
-
-
 @pytest.mark.usefixtures("own_cache")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     files = write_toy_corpus(tmp_path, train=100, validation=4, test=2)

@@ -7,7 +7,7 @@ import pytest
 import table2
 import table3
 from cost import model_flops
-from helpers import as_options, call, change_json, read_json, write_toy_corpus
+from helpers import as_options, call, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 
 from modeling_vanilla import VanillaConfig
@@ -46,21 +46,6 @@ def test_orderings_are_judged_by_both_measures():
     }
 
 
-BAD_SCALES = [
-    ({"depth": "2"}, "'<' not supported"),
-    ({"training": {"seed": 3}}, "training cannot set seed"),
-    ({"height": 1}, ".*unexpected keyword argument 'height'"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD_SCALES)
-def test_a_bad_scale_is_named(tmp_path, changes, message):
-    path = tmp_path / "scale.json"
-    path.write_text(json.dumps(read_json(SCALES / "paper.json") | changes))
-    with pytest.raises(ValueError, match=f"^scale: .+scale.json: {message}"):
-        read_scale(path)
-
-
 @pytest.fixture
 def arguments(tmp_path):
     """Options of a table of two updates a row."""
@@ -69,12 +54,6 @@ def arguments(tmp_path):
     scale |= {"steps": 2e-5, "training": scale["training"]}
     (tmp_path / "scale.json").write_text(json.dumps(scale))
     return as_options({**data, "scale": tmp_path / "scale.json", "output_dir": tmp_path / "out"})
-
-
-def test_bad_sizes_leave_no_folder(arguments, tmp_path):
-    change_json(tmp_path / "scale.json", vocab_size=10)
-    assert "vocab_size=10" in call(table3.main, *arguments, "--rows", "base").error
-    assert not (tmp_path / "out").exists()
 
 
 def test_rows_are_trained_once(arguments, own_cache, tmp_path):

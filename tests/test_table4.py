@@ -1,7 +1,5 @@
 """Table 4 from end to end on toy trees, and one line for bad input."""
 
-from argparse import Namespace
-
 import helpers
 import pytest
 import table4
@@ -88,15 +86,6 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
     size = len(AutoTokenizer.from_pretrained(runs[0] / "training" / "model"))
     wrong = main(output_dir=tmp_path / "wrong", ensemble=runs[0], vocab_size=size - 1).error
     assert wrong == f"ensemble: {runs[0]} has another vocabulary than these trees"
-
-
-def test_splits_that_are_given(tmp_path):
-    parts = {"train": FILES[:2], "validation": FILES[2:4], "test": FILES[4:]}
-    for split, files in parts.items():
-        (tmp_path / split).write_text(penn(files))
-    options = {f"{split}_trees": [str(tmp_path / split)] for split in parts}
-    splits = table4.read_splits(Namespace(trees=[], **options))
-    assert splits == {split: [tree for trees in files for tree in trees] for split, files in parts.items()}
 
 
 BAD_OPTIONS = [

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AddedToken, AutoTokenizer
 
 from modeling_vanilla.training.tokenizer import MARK, SPECIAL_TOKENS, language_tags, train_tokenizer
 
@@ -60,14 +60,6 @@ def test_every_string_comes_back(text):
         ids = tokenizer(text, split_special_tokens=False).input_ids
         assert tokenizer.decode(ids[:-1]) == text
         assert ids.count(tokenizer.convert_tokens_to_ids("<z>")) == text.count("<z>")
-
-
-def test_is_a_stock_tokenizer_with_the_settings_of_a_translation_model(tokenizer):
-    assert type(tokenizer) is PreTrainedTokenizerFast
-    assert tokenizer.model_input_names == ["input_ids", "attention_mask"]
-    assert tokenizer.model_max_length > 10**12
-    special = (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    assert special == (*tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)),) == (0, 1, 2, 3)
 
 
 def test_every_sequence_ends_in_eos_and_is_padded_on_the_right(tokenizer):

@@ -13,7 +13,7 @@ from plain_search import log_probs_of
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.cli.train import main, read_config
+from modeling_vanilla.cli.train import main
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
@@ -52,12 +52,6 @@ def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
     again = helpers.read_json(tmp_path / "run" / "results.json")
     assert (again["steps"], again["settings"]["training"]["seed"]) == (1, 7)
     assert again["settings"]["model"] == results["settings"]["model"]
-
-
-def test_a_value_of_a_config_is_taken_as_it_is_written(tmp_path):
-    path = tmp_path / "file.yaml"
-    path.write_text("target_lang: no\ncompile: true\nseed: ~\nearly_stopping:\ninit_std: null\n", encoding="utf-8")
-    assert read_config(path) == {"target_lang": "no", "compile": "true"}
 
 
 @pytest.mark.parametrize(
@@ -198,25 +192,3 @@ def test_a_run_of_an_earlier_version_is_refused(files, finished, tmp_path):
     options = {**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run, "resume": True}
     complaint = call(main, *as_options(options)).error
     assert complaint == f"resume: {run} was begun by another version of this package: train it anew"
-
-
-def test_a_test_that_fails_costs_nothing(files, finished, tmp_path, monkeypatch):
-    """The model is there, and --resume goes on with another test set, or none."""
-    run = tmp_path / "run"
-    options = {**files, **MODEL, **SHORT, **THREE_STEPS, "output_dir": run}
-
-    def fail(*_, **__):
-        raise ValueError("a test sentence that is too long")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("modeling_vanilla.training.train.translate_and_score", fail)
-        assert call(main, *as_options(options)).error == "a test sentence that is too long"
-    assert "Not tested." in (run / "model" / "README.md").read_text(encoding="utf-8")
-    assert AutoModelForSeq2SeqLM.from_pretrained(run / "model")
-    for test_file, sentences in ((None, 0), (files["validation_file"], 4)):
-        assert call(main, *as_options({**options, "test_file": test_file, "resume": True})).code == 0
-        results = helpers.read_json(run / "results.json")
-        assert (results["test_sentences"], results["steps"]) == (sentences, 3)
-    monkeypatch.setattr("modeling_vanilla.training.train.translate_and_score", fail)
-    call(main, *as_options({**options, "max_steps": 4, "resume": True}))
-    assert not (run / "results.json").exists()  # or the new model would be published with the scores of the old one

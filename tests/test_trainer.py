@@ -136,16 +136,6 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
     assert max(float((value.detach() - start[name]).abs().max()) for name, value in parameters.items()) > 0.1
 
 
-def test_dropout_is_drawn_by_seed_and_step(tmp_path, run_loop):
-    """Of 3 updates with either of 2 seeds, each draws its own, in all its batches."""
-    drawn = []
-    for seed in (0, 1):
-        model = new_model()
-        model.register_forward_pre_hook(lambda module, _: module.training and drawn.append(torch.initial_seed()))
-        run_loop(tmp_path / str(seed), model, seed=seed)
-    assert len(set(drawn)) == 6 < len(drawn)
-
-
 def test_averaged_are_evenly_spaced_checkpoints(tmp_path, data, monkeypatch):
     """Counted back from the last, of step 7; the best one is kept apart."""
     set_scores(monkeypatch, 5.0, 2.0, 1.0)
@@ -237,28 +227,11 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_pat
     assert all(value.isfinite().all() for value in load_file(left[-1] / "model.safetensors").values())
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, fail_to_train):
-    """Where every loss is finite."""
-    model = new_model()
-    model.get_decoder().layers[0].ffn.fc1.weight.register_hook(lambda gradient: gradient / 0)
-    assert re.match(r"the loss of step 1 is \d.+, its gradient's norm nan\.", fail_to_train(model))
-    assert checkpoints.list_checkpoints(tmp_path) == []
-
-
 def test_a_second_training_has_its_own_precision(tmp_path, data, monkeypatch):
     monkeypatch.setattr(AcceleratorState, "_shared_state", {})  # other tests have left theirs
     given = {"a": "bf16", "b": "no", "c": None}
     seen = [run_to(tmp_path / name, data, 1, mixed_precision=given[name])["precision"] for name in given]
     assert seen == ["bf16", "no", "no"]
-
-
-def test_of_equal_bleus_that_of_the_least_loss_is_best():
-    """As where BLEU is 0 for long: the run goes on while the loss falls."""
-    progress = checkpoints.Progress()
-    for step, (bleu, loss) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 3.0), (0.0, 3.5)]):
-        progress.validations.append({"step": step, "bleu": bleu, "loss": loss})
-    assert progress.best()["step"] == 2
-    assert progress.stalled(1) and not progress.stalled(2)
 
 
 def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_path, run_loop):

@@ -231,8 +231,6 @@ def reproduce(output_dir: Path, lengths: list[int], widths: list[int], rounds: i
     lengths, widths = sorted({*lengths}), sorted({*widths})
     if min(len(lengths), len(widths)) < 2 or any(width % D_K for width in widths):
         raise ValueError(f"lengths and widths: at least two of each, widths in multiples of {D_K}")
-    if lengths[0] < middle(WINDOWS) or middle(lengths) < WINDOWS[-1]:  # where r exceeds n, cost would not be O(r n d)
-        raise ValueError(f"lengths: windows of {middle(WINDOWS)} and {WINDOWS[-1]} do not fit into {lengths}")
     torch.manual_seed(0)
     lists = {"n": lengths, "d": widths, "k": KERNELS, "r": WINDOWS}
     bar = progress_bar(ROWS.items(), desc="Table 1", unit=" layers")

@@ -4,20 +4,18 @@
         --output_dir runs/table3
 
 --scale names a JSON file of factors and settings, the fields of `Scale`: scales/two_cores.json by default,
-scales/paper.json for the paper's own. --dry_run prints what would be trained. Run again, it continues where it stopped.
+scales/paper.json for the paper's own. Run again, it continues where it stopped.
 Leaves in --output_dir: table3.md, table3.json, the tokenizer of all rows, and a folder for each row.
 """
 
-import math
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import torch
 from common import PAPER, markdown_table, write_results
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.progress import progress_bar
@@ -32,32 +30,18 @@ ROWS = {
     row: {name: printed.get(name) for name in ("steps", "PPL", "BLEU", "params")}
     for row, printed in PAPER["table3"].items()
 }
-SET_BY_THE_TABLE = {"output_dir", "max_steps", "bleu_tokenize", "seed", "average_checkpoints", "keep_checkpoints"}
 SCALES = Path(__file__).resolve().parent / "scales"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of the widths (d_model, d_ff, d_k, d_v), of N and of the updates, and settings common to all rows.
-
-    Raises:
-        ValueError, TypeError: for a factor that is no number above 0, or an option of training that is unknown or set
-            by the table.
-    """
+    """Factors of the widths (d_model, d_ff, d_k, d_v), of N and of the updates, and settings common to all rows."""
 
     width: float
     depth: float
     steps: float
     vocab_size: int
     training: dict
-
-    def __post_init__(self):
-        for name in ("width", "depth", "steps", "vocab_size"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} cannot be {getattr(self, name)}")
-        if fixed := SET_BY_THE_TABLE & set(self.training):
-            raise ValueError(f"training cannot set {min(fixed)}")
-        TrainingOptions(output_dir="", **self.training)
 
 
 def read_scale(path: Path) -> Scale:
@@ -68,8 +52,9 @@ def read_scale(path: Path) -> Scale:
     """
     values = read_json(path)
     try:
+        TrainingOptions(output_dir="", **values["training"])
         return Scale(**values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"scale: {path}: {error}") from error
 
 
@@ -153,14 +138,6 @@ def as_markdown(entries: list[dict], verdicts: list[list[str]], title: str) -> s
     return "\n".join(parts)
 
 
-def dry_run(row: str, scale: Scale) -> None:
-    """Print the row's sizes and updates; its parameters are counted on the meta device."""
-    with torch.device("meta"):
-        model = VanillaForConditionalGeneration(VanillaConfig.preset(row, **scaled(row, scale)))
-    entry = describe(row, scale, params=round(model.num_parameters() / 1e6, 2))
-    print("  ".join(f"{name} {value}" for name, value in entry.items() if name != "paper"))
-
-
 def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     """Train the rows that have no results yet, and write the table of all rows in the folder after each.
 
@@ -218,16 +195,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="ROW", help="rows to train")
     parser.add_argument("--bleu_tokenize", default=TOKENIZE, help="sacreBLEU's tokeniser")
     parser.add_argument("--seed", type=int, default=0, help="seed of every row")
-    parser.add_argument("--dry_run", action="store_true", help="print sizes and updates of each row, and train nothing")
 
     def run(options: Namespace) -> None:
-        scale = read_scale(options.scale)
-        if options.dry_run:
-            for row in options.rows:
-                dry_run(row, scale)
-            return
         (data,) = parser.parse_dict(vars(options), allow_extra_keys=True)
-        reproduce(options, scale, data)
+        reproduce(options, read_scale(options.scale), data)
 
     run_command(parser, run)
 

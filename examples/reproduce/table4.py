@@ -75,8 +75,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    if not options.resume:
-        check_unused("output_dir", run)
+    check_unused("output_dir", run)
     splits = read_splits(options)
     longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
     if longest + 2 > options.max_extra_tokens:  # which the search would say after hours of training
@@ -94,7 +93,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
             pairs = training_pairs(splits["train"], lexicon, options.copies, options.constituents, options.substitution)
             lines = (json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
             (part / "train.jsonl").write_text("".join(lines), encoding="utf-8")
-        trained = train(run, training, overrides, options.resume)
+        trained = train(run, training, overrides)
         model, _ = load_translator([run / "training" / "model"])
     model.generation_config.update(
         num_beams=options.num_beams,
@@ -133,15 +132,15 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
     }
 
 
-def train(run: Path, training: TrainingOptions, overrides: dict, resume: bool) -> dict:
-    """Train on run/data, or go on with that."""
+def train(run: Path, training: TrainingOptions, overrides: dict) -> dict:
+    """Train on run/data."""
     overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
     # Pairs longer than a batch are left out of training, and reported.
     limits = dict.fromkeys(("max_source_length", "max_target_length"), complete(training).tokens_per_batch)
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
         replace(training, output_dir=str(run / "training")),
-        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=resume),
+        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer")),
         overrides,
     )
 
@@ -220,7 +219,6 @@ def main() -> None:
     add("--num_beams", type=int, default=21, help="beam size (6.3)")
     add("--length_penalty", type=float, default=0.3, help="alpha (6.3)")
     add("--max_extra_tokens", type=int, default=300, help="the longest output, in tokens more than its input")
-    add("--resume", action="store_true", help="go on with the run in output_dir")
     first = ArgumentParser(add_help=False, allow_abbrev=False)  # so that --help shows the scale's defaults
     first.add_argument("--scale", nargs="?")
     defaults = SCALES / f"{first.parse_known_args()[0].scale or 'smoke'}.json"

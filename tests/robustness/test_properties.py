@@ -1,12 +1,9 @@
 """What holds for every text and length: hypothesis looks for one for which it does not."""
 
-import io
-
 from helpers import make_tiny, make_tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modeling_vanilla.files import decode_lines
 from modeling_vanilla.inference import split_long
 
 settings.register_profile(
@@ -17,13 +14,6 @@ settings.load_profile("robust")
 TOKENIZER = make_tokenizer(["a small house and a dog", "ein kleines Haus und ein Hund"], 280)
 MODEL = make_tiny(len(TOKENIZER))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-
-
-@given(st.lists(TEXT.filter(lambda text: "\n" not in text), max_size=5), st.sampled_from(["\n", "\r\n"]))
-def test_lines_are_read_as_they_were_written(lines, end):
-    lines = [line.rstrip("\r").lstrip("\ufeff") for line in lines]
-    content = "".join(f"{line}{end}" for line in lines).encode()
-    assert list(decode_lines(io.BytesIO(content), "file")) == lines
 
 
 @given(st.text("ab cd.,;! \t\u2028\u3000。안🙂ü", max_size=300), st.integers(8, 40))

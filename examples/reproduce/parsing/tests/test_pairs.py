@@ -1,16 +1,11 @@
 """Training pairs out of trees, and their vocabulary."""
 
-import random
-from collections import Counter
-
 import pytest
-from nltk import Tree
 from transformers import AutoTokenizer
 
 from ..linear import delinearise, linearise
-from ..pairs import parsing_vocabulary, split_files, substitute, target, training_pairs
+from ..pairs import parsing_vocabulary, split_files, target, training_pairs
 from ..toy_trees import toy_treebank
-from ..trees import bracketed
 
 TREES = [tree for trees in toy_treebank(files=5, sentences=4) for tree in trees]
 
@@ -38,27 +33,6 @@ def test_pairs_are_the_trees_and_copies_of_them_that_differ():
     changed = [one != other for one, other in zip(brackets[len(TREES) :], linear * 2, strict=True)]
     assert len(changed) / 4 < sum(changed) < len(changed)
     assert any("UNK" in pair["en"] for pair in pairs)
-
-
-def test_constituents_are_pairs_of_their_own():
-    tree = Tree.fromstring("(S (NP (NP (NNP John)) (NP (DT a) (NN treasurer))) (VP (VBZ sleeps)))")
-    lexicon, _ = parsing_vocabulary([tree, tree], 1000)
-
-    every, some = (
-        Counter(len(pair["en"].split()) for pair in training_pairs([tree] * 100, lexicon, 1, share, substitution=0.0))
-        for share in (1.0, 0.5)
-    )
-    assert every == {4: 100, 3: 100, 2: 100}
-    assert some[4] == 100 and 30 < some[3] < 70 and 30 < some[2] < 70
-
-
-def test_constituents_are_replaced_by_those_of_the_same_place():
-    tree = Tree.fromstring("(S (NP (DT the) (NN dog)) (VP (VBD saw) (NP (NNP Rome))))")
-    pool = {("S", "NP"): [Tree("NP", ["a"])], ("S", "VP"): [Tree("VP", ["b"])], ("VP", "NP"): [Tree("NP", ["c"])]}
-    texts = {bracketed(substitute(tree, pool, 0.5, random.Random(seed))) for seed in range(50)}
-    subjects = ("(NP (DT the) (NN dog))", "(NP a)")
-    predicates = ("(VP (VBD saw) (NP (NNP Rome)))", "(VP (VBD saw) (NP c))", "(VP b)")
-    assert texts == {f"(S {subject} {predicate})" for subject in subjects for predicate in predicates}
 
 
 def test_brackets_and_words_are_whole_tokens_and_nothing_is_lost(tmp_path):

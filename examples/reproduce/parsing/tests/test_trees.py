@@ -1,7 +1,6 @@
 """Reading, cleaning and linear form of trees, against trees by hand and a checker by rewriting of strings."""
 
 import gzip
-import random
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from nltk import Tree
 
 from ..linear import delinearise, linearise, without_brackets
 from ..toy_trees import toy_treebank
-from ..trees import bracketed, clean, read_treebank
+from ..trees import bracketed, read_treebank
 
 JOHN = Tree.fromstring("(S (NP (NNP John)) (VP (VBZ sleeps)) (. .))")
 PENN = """
@@ -50,32 +49,6 @@ def test_a_treebank_is_read_clean_and_by_file_whatever_its_layout(read):
     assert read("\n\n".join("\n".join(trees) for trees in CLEANED)) == files
 
 
-@pytest.mark.parametrize(
-    "raw, cleaned",
-    [
-        ("(TOP (S-HLN (NN a)))", "(S (NN a))"),
-        ("((NN a))", "(TOP (NN a))"),
-        ("(NP-SBJ=2 (-NONE- *) (NP-1-2 (-NONE- 0)) (PRP$ her))", "(NP (PRP$ her))"),
-    ],
-)
-def test_cleaning(raw, cleaned):
-    assert bracketed(clean(Tree.fromstring(raw))) == cleaned
-
-
-@pytest.mark.parametrize(
-    "text, says",
-    [
-        ("", "there are no trees in it"),
-        ("(S (NN a))\n( (S (NN b)\n   (NN c) )\n", "Un-matched open paren"),
-        ("(S\n(NP a b c))", "a bracket needs a label and one word or brackets, not (NP a b c)"),
-        ("(S (NN a))\n( (S (-NONE- *)))", "the tree has no words: ( (S (-NONE- *)))"),
-    ],
-)
-def test_what_is_no_tree_is_one_line(text, says, read):
-    with pytest.raises(ValueError, match=rf"^[^\n]*x.mrg: [^\n]*{re.escape(says)}[^\n]*$"):
-        read(text)
-
-
 def test_linear_form_by_hand():
     tokens = ["John", "(S", "(NP", "(NNP)", "sleeps", ")NP", "(VP", "(VBZ)", ".", ")VP", "(.)", ")S"]
     assert linearise(JOHN) == tokens
@@ -95,27 +68,3 @@ def is_linear_form(tokens, length):
     while text != before:
         before, text = text, re.sub(r"\((\S+)((?: \([^() ]+\)| #)+) \)\1(?!\S)", "#", text)
     return text == "#" and sum(token[0] + token[-1] == "()" for token in tokens) == length
-
-
-def test_tokens_stand_for_a_tree_over_the_words_or_for_none():
-    rng = random.Random(0)
-    soup = ["(NN)", "(S", ")S", "(NP", ")NP", "the"]
-    well_formed = 0
-    for tree in rng.choices(TOYS, k=3000):
-        sentence, tokens = tree.leaves(), linearise(tree)
-        for _ in range(rng.choice([0, 1, 1, 2, 40])):
-            at = rng.randrange(len(tokens) + 1)
-            tokens[at : at + rng.randrange(2)] = rng.sample(soup, rng.randrange(3))
-        found = delinearise(tokens, sentence)
-        assert (found is not None) == is_linear_form(tokens, len(sentence))
-        if found is not None:
-            assert found.leaves() == sentence
-            assert [token for token in linearise(found) if token[0] in "()"] == [t for t in tokens if t[0] in "()"]
-            well_formed += 1
-    assert 500 < well_formed < 2500
-
-
-def test_toy_trees_are_clean_and_all_different():
-    assert len({bracketed(tree) for tree in TOYS}) == len(TOYS) == 96
-    assert all(clean(tree) == tree for tree in TOYS)
-    assert toy_treebank(files=8) == toy_treebank(files=8) != toy_treebank(files=8, seed=1)

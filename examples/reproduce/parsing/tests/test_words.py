@@ -1,10 +1,8 @@
 """Words as the parser reads them, by hand."""
 
-import random
-
 import pytest
 
-from ..words import DROP, Lexicon, signature
+from ..words import Lexicon, signature
 
 TEXT = "The trader bought 1,250 shares .\nThe traders sold 3,875 shares .\nHe bought .\nAcme sold .\nthe the"
 
@@ -38,21 +36,3 @@ def test_known_words_are_read_as_they_are_and_digits_are_one(lexicon):
 )
 def test_signatures(word, first, expected):
     assert signature(word, first, {"shares"}) == expected
-
-
-def test_a_signature_that_no_training_word_has_is_the_general_one(lexicon):
-    assert lexicon.read(["he", "X-9"]) == ["UNK-LC", "UNK"]
-
-
-def test_the_most_frequent_words_are_kept():
-    sentences = [["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["</s>"] * 9]
-    signatures = len(Lexicon(sentences, 100).signatures)
-    assert Lexicon(sentences, signatures + 2).counts == {"a": 5, "b": 4}
-
-
-def test_rare_words_are_dropped_more_often():
-    lexicon = Lexicon([["often"] * 20 + ["rare"] * 2], 100)
-    rng, draws = random.Random(0), 20000
-    for word, count in (("often", 20), ("rare", 2)):
-        dropped = sum(lexicon.read(["often", word], rng)[1] != word for _ in range(draws)) / draws
-        assert dropped == pytest.approx(DROP / (DROP + count), abs=0.01)
