@@ -153,8 +153,6 @@ def test_ctranslate2_translates_as_the_model_does(make_model, tokenizer, tmp_pat
         theirs.append(exported.decode(exported.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True))
     assert theirs == translate(model, tokenizer, SOURCES, max_extra_tokens=3, num_beams=1)
     assert len(set(theirs)) == len(SOURCES)
-    with pytest.raises(RuntimeError, match="position"):  # beyond the table
-        translator.translate_batch([["house"] * 17])
 
 
 LOADED = """
@@ -170,7 +168,6 @@ print(json.dumps({"ids": inputs.input_ids.tolist(), "outputs": outputs.tolist()}
 
 def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp_path):
     model = make_model(vocab_size=len(tokenizer))
-    model.generation_config.max_new_tokens = 3  # without effect beside max_extra_tokens
     source = save_folder(tmp_path / "model", model, tokenizer)
     (source / "README.md").write_text("---\nlicense: mit\nbase_model: you/it\n---\n")
     done = call(export.main, "--to", "marian", source, tmp_path / "marian")
@@ -181,8 +178,6 @@ def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp
     card = (tmp_path / "marian" / "README.md").read_text()
     assert "license: mit" in card and "trust_remote_code" not in card and "log P / length^0.6;" in card
     loaded = run_elsewhere(LOADED, "marian", json.dumps(SOURCES), cwd=tmp_path)
-    settings = read_json(tmp_path / "marian" / "generation_config.json")
-    assert settings["max_length"] == 1024 and "max_new_tokens" not in settings
     inputs = tokenizer(SOURCES, padding=True, return_tensors="pt")
     assert loaded["ids"] == inputs.input_ids.tolist()
     assert loaded["outputs"] == model.generate(**inputs, num_beams=1, max_new_tokens=4, max_extra_tokens=None).tolist()
@@ -194,8 +189,6 @@ def test_a_marian_folder_loads_and_searches_elsewhere(make_model, tokenizer, tmp
 NOT_EXPRESSED = [
     ("ctranslate2", {"attention_window": 3}, "attention_window 3: CTranslate2 cannot express this; export to onnx"),
     ("ctranslate2", {"d_k": 5, "d_v": 6}, "d_k 5 other than d_v 6: "),
-    ("ctranslate2", {"activation_function": "relu6"}, "activation_function 'relu6': "),
-    ("ctranslate2", {"eos_token_id": [2, 3]}, r"eos_token_id \[2, 3\]: "),
     ("ctranslate2", LEARNED, "positions 30: this model has learned 60$"),
     ("marian", LEARNED, "position_embedding_type 'learned': "),
     ("marian", {"attention_window": 3}, "attention_window 3: MarianMT "),

@@ -11,7 +11,6 @@ from helpers import call, tree
 
 from modeling_vanilla.cli import attention as script
 from modeling_vanilla.visualization import attention as pictures
-from modeling_vanilla.visualization import curves
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 
@@ -96,17 +95,6 @@ def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network():
     assert not {"src", "href"} & {name for _, attributes in tags_of(page) for name in attributes}
     ((tag, attributes),) = tags_of(evil._repr_html_())  # as a notebook shows it
     assert (tag, attributes["srcdoc"]) == ("iframe", evil.page())
-
-
-def test_losses_that_are_not_to_be_compared_are_not_in_one_panel(monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
-    validations = [{"step": 2, "loss": 2.5, "bleu": 7.0}]
-    curves.plot_run([3.0, 2.0], [0.1, 0.2], validations, tmp_path / "my $run" / "loss.png")
-    (figure,) = figures
-    drawn = [[line.get_ydata().tolist() for line in axes.lines] for axes in figure.axes]
-    assert drawn == [[[3.0, 2.0]], [[0.1, 0.2]], [[2.5]], [[7.0]]]
-    assert "smoothed" in figure.axes[0].get_ylabel() and figure.get_suptitle() == "Training run my $run"
 
 
 def test_all_pictures_of_a_sentence_with_the_model_s_own_translation(folder, tmp_path):
