@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def export_folder(options: Namespace) -> None:
     settings = {name: getattr(options, name) for name in ("quantization", "positions")}
     settings = {name: value for name, value in settings.items() if value is not None}
+    if options.positions is not None and not 0 < options.positions <= 10**6:
+        raise ValueError(f"positions: must be from 1 to 1000000, not {options.positions}")
     for name in settings:
         if name not in FORMATS[options.to]:
             raise ValueError(f"--{name} is no option of --to {options.to}")
