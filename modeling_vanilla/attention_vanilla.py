@@ -7,7 +7,7 @@ sequence's), H heads, K d_k, D d_model, F d_ff, V vocabulary; d_v, the width of 
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -17,22 +17,21 @@ from .cpu_vanilla import eager_is_faster
 
 def eager_attention(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V (3.2.1, Eq. 1), written out.
 
     Args:
-        module: the attention that asks; its `training` flag switches the dropout.
         query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, d_v).
         attention_mask: broadcastable to (B, H, T, S), True where a position may be seen. None: all are seen.
         scaling: 1 / sqrt(d_k).
-        dropout: probability of dropping an attention weight.
+        dropout: probability of dropping an attention weight while `module` trains.
 
     Returns:
         The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
@@ -59,10 +58,7 @@ def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
 
 
 class MultiHeadAttention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2).
-
-    The base of the two kinds below, which differ in where Q, K and V come from (3.2.3).
-    """
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (3.2.2)."""
 
     def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int, is_causal: bool):
         super().__init__()
@@ -73,18 +69,17 @@ class MultiHeadAttention(nn.Module):
         self.d_k, self.d_v = config.head_dims(num_heads)
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
 
-    def split_heads(self, x: torch.Tensor, batch_size: int) -> torch.Tensor:
+    def split_heads(self, x: Tensor, batch_size: int) -> Tensor:
         """(B * beams, T, H * K) -> (B, H, beams * T, K): the beams of a sentence become further positions."""
         return x.reshape(batch_size, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
     def attend(
         self, rows: int, q, k, v, attention_mask, output_attentions: bool | None = None, **kwargs
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Eq. 1 on every head by the chosen back end, then Concat and W^O.
 
         Args:
-            rows: B * beams.
-            q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which the beams of a sentence share.
+            rows: B * beams. q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which beams share.
             attention_mask: broadcastable to (B, H, beams * T, S).
             output_attentions: whether "sdpa" makes way for "eager", which has weights.
 
@@ -109,10 +104,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Queries, keys and values all come from the layer below (3.2.3, second and third use).
-
-    `qkv_proj` holds W^Q, W^K and W^V one below the other: one product instead of three.
-    """
+    """Queries, keys and values all come from the layer below (3.2.3, second and third use), as one product."""
 
     def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int, is_causal: bool):
         super().__init__(config, num_heads, layer_idx, is_causal)
@@ -120,12 +112,8 @@ class SelfAttention(MultiHeadAttention):
         self.qkv_proj = fused_linear(config, self.parts)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        cache: EncoderDecoderCache | None = None,
-        **kwargs,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, x: Tensor, attention_mask: Tensor | None = None, cache: EncoderDecoderCache | None = None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end gives none."""
         rows = x.shape[0]
         q, k, v = (self.split_heads(part, rows) for part in self.qkv_proj(x).split(self.parts, dim=-1))
@@ -137,8 +125,8 @@ class SelfAttention(MultiHeadAttention):
 class CrossAttention(MultiHeadAttention):
     """Queries come from the decoder, keys and values from the encoder's output (3.2.3, first use).
 
-    `kv_proj` holds W^K and W^V one below the other. The decoder's batch may be a multiple of the encoder's: the
-    beams of one sentence then share its keys and values, which are computed and held once.
+    `kv_proj` holds W^K and W^V one below the other. The decoder's batch may be a multiple of the encoder's: the beams
+    of a sentence share its keys and values.
     """
 
     def __init__(self, config: VanillaConfig, num_heads: int, layer_idx: int):
@@ -149,18 +137,18 @@ class CrossAttention(MultiHeadAttention):
 
     def forward(
         self,
-        x: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        x: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """x (B * beams, T, D), encoder output (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
         k, v = self.keys_and_values(encoder_hidden_states, cache)
         q = self.split_heads(self.q_proj(x), k.shape[0])
         return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
-    def keys_and_values(self, encoder_hidden_states: torch.Tensor, cache: EncoderDecoderCache | None):
+    def keys_and_values(self, encoder_hidden_states: Tensor, cache: EncoderDecoderCache | None):
         """(B, H, S, K) and (B, H, S, d_v) of the encoder's output (B, S, D), from the cache once they are there."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             cached = cache.cross_attention_cache.layers[self.layer_idx]

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields
 
-import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
@@ -20,12 +20,9 @@ PASSED_ON = {"output_attentions", "output_hidden_states", "return_dict"}
 
 
 def named_cache(arguments: dict, name: str) -> dict:
-    """Arguments in which the cache, given by either name, has this one; None counts as not given.
+    """Arguments in which the cache, given by either name, has this one; ValueError if it is given by both.
 
     A cache of the decoder's self-attention alone is completed by an empty one for cross-attention.
-
-    Raises:
-        ValueError: if it is given by both names.
     """
     given = [arguments[key] for key in ("cache", OLD_NAME) if arguments.get(key) is not None]
     if len(given) == 2:
@@ -38,18 +35,14 @@ def named_cache(arguments: dict, name: str) -> dict:
 
 
 def named_arguments(forward: Callable) -> Callable:
-    """Decorate forward(): it takes the cache by either name.
-
-    Raises:
-        ValueError: for an unknown tensor or cache, without which the result would be wrong.
-    """
+    """Decorate forward(): it takes the cache by either name; ValueError for an unknown tensor or cache."""
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 
     @functools.wraps(forward)
     def wrapper(self, *args, **kwargs):
         kwargs = named_cache(kwargs, "cache")
         for name in kwargs.keys() - known:
-            if isinstance(kwargs.pop(name), torch.Tensor | Cache):
+            if isinstance(kwargs.pop(name), Tensor | Cache):
                 raise ValueError(f"{type(self).__name__}.forward does not know the argument {name}")
         return forward(self, *args, **kwargs)
 

@@ -85,8 +85,7 @@ class VanillaConfig(PreTrainedConfig):
         activation_function: activation of the feed-forward network, by its name in transformers (3.3: ReLU).
         position_embedding_type: "sinusoidal" (3.5) or "learned" (Table 3, row E).
         max_position_embeddings: size of the table of learned positions. Sinusoidal positions have no limit.
-        attention_window: r of section 4, the number of positions that self-attention attends to: centred on the query
-            in the encoder, the last r in the decoder. None means all positions.
+        attention_window: r of section 4, the positions that self-attention attends to (see `window`). None means all.
         label_smoothing: epsilon_ls of the training loss (5.4).
         tie_word_embeddings: whether source embedding, target embedding and output projection share one matrix (3.4).
         attention_bias: whether W^Q, W^K, W^V and W^O have a bias. The formulas of 3.2.2 have none; MarianMT does.
@@ -95,15 +94,11 @@ class VanillaConfig(PreTrainedConfig):
             Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default trains several times
             faster. Embeddings and learned positions have d_model^-0.5: times sqrt(d_model), tokens have unit variance.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: special tokens; None or a negative number
-            means never. The decoder's input is the target shifted right, with decoder_start_token_id first.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: None or a negative number means never.
         use_cache: whether the decoder caches the keys and values of earlier positions.
         max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
             a training source; a longer text is translated sentence by sentence. None: unknown.
         source_lang: the sources' language, such as "en", by whose rules a text is cut into sentences. None: unknown.
-
-    Raises:
-        ValueError: if no model can have this configuration; the message names the field and the value.
     """
 
     model_type = "vanilla"

@@ -1,20 +1,13 @@
-"""What is here only because a CPU trains faster that way. None of it is in the paper.
-
-Without any one of these a training step of the tiny model in bf16 loses a tenth or more (benchmarks/cpu.py).
-"""
+"""What a training step on a CPU loses a tenth or more without (benchmarks/cpu.py). None of it is in the paper."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-# Keys up to which Eq. 1 written out beats torch's fused kernel.
-EAGER_KEYS = 192
+EAGER_KEYS = 192  # up to which Eq. 1 written out beats torch's fused kernel
 
 
-def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """Whether Eq. 1 written out beats torch's fused kernel, whose backward pass is slow on a CPU in 16 bits.
-
-    query (B, H, T, K), key (B, H, S, K)
-    """
+def eager_is_faster(query: Tensor, key: Tensor) -> bool:
+    """Whether Eq. 1 written out beats torch's fused kernel, whose backward pass is slow on a CPU in 16 bits."""
     trains_in_16_bits = torch.is_grad_enabled() and query.dtype != torch.float32
     return query.device.type == "cpu" and trains_in_16_bits and key.shape[2] <= EAGER_KEYS
 
@@ -22,7 +15,7 @@ def eager_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
 class Dropout(nn.Dropout):
     """torch's Dropout, with masks that a CPU draws faster."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not (self.training and 0 < self.p < 1 and x.device.type == "cpu") or torch.compiler.is_compiling():
             return super().forward(x)
         level = max(1, min(round(self.p * 2**15), 2**15 - 1))  # p as a multiple of 2^-15
@@ -33,19 +26,19 @@ class _Masked(torch.autograd.Function):
     """Zeroes elements with probability level / 2^15, and divides the others by the probability of staying."""
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, level: int) -> torch.Tensor:
+    def forward(ctx, x: Tensor, level: int) -> Tensor:
         mask = keep_mask(x.numel(), level).view(x.shape).to(x.dtype)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - level / 2**15)
         return (x * mask).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: Tensor):
         (mask,) = ctx.saved_tensors
         return (grad_output * mask).mul_(ctx.scale), None
 
 
-def keep_mask(count: int, level: int) -> torch.Tensor:
+def keep_mask(count: int, level: int) -> Tensor:
     """`count` ones and zeros in bfloat16, a zero with probability level / 2^15.
 
     torch draws a random number for each element, on one thread. Here a draw of 64 bits serves four elements, and
@@ -57,19 +50,11 @@ def keep_mask(count: int, level: int) -> torch.Tensor:
     return dropped.bitwise_not_().bitwise_and_(0x3F80).view(torch.bfloat16)  # the bits of 1.0
 
 
-def softmax_of_logits(
-    h: torch.Tensor, w: torch.Tensor, y: torch.Tensor, out: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def softmax_of_logits(h: Tensor, w: Tensor, y: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """p = softmax(z) of the logits z = h W^T, and in 32 bits z_y and log p_y of each row's label y.
 
     On a CPU each pass over z counts: softmax takes one, logsumexp four. log p_y is read off p; the few rows with a p_y
-    too small for its format are computed again.
-
-    Args:
-        h: (N, D). w: (V, D). y: (N,). out: (N, V), memory for z, which may be overwritten with p.
-
-    Returns:
-        (N, V), (N,), (N,)
+    too small for its format are computed again. h (N, D), w (V, D), y (N,), out (N, V), memory for z and p.
     """
     z = torch.mm(h, w.T, out=out)
     z_y = z.gather(1, y[:, None]).squeeze(1).float()

@@ -1,14 +1,11 @@
-"""Section 6.1's search and limit of the output behind generate() of transformers.
-
-Ours are beam search, which transformers calls as the `custom_generate` that it is handed, and the limit on the output's
-length, which depends on each sentence's own source. All else is transformers' own.
-"""
+"""Section 6.1's search, and its limit by the length of each source, behind generate() of transformers."""
 
 import copy
 import functools
 from numbers import Integral, Real
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation import (
     EosTokenCriteria,
@@ -26,8 +23,7 @@ from .cache_vanilla import CACHE, named_cache
 from .configuration_vanilla import VanillaConfig, named_tokens
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
-# Settings of this search that transformers' generate() does not know.
-OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")
+OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers' generate() does not know
 # Settings that count something, and the least that each may be.
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
 # Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
@@ -47,26 +43,15 @@ ROW_BY_ROW = (
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     """The search of 6.1: beam 4, alpha 0.6 (`length_penalty`), at most 50 tokens more than the source has."""
-    return GenerationConfig(
-        num_beams=4,
-        length_penalty=0.6,
-        length_penalty_type="gnmt",
-        max_extra_tokens=50,
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}
+    return GenerationConfig(**search, **{name: getattr(config, name) for name in names})
 
 
 def search_settings(
     model: PreTrainedModel, generation_config: GenerationConfig | None = None, **given
 ) -> GenerationConfig:
-    """The settings of a call of generate(): those given, else generation_config's, else the model's.
-
-    Raises:
-        ValueError: for an impossible setting; the message names it and the value.
-    """
+    """Settings of a call: those given, else generation_config's, else the model's; ValueError for impossible ones."""
     settings = copy.deepcopy(model.generation_config)
     for name, value in _given_settings(generation_config, given).items():
         if name in OWN_SETTINGS or hasattr(settings, name):
@@ -91,19 +76,18 @@ def _given_settings(generation_config: GenerationConfig | None, given: dict) -> 
     """What a call of generate() sets: by the configuration that it hands over, and by its arguments, which win."""
     known = {*vars(GenerationConfig()), *OWN_SETTINGS}
     configured = {} if generation_config is None else vars(generation_config)
-    configured = {name: value for name, value in configured.items() if name in known and name[0] != "_"}
-    configured = {name: value for name, value in configured.items() if value is not None}
+    set_there = {name for name, value in configured.items() if name in known and name[0] != "_" and value is not None}
     given = {name: value for name, value in given.items() if value is not None or name not in NEVER_NONE}
-    return {**configured, **given}
+    return {**{name: configured[name] for name in set_there}, **given}
 
 
 class SourceLengthCriteria(StoppingCriteria):
     """Ends each sequence at its sentence's own number of tokens, lengths (B,); a sentence may have several rows."""
 
-    def __init__(self, lengths: torch.Tensor):
+    def __init__(self, lengths: Tensor):
         self.lengths = lengths
 
-    def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
+    def __call__(self, input_ids: Tensor, scores, **kwargs) -> Tensor:
         return input_ids.shape[1] >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
 
 
@@ -118,15 +102,11 @@ class GnmtGenerationMixin(GenerationMixin):
 
         The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
         source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
-        transformers. Sampling with beams is transformers' own.
-
-        Args:
-            search: begins a beam search.
-            kwargs: also max_extra_tokens, and length_penalty_type (see `BeamSearch`): "gnmt", with `length_penalty` for
-                GNMT's alpha, or "length", with all rules of transformers.
+        transformers. `length_penalty` is GNMT's alpha; with length_penalty_type="length" all rules are those of
+        transformers. Sampling with beams is its own. search: begins a beam search.
 
         Raises:
-            ValueError: as `search_settings` does, and for a streamer, synced_gpus or force_words_ids in beam search.
+            ValueError: as `search_settings` does, and for what beam search does not take.
         """
         given = named_cache(_given_settings(generation_config, kwargs), CACHE)
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
@@ -149,8 +129,8 @@ class GnmtGenerationMixin(GenerationMixin):
             given |= {"max_new_tokens": int(new_tokens.max()), "max_length": None}
         criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
         if given.get("custom_generate") is None and (settings.num_beams or 1) > 1 and not settings.do_sample:
-            for name in ("streamer", "synced_gpus", "force_words_ids"):
-                if given.get(name):
+            for name in ("streamer", "synced_gpus", "force_words_ids", "decoder_attention_mask"):
+                if given.get(name) is not None and given[name] is not False:
                     raise ValueError(f"beam search takes no {name}")
             if settings.stop_strings is not None and given.get("tokenizer") is not None:
                 # transformers does not pass the tokenizer on.
@@ -165,43 +145,33 @@ class GnmtGenerationMixin(GenerationMixin):
         given = {name: value for name, value in given.items() if name not in OWN_SETTINGS}
         return super().generate(inputs, **given)
 
-    def adjust_generation_fn(self, *args, **kwargs) -> None:
-        """Called by from_pretrained: read generation_config.json; a folder without one gets the default search."""
-        super().adjust_generation_fn(*args, **kwargs)
-        if self.generation_config._from_model_config:
-            self.generation_config = default_generation_config(self.config)
-
     def create_masks_for_generate(self, *, attention_mask=None, **kwargs):
         """The decoder makes its mask itself; that of transformers for a static cache would replace it."""
         return attention_mask
 
 
-def _source_lengths(ids: torch.Tensor | None, given: dict) -> torch.Tensor:
+def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
     """The number of tokens of each source, without padding if there is a mask. (B,)"""
     if given.get("attention_mask") is not None:
         return (given["attention_mask"] != 0).sum(dim=-1)
-    encoded = given.get("encoder_outputs")
-    sources = (ids, given.get("inputs_embeds"), None if encoded is None else encoded[0])
+    sources = (ids, given.get("inputs_embeds"), (given.get("encoder_outputs") or [None])[0])
     source = next(source for source in sources if source is not None)
     return torch.full((len(source),), source.shape[1], device=source.device)
 
 
 def beam_search(
     model: PreTrainedModel,
-    input_ids: torch.Tensor,
+    input_ids: Tensor,
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     search=BeamSearch.start,
     penalty_type: str = "gnmt",
-    new_tokens: torch.Tensor | None = None,
+    new_tokens: Tensor | None = None,
     **model_kwargs,
-) -> BeamSearchOutput | torch.Tensor:
-    """Beam search (6.1), as GenerationMixin.generate calls it.
-
-    Args:
-        input_ids: (B * K, prompt), decoder prompts, each K times, as are the encoder's outputs.
-        search: begins it. penalty_type: see `length_penalty`. new_tokens: (B,), the most that each sentence may get.
+) -> BeamSearchOutput | Tensor:
+    """Beam search (6.1), as GenerationMixin.generate calls it, with input_ids (B * K, prompt), the decoder's prompts,
+    and the encoder's outputs K times each. new_tokens: (B,), the most that each sentence may get.
     """
     config = generation_config
     own = MaxLengthCriteria | EosTokenCriteria  # the search sees to EOS and the limits itself
@@ -212,7 +182,7 @@ def beam_search(
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
     # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may look for a
     # sentence at its row.
-    row_by_row = all(type(one) in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
+    row_by_row = all(type(one) in ROW_BY_ROW or hasattr(one, "row_by_row") for one in logits_processor)
     drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
     prompts = prompts[:, :1] if drop_done else prompts
     decoder = NextTokens(model, config, logits_processor, model_kwargs)

@@ -1,12 +1,9 @@
-"""Sections 3.1, 3.3 and 3.5: the layers of both stacks, the feed-forward network and the positional encodings.
-
-Inside a layer, x is its input and memory the output of the encoder (elsewhere hidden_states, encoder_hidden_states).
-"""
+"""Sections 3.1, 3.3 and 3.5: the layers of both stacks, the feed-forward network and the positional encodings."""
 
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -26,16 +23,14 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.ffn = FeedForward(config, config.encoder_ffn_dim)
         self.ffn_add_norm = AddNorm(config)
 
-    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, **kwargs) -> Tensor:
         """x (B, S, D), attention_mask as in eager_attention -> (B, S, D)"""
         x = self.self_attn_add_norm(x, self.self_attn(x, attention_mask, **kwargs)[0])
         return self.ffn_add_norm(x, self.ffn(x))
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """One of the decoder's N layers (3.1): the encoder's layer with a third sub-layer between its two, attention over
-    the encoder's output: x = AddNorm(x, CrossAttention(x, memory)).
-    """
+    """One of the decoder's N layers (3.1), with a third sub-layer over the encoder's output, memory, in between."""
 
     def __init__(self, config: VanillaConfig, layer_idx: int):
         super().__init__()
@@ -48,13 +43,13 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(
         self,
-        x: torch.Tensor,
-        memory: torch.Tensor,
-        self_mask: torch.Tensor | None = None,
-        cross_mask: torch.Tensor | None = None,
+        x: Tensor,
+        memory: Tensor,
+        self_mask: Tensor | None = None,
+        cross_mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """x (B, T, D), memory (B, S, D), masks as in eager_attention -> (B, T, D)"""
         x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, cache, **kwargs)[0])
         x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, cache, **kwargs)[0])
@@ -68,7 +63,7 @@ class AddNorm(nn.LayerNorm):
         super().__init__(config.d_model, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, sublayer_output: Tensor) -> Tensor:
         """x, the sub-layer's input, and its output, both (B, T, D) -> (B, T, D)"""
         return super().forward(x + self.dropout(sublayer_output))
 
@@ -83,7 +78,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
         self.fc2 = nn.Linear(d_ff, config.d_model)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)"""
         return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
@@ -95,7 +90,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.d_model = d_model
 
-    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, position_ids: Tensor) -> Tensor:
         """position_ids (..., T), counted from 0, of any size -> (..., T, D) in 32-bit floats"""
         pair = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
         angle = position_ids.unsqueeze(-1) * torch.exp(pair * (-math.log(10000.0) / self.d_model))

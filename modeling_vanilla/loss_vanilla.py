@@ -1,45 +1,37 @@
 """Section 5.4: cross-entropy with label smoothing, also fused with the output projection.
 
-With a vocabulary of 37000, the logits of a batch take more memory than the rest of the training step. The fused form
-computes a few rows of logits at a time, and from them the loss and the gradients at once, so that the whole matrix
-(tokens x vocabulary) never exists.
+The logits of a batch take more memory than the rest of the training step. The fused form computes a few rows of them at
+a time, and from these the loss and the gradients at once.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .cpu_vanilla import softmax_of_logits
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
-# Rows of logits in memory at a time on a CPU. Elsewhere a chunk holds so many numbers, as each starts some thirty
-# kernels (benchmarks/train_step.py --device cuda).
-CHUNK_ROWS = 512
-CHUNK_NUMBERS = 2**26
+CHUNK_ROWS = 512  # of logits in memory at a time on a CPU
+CHUNK_NUMBERS = 2**26  # elsewhere, as each chunk starts some thirty kernels
 
 
 def smoothed_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, epsilon: float, num_items: torch.Tensor | int | None = None
-) -> torch.Tensor:
+    logits: Tensor, labels: Tensor, epsilon: float, num_items: Tensor | int | None = None
+) -> Tensor:
     """Mean over the labels y of -sum_v q_v log p_v with q = (1 - epsilon) onehot(y) + epsilon / V, p = softmax(logits).
 
     Args:
         logits: (..., V).
         labels: (...), the token to predict at each position, not shifted, or IGNORED.
         epsilon: epsilon_ls, the probability that is spread evenly over the vocabulary.
-        num_items: divisor of the sum, such as the tokens of a whole update of which this batch is a part; by default
-            the number of labels that are not IGNORED.
+        num_items: divisor of the sum, such as the tokens of a whole update; by default the number of labels.
 
     Returns:
         A scalar in nats per token; 0 if every label is IGNORED.
     """
     total = nn.functional.cross_entropy(
-        logits.flatten(0, -2).float(),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        label_smoothing=epsilon,
-        reduction="sum",
+        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=epsilon, reduction="sum"
     )
     return total / _divisor(labels, num_items)
 
@@ -47,19 +39,11 @@ def smoothed_cross_entropy(
 # torch.compile would compile the loop over chunks anew for every number of rows.
 @torch.compiler.disable
 def fused_smoothed_cross_entropy(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    epsilon: float,
-    num_items: torch.Tensor | int | None = None,
-) -> torch.Tensor:
+    hidden: Tensor, weight: Tensor, labels: Tensor, epsilon: float, num_items: Tensor | int | None = None
+) -> Tensor:
     """smoothed_cross_entropy(hidden @ weight.T, labels, ...), with only a chunk of the logits' rows in memory.
 
-    The other arguments are those of smoothed_cross_entropy.
-
-    Args:
-        hidden: (..., D), the decoder's output.
-        weight: (V, D), the output projection.
+    hidden (..., D) is the decoder's output, weight (V, D) the output projection.
     """
     device_type = hidden.device.type
     autocast = torch.is_autocast_enabled(device_type)
@@ -69,7 +53,7 @@ def fused_smoothed_cross_entropy(
     return _FusedLoss.apply(rows, weight, labels.flatten()[labelled], epsilon, dtype) / _divisor(labels, num_items)
 
 
-def _divisor(labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | int:
+def _divisor(labels: Tensor, num_items: Tensor | int | None) -> Tensor | int:
     """The number of labels, or num_items if given; 1 instead of 0, for then the sum is 0, too."""
     count = (labels != IGNORED).sum() if num_items is None else num_items
     return count + (count == 0)
@@ -84,7 +68,7 @@ class _FusedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, labels, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
+    def forward(ctx, hidden, weight, labels, epsilon: float, dtype: torch.dtype) -> Tensor:
         """hidden (N, D), weight (V, D), labels (N,) -> scalar; the products are taken in `dtype`, sums in 32 bits."""
         spread = epsilon / weight.shape[0]
         w = weight.to(dtype)
@@ -113,6 +97,6 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
         return hidden_grad * grad_output, weight_grad * grad_output, None, None, None

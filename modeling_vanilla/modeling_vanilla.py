@@ -6,7 +6,7 @@ Axes: B batch, S source length, T target length, H heads, D d_model, V vocabular
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -40,8 +40,6 @@ class VanillaPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
     _supports_sdpa = True
-    # transformers' flash attention would apply the padding of the keys to the queries, wrong in cross-attention.
-    _supports_flash_attn = False
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
@@ -81,8 +79,6 @@ class VanillaPreTrainedModel(PreTrainedModel):
 class VanillaStack(VanillaPreTrainedModel):
     """A stack of N identical layers (3.1) over embeddings (3.4) and positional encodings (3.5)."""
 
-    mask_name = "attention_mask"
-
     def __init__(self, config: VanillaConfig, layers: list[nn.Module]):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
@@ -95,11 +91,11 @@ class VanillaStack(VanillaPreTrainedModel):
 
     def embed(
         self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        attention_mask: Tensor | None,
         cache: Cache | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4). (B, T, D)
 
         Args:
@@ -109,7 +105,7 @@ class VanillaStack(VanillaPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of (decoder_)input_ids and (decoder_)inputs_embeds")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        check_mask(self.mask_name, attention_mask, x, cache)
+        check_mask("(decoder_)attention_mask", attention_mask, x, cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         positions = self.embed_positions(self.positions(x, attention_mask, past_length))
         x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
@@ -117,18 +113,16 @@ class VanillaStack(VanillaPreTrainedModel):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
 
-    def positions(self, x: torch.Tensor, attention_mask: torch.Tensor | None, past_length: int) -> torch.Tensor:
+    def positions(self, x: Tensor, attention_mask: Tensor | None, past_length: int) -> Tensor:
         """Positions of the tokens x (B, T, D), from 0, without padding. attention_mask as for embed. -> (B or 1, T)"""
         length = x.shape[1]
         if attention_mask is not None:
             positions = ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
         else:
             positions = torch.arange(length, device=x.device).unsqueeze(0) + past_length
-        limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type == "learned" and past_length + length > limit:
-            tokens = int(positions.max()) + 1  # for which the host of a GPU waits
-            if tokens > limit:
-                raise ValueError(f"a sequence of {tokens} tokens is beyond max_position_embeddings {limit}")
+        limit, learned = self.config.max_position_embeddings, self.config.position_embedding_type == "learned"
+        if learned and past_length + length > limit and (last := int(positions.max())) >= limit:
+            raise ValueError(f"a sequence of {last + 1} tokens is beyond max_position_embeddings {limit}")
         return positions
 
 
@@ -145,17 +139,14 @@ class VanillaEncoder(VanillaStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """Encode the source: input_ids (B, S), or inputs_embeds (B, S, D), which are rows of the embedding matrix.
 
-        attention_mask (B, S) is 0 for padding, on either side.
-
-        Returns:
-            last_hidden_state (B, S, D); hidden_states and attentions if requested.
+        attention_mask (B, S) is 0 for padding, on either side. The output has last_hidden_state (B, S, D).
         """
         x = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = encoder_mask(self.config, x, attention_mask)
@@ -167,7 +158,6 @@ class VanillaEncoder(VanillaStack):
 class VanillaDecoder(VanillaStack):
     """The decoder (3.1): it predicts each target token y_t from the encoder's output z and y_1, ..., y_{t-1}."""
 
-    mask_name = "decoder_attention_mask"
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": OutputRecorder(SelfAttention, index=1),
@@ -182,26 +172,22 @@ class VanillaDecoder(VanillaStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode the target.
+        """Decode the target, shifted right. The output has last_hidden_state (B * beams, T, D), and cache if asked for.
 
         Args:
-            input_ids: (B * beams, T) target tokens, shifted right; or inputs_embeds: (B * beams, T, D). With a cache,
-                only the tokens that are not in it yet.
+            input_ids: (B * beams, T); or inputs_embeds: (B * beams, T, D). Only the tokens that are not in the cache.
             attention_mask: (B * beams, past + T), 0 for padding.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: as the encoder took it.
-            cache: the keys and values of earlier positions. use_cache: whether to return them.
-
-        Returns:
-            last_hidden_state (B * beams, T, D), cache; hidden_states and attentions if requested.
+            cache: the keys and values of earlier positions.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states, the encoder's output")
@@ -242,14 +228,14 @@ class VanillaModel(VanillaPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
@@ -303,7 +289,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             target.weight = nn.Parameter(source.weight.detach().clone())
         super().save_pretrained(*args, **kwargs)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
@@ -313,17 +299,17 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs,
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the target, and the loss if there are labels. All else is as in VanillaModel.forward.
@@ -335,7 +321,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
         Returns:
             loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); None in
-            training mode with labels, as the fused loss never holds the whole of them (but see `_is_plain`).
+            training mode with labels, as the fused loss never holds the whole of them.
         """
         if labels is not None:
             use_cache = False
@@ -353,17 +339,14 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             use_cache=use_cache,
             **kwargs,
         )
-        fields = dict(outputs)
-        loss, logits = self.project(fields.pop("last_hidden_state"), labels, num_items_in_batch)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
-
-    def project(self, x: torch.Tensor, labels: torch.Tensor | None, num_items: torch.Tensor | int | None):
-        """The output projection (3.4) and the loss (5.4). x (B, T, D) -> loss or None, logits (B, T, V) or None"""
-        epsilon = self.config.label_smoothing
+        fields, smoothing = dict(outputs), (self.config.label_smoothing, num_items_in_batch)
+        x, loss, logits = fields.pop("last_hidden_state"), None, None
         if labels is not None and self.training and _is_plain(self.lm_head):
-            return fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items), None
-        logits = self.lm_head(x)
-        return None if labels is None else smoothed_cross_entropy(logits, labels, epsilon, num_items), logits
+            loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, *smoothing)
+        else:
+            logits = self.lm_head(x)
+            loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
 
 
 def _is_plain(layer: nn.Linear) -> bool:

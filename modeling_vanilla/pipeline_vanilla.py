@@ -14,18 +14,13 @@ from .translation_vanilla import TranslationSettings, translate_texts
 class TranslationPipeline(Pipeline):
     """Translates text: `pipeline("translation", model=...)("A sentence.") -> [{"translation_text": "Ein Satz."}]`.
 
-    The input is a string, a list of strings, a column of a dataset, or a torch Dataset or generator of strings, which
-    gives an iterator of results. Texts are split and translated as by `translate` of `modeling_vanilla.inference`. With
-    `num_return_sequences` above 1, the result of an input is a list of so many, best first.
-
-    "translation_XX_to_YY" is a name of the task, too, where this file is imported. The constructor takes the arguments
-    below as defaults of the calls.
+    The input is a string, a list or column of strings, or a torch Dataset or generator of them for an iterator.
+    With `num_return_sequences` above 1, the result of an input is a list of so many, best first.
 
     Args:
-        truncation: truncate a longer text, to `max_length` of tokenizer_kwargs or what the model takes.
+        truncation: truncate a longer text to what the model takes, instead of splitting it.
         src_lang, tgt_lang: the languages for a tokenizer of many; by default those in the name of the task. With tags
             such as ">>de<<", tgt_lang is that of each line without one. A model of one pair ignores both.
-        tokenizer_kwargs: further arguments of the tokenizer.
         **others: those of `TranslationSettings` and of generate().
     """
 
@@ -59,11 +54,9 @@ class TranslationPipeline(Pipeline):
         truncation=None,
         src_lang=None,
         tgt_lang=None,
-        tokenizer_kwargs=None,
         num_return_sequences=None,
         **arguments,
     ) -> dict:
-        """The translations of a text or of each of a batch."""
         texts = model_inputs["text"]
         # Tokenizers of many languages have this method: it sets the source's, and returns the target's token.
         languages = getattr(self.tokenizer, "_build_translation_inputs", None)
@@ -74,18 +67,16 @@ class TranslationPipeline(Pipeline):
         elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
             arguments["tgt_lang"] = tgt_lang
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
-        nbest = num_return_sequences or configured or 1
-        encoding = {"truncation": truncation, **(tokenizer_kwargs or {})}
-        settings = TranslationSettings(self.model, self.tokenizer, nbest=nbest, encoding=encoding, **arguments)
+        arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
+        settings = TranslationSettings(self.model, self.tokenizer, **arguments)
         batch = [texts] if isinstance(texts, str) else texts
         found = translate_texts(self.model, self.tokenizer, batch, settings)
         # Of a text with fewer translations, such as a blank one, the last is repeated.
         every = [[best.text for best in translation.hypotheses] for translation in found]
-        every = [some + some[-1:] * (nbest - len(some)) for some in every]
+        every = [some + some[-1:] * (settings.nbest - len(some)) for some in every]
         return {"translations": every[0] if isinstance(texts, str) else every}
 
     def postprocess(self, output) -> list[dict]:
-        """A result for each translation of a text."""
         return [{"translation_text": text} for text in output["translations"]]
 
 

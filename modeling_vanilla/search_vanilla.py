@@ -1,16 +1,11 @@
-"""Section 6.1: beam search with the length penalty of GNMT.
-
-generation_vanilla.py holds the loop over `BeamSearch.step`, and is what connects it to transformers' generate().
-
-Axes: B sentences, K beams, V vocabulary.
-"""
+"""Section 6.1: beam search with the length penalty of GNMT. Axes: B sentences, K beams, V vocabulary."""
 
 import copy
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.generation import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
@@ -21,7 +16,7 @@ LENGTH_PENALTIES = ("gnmt", "length")
 DROP_SHARE = 7 / 8
 
 
-def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str = "gnmt") -> torch.Tensor | float:
+def length_penalty(length: Tensor | int, alpha: float, penalty_type: str = "gnmt") -> Tensor | float:
     """What log P(Y|X) is divided by; |Y| is the number of generated tokens, EOS included.
 
     "gnmt": ((5 + |Y|) / 6)^alpha (6.1, after Wu et al. 2016, Eq. 14); "length": |Y|^alpha, as in transformers.
@@ -33,16 +28,16 @@ def length_penalty(length: torch.Tensor | int, alpha: float, penalty_type: str =
 class Hypotheses:
     """K sequences for each of B sentences, best first."""
 
-    tokens: torch.Tensor  # (B, K, length), prompt included
-    score: torch.Tensor  # (B, K), which ranks them; -inf where there is none
-    log_prob: torch.Tensor  # (B, K), log P by the model
-    path: torch.Tensor  # (B, K, steps), the row of the flattened batch that each token continued, -1 past the end
+    tokens: Tensor  # (B, K, length), prompt included
+    score: Tensor  # (B, K), which ranks them; -inf where there is none
+    log_prob: Tensor  # (B, K), log P by the model
+    path: Tensor  # (B, K, steps), the row of the flattened batch that each token continued, -1 past the end
 
-    def select(self, sentences: torch.Tensor) -> "Hypotheses":
+    def select(self, sentences: Tensor) -> "Hypotheses":
         """Those of some sentences, given as a mask (B,) or as indices."""
         return Hypotheses(*(value[sentences] for value in vars(self).values()))
 
-    def gather(self, index: torch.Tensor) -> "Hypotheses":
+    def gather(self, index: Tensor) -> "Hypotheses":
         """Those at `index` (B, k) of each sentence."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
         return Hypotheses(*(value[sentences, index] for value in vars(self).values()))
@@ -51,7 +46,7 @@ class Hypotheses:
         """The k with the highest score, or all if there are fewer."""
         return self.gather(self.score.topk(min(k, self.score.shape[1])).indices)
 
-    def masked(self, mask: torch.Tensor) -> "Hypotheses":
+    def masked(self, mask: Tensor) -> "Hypotheses":
         """Only where `mask` (B, K) is True; elsewhere there is none."""
         return replace(self, score=self.score.masked_fill(~mask, -torch.inf))
 
@@ -61,13 +56,11 @@ class Hypotheses:
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def pad(self, pad_token_id: int, steps: int = 1) -> "Hypotheses":
-        """Padded by some steps."""
         tokens = nn.functional.pad(self.tokens, (0, steps), value=pad_token_id)
         return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
 
-    def extend(self, score: torch.Tensor, index: torch.Tensor, log_probs: torch.Tensor) -> "Hypotheses":
-        """Each continued by a token: score and index (B, k) as `candidates` returns them, log_probs (B, K, V) by the
-        model."""
+    def extend(self, score: Tensor, index: Tensor, log_probs: Tensor) -> "Hypotheses":
+        """Each continued by a token: score and index (B, k) of `candidates`, log_probs (B, K, V) by the model."""
         vocab_size = log_probs.shape[-1]
         parent, token = index // vocab_size, index % vocab_size
         parents = self.gather(parent)
@@ -86,38 +79,33 @@ class BeamSearch:
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
     others stay alive. penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as in
-    tensor2tensor; "length" is that of transformers, whose own code repeats each source for each beam, has one limit for
-    all sentences and computes those that are done to the end.
-
-    A search under constraints overrides `candidates`, `rank`, `may_finish`, `keep`, `unfinished` and `select`
-    (inference/constraints.py of the package).
+    tensor2tensor; "length" is that of transformers. inference/constraints.py of the package overrides some methods.
     """
 
     penalty_type: str
     config: GenerationConfig
-    beams: int
-    eos: torch.Tensor  # (number of EOS tokens,)
+    eos: Tensor  # (number of EOS tokens,)
     pad: int
     criteria: StoppingCriteriaList  # of the caller: they end a hypothesis as EOS does
     drop_done: bool  # whether sentences that are done leave the batch
     alive: Hypotheses  # (B, K); the score is the sum of what logits processors leave of log P
     finished: Hypotheses  # (B, K); the score is that sum over the length penalty
-    limits: torch.Tensor  # (B,), the most tokens that may be generated
-    sentences: torch.Tensor  # (B,), which sentence each row is of
-    searching: torch.Tensor  # (B,), whether it is not done yet; on the CPU, so that a step has a GPU's host wait once
+    limits: Tensor  # (B,), the most tokens that may be generated
+    sentences: Tensor  # (B,), which sentence each row is of
+    searching: Tensor  # (B,), whether it is not done yet; on the CPU, so that a step has a GPU's host wait once
     length: int = 0  # tokens generated so far
-    results: list[tuple[torch.Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
-    log_probs: list[torch.Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
+    results: list[tuple[Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
+    log_probs: list[Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
 
     @classmethod
     def start(
-        cls, config: GenerationConfig, prompts: torch.Tensor, limits: torch.Tensor, criteria, drop_done, penalty_type
+        cls, config: GenerationConfig, prompts: Tensor, limits: Tensor, criteria, drop_done, penalty_type
     ) -> Self:
         """Begin with prompts (B, 1 or K, length), those of a sentence all the same; limits (B,) of new tokens."""
         eos = [] if config.eos_token_id is None else config.eos_token_id
         eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
         pad = config.pad_token_id if config.pad_token_id is not None else eos[0] if len(eos) else 0
-        # Only the first of the equal prompts counts, or each beam would find the same continuations.
+        # Only the first of the equal prompts counts, or each beam would find the same.
         score = torch.zeros(prompts.shape[:2], device=prompts.device)
         score[:, 1:] = -torch.inf
         alive = Hypotheses(prompts, score, torch.zeros_like(score), prompts.new_empty((*prompts.shape[:2], 0)))
@@ -125,7 +113,6 @@ class BeamSearch:
         return cls(
             penalty_type=penalty_type,
             config=config,
-            beams=config.num_beams,
             eos=eos,
             pad=int(pad),
             criteria=criteria,
@@ -137,11 +124,8 @@ class BeamSearch:
             searching=torch.ones(len(limits), dtype=torch.bool),
         )
 
-    def step(self, log_probs: torch.Tensor, unprocessed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Extend each alive hypothesis by a token.
-
-        Args:
-            log_probs: (B * K, V), log P of the next tokens after the logits processors. unprocessed: before them.
+    def step(self, log_probs: Tensor, unprocessed: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Extend each alive hypothesis by a token: log P (B * K, V) of the next after and before logits processors.
 
         Returns:
             The rows of this step's batch that the next ones continue, and the sentences that remain (None: all).
@@ -158,10 +142,10 @@ class BeamSearch:
         may_finish = self.may_finish()
         if self.penalty_type == "length":  # candidates at the limit end, too, and only the K best finish
             ended = ended | at_limit[:, None]
-            may_finish = may_finish & (self.rank(score) < self.beams)
+            may_finish = may_finish & (self.rank(score) < self.config.num_beams)
         finishing = candidates.masked(ended & may_finish)
         finishing = replace(finishing, score=finishing.score / self.penalty(self.length))
-        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.beams)
+        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.config.num_beams)
         self.alive = self.keep(candidates.masked(~ended))
 
         done = (at_limit | self.done()).cpu()  # the one wait
@@ -176,21 +160,20 @@ class BeamSearch:
             next_rows = self.alive.path[..., -1].flatten()
         return next_rows, remaining
 
-    def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best continuations by score + log P of the next token (B, K, V).
+    def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """The best sums of score and log P of the next token (B, K, V), and their index, hypothesis * V + token.
 
-        Returns:
-            The sums, best first, and their index, hypothesis * V + token. (B, k) each; k is 2 K if there is one EOS.
+        (B, k) each, best first; k is 2 K if there is one EOS.
         """
         sums = (self.alive.score[..., None] + log_probs).flatten(1)
-        k = min(self.beams * (1 + max(1, self.eos.numel())), sums.shape[1])
+        k = min(self.config.num_beams * (1 + max(1, self.eos.numel())), sums.shape[1])
         top = sums.topk(k)
         return top.values, top.indices
 
-    def penalty(self, length: torch.Tensor | int) -> torch.Tensor | float:
+    def penalty(self, length: Tensor | int) -> Tensor | float:
         return length_penalty(length, self.config.length_penalty, self.penalty_type)
 
-    def done(self) -> torch.Tensor:
+    def done(self) -> Tensor:
         """Whether no alive hypothesis of a sentence can still be returned. (B,)
 
         log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
@@ -208,36 +191,36 @@ class BeamSearch:
             to_the_limit &= early_stopping == "never"
         return worst >= best_alive / self.penalty(self.limits if to_the_limit else ahead)
 
-    def rank(self, score: torch.Tensor) -> torch.Tensor:
+    def rank(self, score: Tensor) -> Tensor:
         """The rank, from 0, of candidates with these sums (B, k), best first. Broadcasts to (B, k)"""
         return torch.arange(score.shape[1], device=score.device)
 
-    def may_finish(self) -> torch.Tensor | bool:
+    def may_finish(self) -> Tensor | bool:
         """Which of the candidates may finish if they end. Broadcasts to (B, k)"""
         return True
 
     def keep(self, alive: Hypotheses) -> Hypotheses:
         """The K candidates that stay alive, of those that have not ended. (B, k) -> (B, K)"""
-        return alive.top(self.beams)
+        return alive.top(self.config.num_beams)
 
-    def select(self, remaining: torch.Tensor) -> None:
+    def select(self, remaining: Tensor) -> None:
         """Keep only these sentences of the batch, indices (B',)."""
         self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
         self.searching = self.searching[remaining.cpu()]
 
-    def unfinished(self, rows: torch.Tensor) -> Hypotheses:
+    def unfinished(self, rows: Tensor) -> Hypotheses:
         """What follows the finished hypotheses of some sentences if these are too few, best first. (B', K)"""
         return self.alive.select(rows)
 
-    def best(self, rows: torch.Tensor) -> Hypotheses:
-        """The hypotheses of some sentences: the finished ones, best first, then those cut at the limit. (B', K)"""
+    def best(self, rows: Tensor) -> Hypotheses:
+        """What is returned of some sentences: the finished hypotheses, best first, then those cut at the limit."""
         finished, others = self.finished.select(rows), self.unfinished(rows)
         others = replace(others, score=others.score / self.penalty(self.length))
         missing = (finished.score == -torch.inf).int()
         cut = torch.ones_like(others.score, dtype=missing.dtype)  # fewer than K where there are no more outputs
         order = torch.cat((2 * missing, cut), dim=1).argsort(dim=1, stable=True)
-        return finished.concat(others).gather(order[:, : self.beams])
+        return finished.concat(others).gather(order[:, : self.config.num_return_sequences])
 
     def finish(self) -> Hypotheses:
         """The best hypotheses of all sentences in their order, (B, num_return_sequences)."""
@@ -245,17 +228,14 @@ class BeamSearch:
         padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
         best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
         best = best.select(torch.cat([sentences for sentences, _ in self.results]).argsort())
-        best = Hypotheses(*(value[:, : self.config.num_return_sequences] for value in vars(best).values()))
         steps = int((best.path >= 0).sum(dim=-1).max())
         prompt_length = best.tokens.shape[-1] - best.path.shape[-1]
         tokens = best.tokens[..., : prompt_length + steps].contiguous()
         return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
 
-    def token_log_probs(self, best: Hypotheses) -> torch.Tensor:
-        """log P of each generated token of what `finish` returned, given those before; 0 past the end. (B, K, T)
-
-        It is the difference of two sums of the search, so that no step's distribution is kept.
-        """
+    def token_log_probs(self, best: Hypotheses) -> Tensor:
+        """log P by the model of each token of what `finish` returned, given those before; 0 past the end. (B, K, T)"""
+        # The difference of two sums of the search, so that no step's distribution is kept.
         whole = best.log_prob[..., None]
         before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
         sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
@@ -264,31 +244,20 @@ class BeamSearch:
 
 @dataclass
 class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
-    """The output of beam search in transformers, always with sequences_scores, and with token_log_probs.
+    """The output of beam search in transformers, always with sequences_scores, and with token_log_probs."""
 
-    token_log_probs: (sequences, steps), log P of each generated token by the model, before logits processors; 0 past
-        the end.
-    """
-
-    token_log_probs: torch.Tensor | None = None
+    token_log_probs: Tensor | None = None  # (sequences, steps), as BeamSearch.token_log_probs
 
 
 class NextTokens:
-    """The model as the search sees it: the next tokens' log-probabilities, and rows to keep or to reorder.
-
-    The beams of a sentence share one encoding. Each step is recorded for return_dict_in_generate.
-    """
+    """The model as the search sees it. The beams of a sentence share one encoding."""
 
     def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict):
         self.model, self.config, self.logits_processor = model, config, logits_processor
-        self.inputs = {
-            CACHE: None,
-            **model_kwargs,
-            "output_attentions": config.output_attentions,
-            "output_hidden_states": config.output_hidden_states,
-        }
+        details = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
+        self.inputs = {CACHE: None, **model_kwargs, **details}
         self.keep(slice(None, None, config.num_beams))  # transformers has repeated them for each beam
-        asked = {
+        asked = {  # of return_dict_in_generate
             "scores": config.output_scores,
             "logits": config.output_logits,
             "decoder_attentions": config.output_attentions,
@@ -297,20 +266,17 @@ class NextTokens:
         }
         self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
 
-    def keep(self, sentences: torch.Tensor | slice) -> None:
+    def keep(self, sentences: Tensor | slice) -> None:
         """Keep only some sentences of the source."""
         encoded = self.inputs["encoder_outputs"] = copy.copy(self.inputs["encoder_outputs"])
         encoded["last_hidden_state"] = encoded.last_hidden_state[sentences]
         if self.inputs.get("attention_mask") is not None:
             self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
 
-    def log_probs(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def log_probs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """log P of the token after `tokens` (rows, length), after the logits processors and, if scores are asked for,
         before them; else after them, too. (rows, V) each"""
-        past, mask = self.inputs[CACHE], self.inputs.get("decoder_attention_mask")
-        if mask is not None:
-            new = max(0, tokens.shape[1] - mask.shape[1])
-            self.inputs["decoder_attention_mask"] = nn.functional.pad(mask, (0, new), value=1)
+        past = self.inputs[CACHE]
         cached = 0 if past is None else int(past.get_seq_length())
         outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
@@ -323,13 +289,11 @@ class NextTokens:
             steps.append({"scores": log_probs, "logits": logits.float()}.get(name, outputs.get(name)))
         return log_probs, unprocessed if kept else log_probs
 
-    def reorder(self, rows: torch.Tensor, sentences: torch.Tensor | None = None) -> None:
+    def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         """Let the next rows continue these of the last step, and keep only some of its sentences (None: all)."""
-        past, mask = self.inputs[CACHE], self.inputs.get("decoder_attention_mask")
+        past = self.inputs[CACHE]
         if past is not None:
             past.self_attention_cache.reorder_cache(rows)
-        if mask is not None:
-            self.inputs["decoder_attention_mask"] = mask[rows]
         if sentences is None:
             return
         self.keep(sentences)
@@ -345,7 +309,9 @@ class NextTokens:
         encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
         for layer in [] if past is None else past.cross_attention_cache.layers:
             # transformers returns a row for each beam.
-            layer.keys, layer.values = (one.repeat_interleave(search.beams, 0) for one in (layer.keys, layer.values))
+            layer.keys, layer.values = (
+                one.repeat_interleave(self.config.num_beams, 0) for one in (layer.keys, layer.values)
+            )
         return BeamSearchOutput(
             sequences=best.tokens.flatten(0, 1),
             sequences_scores=best.score.flatten(),

@@ -17,7 +17,6 @@ except ImportError:  # where a model is loaded by its own code, without what thi
 
 logger = logging.get_logger(__name__)
 
-MAX_SOURCE_TOKENS = 512  # of a line that is translated whole, by a model that has no record of its training
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
 _WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
@@ -61,7 +60,7 @@ def source_limits(
     config, seen = model.config, (None, None)
     if max_source_tokens is None:
         seen = getattr(config, "max_source_tokens", None), getattr(config, "max_source_sentences", None)
-    longest = max_source_tokens or max(MAX_SOURCE_TOKENS, seen[0] or 0)
+    longest = max_source_tokens or max(512, seen[0] or 0)
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and getattr(config, "position_embedding_type", None) != "sinusoidal":
         longest = min(longest, positions)
@@ -78,13 +77,10 @@ def split_texts(
     tgt_lang: str | None = None,
     **settings,
 ) -> list[list[Piece]]:
-    """The pieces of each text.
+    """The pieces of each text; without limits its lines. settings: of the tokenizer.
 
-    Args:
-        limits: of a line that is not cut; None: no line is cut.
-        tgt_lang: the target language. Its tag, such as ">>de<<", is put before the tokens of each line that does not
-            begin with a tag. Every piece of a line gets the tag of the line.
-        settings: of the tokenizer.
+    The tag of tgt_lang, such as ">>de<<", is put before the tokens of each line that does not begin with a tag. Every
+    piece of a line gets the tag of the line.
     """
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
@@ -116,10 +112,7 @@ def split_texts(
 
 
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
-    """The token of a language tag as OPUS-MT's models have it; none if the tokenizer has no tags, so that it is text.
-
-    ValueError if the tokenizer lacks the tag, and has others or the tag is needed.
-    """
+    """The token of a language tag as OPUS-MT's models have it; none if the tokenizer has no tags and it is text."""
     number = tokenizer.convert_tokens_to_ids(tag)
     if tokenizer.convert_ids_to_tokens(number) == tag:
         return [number]  # type: ignore[list-item]
@@ -130,10 +123,7 @@ def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False)
 
 
 def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
-    """The texts as a list.
-
-    ValueError for a single string, and for one that is no string or has half of a surrogate pair, as JSON allows.
-    """
+    """The texts as a list; ValueError unless they are strings, none of which has half of a surrogate pair (JSON's)."""
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
     texts = list(texts)
@@ -165,8 +155,7 @@ def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """Cut a line after each of its sentences, by the rules and abbreviations that sentencex has for a language.
 
-    A full stop before a small letter belongs to an abbreviation, unless the line itself begins with a small letter, as
-    in text without capitals. Where sentencex is missing, a line is one sentence, and one warning says so.
+    A full stop before a small letter belongs to an abbreviation, unless the line begins with a small letter, too.
     """
     if segment is None:
         logger.warning_once("text is split at line ends alone, as sentencex is missing: pip install sentencex")

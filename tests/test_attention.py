@@ -106,7 +106,7 @@ def test_a_mask_of_another_shape_is_refused(make_model, padded):
         ("decoder_attention_mask", (4, 7), {"input_ids": ids, "decoder_input_ids": ids}),
         ("decoder_attention_mask", (4, 4), {**past, "decoder_input_ids": ids[:, 3:4]}),
     ):
-        with pytest.raises(ValueError, match=re.escape(f"{name} must be of shape {shape}, not (4, 1)")):
+        with pytest.raises(ValueError, match=re.escape(f"attention_mask must be of shape {shape}, not (4, 1)")):
             model(**inputs, **{name: mask})
 
 

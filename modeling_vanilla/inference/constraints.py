@@ -175,7 +175,7 @@ class ConstrainedSearch(BeamSearch):
         return self.extended.all_met()
 
     def keep(self, alive: Hypotheses) -> Hypotheses:
-        chosen = self.extended.allocate(alive.score, self.beams)
+        chosen = self.extended.allocate(alive.score, self.config.num_beams)
         self.constraints = self.extended.gather(chosen)
         return alive.gather(chosen)
 
