@@ -234,9 +234,9 @@ def one_by_one(model, tokenizer, texts: Iterable[str], **settings) -> list[str]:
     return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
-def pad_right(rows: list[list[int]], width: int | None = None) -> torch.Tensor:
-    """Token ids as one batch, padded with 0 to `width` or the longest row. (B, width)"""
-    width = width or max(map(len, rows))
+def pad_right(rows: list[list[int]]) -> torch.Tensor:
+    """Token ids as one batch, padded with 0 to the longest row. (B, width)"""
+    width = max(map(len, rows))
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 

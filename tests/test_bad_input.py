@@ -6,10 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import helpers
 import pytest
 import torch
-from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text, without
+from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text
 
 from modeling_vanilla import VanillaModel
 from modeling_vanilla.inference import load_translator
@@ -29,22 +28,12 @@ def folder(good, tmp_path):
     return Path(shutil.copytree(good, tmp_path / "model"))
 
 
-def of_marian(folder):
-    helpers.make_marian(helpers.read_json(folder / "config.json")["vocab_size"]).save_pretrained(folder / "other")
-    (folder / "other" / WEIGHTS).replace(folder / WEIGHTS)
+def changed(**fields):
+    return lambda folder: change_json(folder / "config.json", **fields)
 
 
-def changed(file="config.json", **fields):
-    """A fault in a file of settings."""
-    return lambda folder: change_json(folder / file, **fields)
-
-
-def weights(change):
-    return lambda folder: change_weights(folder / WEIGHTS, change)
-
-
-def not_a_number(tensors):
-    tensors["model.encoder.embed_tokens.weight"][-1, -1] = torch.nan
+def not_a_number(folder):
+    change_weights(folder / WEIGHTS, lambda tensors: tensors["model.encoder.embed_tokens.weight"][-1].fill_(torch.nan))
 
 
 def nested(folder):
@@ -53,39 +42,22 @@ def nested(folder):
     (folder / "config.json").unlink()
 
 
-def vocabulary(change):
-    """A fault in the ids of the tokens."""
-
-    def spoil(folder):
-        file = json.loads((folder / "tokenizer.json").read_text())
-        change(file["model"]["vocab"])
-        (folder / "tokenizer.json").write_text(json.dumps(file))
-
-    return spoil
+def large_id(folder):
+    file = json.loads((folder / "tokenizer.json").read_text())
+    file["model"]["vocab"]["a"] = 99999
+    (folder / "tokenizer.json").write_text(json.dumps(file))
 
 
-SHAPES = "model: {} .*: its weights are of other shapes than config.json says"
-CONFIG = "model: {}/config.json is bad: "
 IDS = "vocabulary: the tokenizer of {} "
 FAULTS = {
-    "cut": (text(WEIGHTS, "cut"), "model: {} cannot be loaded: .*header"),
     "pickled": (pickled, "model: {} cannot be loaded: .*no file named model.safetensors"),
-    "of Marian": (of_marian, "model: {} cannot be loaded: the weights lack .*"),
-    "NaN": (weights(not_a_number), "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
-    "huge": (changed(d_model=10**7), SHAPES),
-    "size a word": (changed(d_model="big"), CONFIG + ".*'d_model' expected int, got str"),
+    "NaN": (not_a_number, "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
+    "huge": (changed(d_model=10**7), "model: {} .*: its weights are of other shapes than config.json says"),
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
-    "no type": (changed(model_type=...), CONFIG),  # it could name code of the folder, too
-    "no JSON": (text("config.json", "{not json"), CONFIG + ".*is not a valid JSON file"),
-    "number format": (changed(dtype="float7"), CONFIG + ".*float7"),
-    "no configuration": (without("config.json"), "model: {} is no model folder, as it has no config.json$"),
     "the folder above": (nested, "model: {} is .* config.json; did you mean {}/model[?]$"),
     "quantised": (changed(quantization_config={"quant_method": "x"}), "model: {} has a quantization_config; "),
     "adapter": (text("adapter_config.json", "{}"), "model: {} holds an adapter, as it has adapter_config.json; "),
-    # Not taken for none, as transformers does.
-    "search no JSON": (text("generation_config.json", "{no json"), "{}/generation_config.json: cannot be read: "),
-    "no settings": (without("tokenizer_config.json"), "tokenizer: {} has no tokenizer_config.json$"),
-    "a large id": (vocabulary(lambda ids: ids.update(a=99999)), IDS + "has ids for 100000 tokens, the model "),
+    "a large id": (large_id, IDS + "has ids for 100000 tokens, the model "),
     "other special tokens": (changed(pad_token_id=2, eos_token_id=0), IDS + "has pad_token_id 0, the model 2$"),
 }
 
@@ -116,11 +88,3 @@ def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
 def test_a_device_that_is_not_there(good, device, message):
     with pytest.raises(ValueError, match=f"^device: {device} {message}"):
         load_translator([good], device=device)
-
-
-def test_the_device_is_by_default_the_accelerator(good, monkeypatch):
-    """In place of a GPU there is meta: that it was chosen, its refusal shows."""
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
-    with pytest.raises(ValueError, match=r"^device: meta"):
-        load_translator([good])

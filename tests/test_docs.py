@@ -17,7 +17,6 @@ from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, m
 from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.training import TrainingOptions
 from vanilla_command import COMMANDS
 
@@ -33,21 +32,11 @@ RECORDS = {page for page in PAGES if page.startswith(("RESULTS", "docs/results/"
 # Run with another: the notebooks with the site, README's own blocks in README.md, what serves with what exports.
 ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md"}
 FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or start processes
-REFERENCE = {"model", "inference", "training", "interop", "visualization", "demo", "hub"}  # pages made from the code
-# What cannot run in a test, and why.
-NOT_RUN = {
-    "make ": "runs these tests, or for minutes",
-    "python3.11 -m venv": "makes an environment",
-    "examples/quickstart.py": "trains for minutes (make quickstart, and test_examples.py a little of it)",
-    "pip install": "changes the environment",
-    "--preset base": "needs eight GPUs",
-    "vanilla push": "needs the Hub (test_push_to_hub.py stands in for it)",
-    "hf upload": "needs the Hub",
-    "--from fsmt": "needs a model of FSMT (tests/importers.py makes one)",
-    "--from fairseq": "needs a model of fairseq (tests/importers.py makes one)",
-    'model="you/your-model"': "needs the Hub (test_push_to_hub.py stands in for it)",
-    'from_pretrained("you/your-model")': "needs the Hub",
-}
+# What cannot run in a test: it takes minutes or these tests, changes the environment, needs eight GPUs, the Hub, or a
+# model of FSMT or fairseq (tests/importers.py makes one).
+NOT_RUN = ["make ", "examples/quickstart.py", "python3.11 -m venv", "pip install", "--preset base"]
+NOT_RUN += ["vanilla push", "hf upload", 'model="you/your-model"', 'from_pretrained("you/your-model")']
+NOT_RUN += ["--from fsmt", "--from fairseq"]
 # Before the commands that the shell finds: a script that trains or generates does little of it.
 PROGRAMS = {
     "vanilla": f'#!/bin/sh\nexec {sys.executable} -m modeling_vanilla "$@"\n',
@@ -59,11 +48,6 @@ esac
 exec {sys.executable} "$@"
 """,
 }
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The language and the code of each block."""
-    return BLOCK.findall(PAGES[page])
 
 
 def runs(code: str) -> bool:
@@ -103,18 +87,16 @@ def place(tmp_path, monkeypatch, own_cache) -> Path:
     return tmp_path
 
 
-def run_page(page: str, place: Path) -> dict:
-    """Run the blocks of a page. Returns the names that its Python has defined."""
+def run_page(page: str, place: Path) -> None:
     if "--output_dir runs/mine\n" in PAGES[page]:  # it trains the model itself
         (place / "runs/mine").rename(place / "untrained")
     names = {}
-    for language, code in blocks(page):
+    for language, code in BLOCK.findall(PAGES[page]):
         if language == "python" and runs(code):
             exec(compile(code, page, "exec"), names)
         elif language == "bash":
             for line in filter(runs, code.replace("\\\n", " ").splitlines()):
                 run_line(line, place)
-    return names
 
 
 def run_line(line: str, place: Path) -> None:
@@ -131,25 +113,22 @@ def run_line(line: str, place: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-ALONE = [page for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS) if any(runs(code) for _, code in blocks(page))]
+ALONE = [
+    page
+    for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS)
+    if any(runs(code) for _, code in BLOCK.findall(PAGES[page]))
+]
+SERVED = ("docs/howto/export.md", "docs/howto/serve.md")  # what serves runs with what exports
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[] if page in FAST else pytest.mark.slow) for page in ALONE])
-def test_the_blocks_of_a_page_run(page, place):
-    run_page(page, place)
-
-
-@pytest.mark.slow
-def test_what_is_exported_is_served(place):
-    run_page("docs/howto/export.md", place)
-    names = run_page("docs/howto/serve.md", place)
-    model, tokenizer = load_translator([place / "runs/mine/model"])
-    sentences = ["A dog runs.", "His dirty cities are as clean as our tower."]
-    greedy = translate(model, tokenizer, sentences, num_beams=1, max_extra_tokens=50)
-    exported = (names["model"], names["tokenizer"])
-    assert translate(*exported, sentences, num_beams=1, max_extra_tokens=50) == greedy
-    answers = names["handler"]({"inputs": sentences, "parameters": {"num_beams": 1, "max_extra_tokens": 50}})
-    assert answers == [{"translation_text": text} for text in greedy]
+@pytest.mark.parametrize(
+    "pages",
+    [pytest.param(pages, marks=[] if pages[0] in FAST else pytest.mark.slow) for pages in [SERVED, *zip(ALONE)]],
+    ids=" ".join,
+)
+def test_the_blocks_of_a_page_run(pages, place):
+    for page in pages:
+        run_page(page, place)
 
 
 def commands() -> dict[str, set[str]]:
@@ -166,42 +145,37 @@ def commands() -> dict[str, set[str]]:
 
 
 CALLED = commands()
+SCRIPTS = [pytest.param(name, marks=pytest.mark.slow) for name in sorted(CALLED) if name.endswith(".py")]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(name, marks=[] if name.startswith("vanilla") else pytest.mark.slow) for name in sorted(CALLED)],
-)
+@pytest.mark.parametrize("program", [*(name for name in sorted(CALLED) if not name.endswith(".py")), *SCRIPTS])
 def test_a_command_has_the_options_that_the_results_give_it(program, tmp_path):
-    if program.startswith("vanilla"):
-        done = call(vanilla, program.split()[1], "--help")
-    else:
-        done = run_python(ROOT / program, "--help", cwd=tmp_path)
-    assert done.code == 0, done.errors
-    assert CALLED[program] <= set(re.findall(r"--\w+", done.output))
+    in_process = program.startswith("vanilla")
+    done = call(vanilla, program[8:], "--help") if in_process else run_python(ROOT / program, "--help", cwd=tmp_path)
+    assert CALLED[program] <= set(re.findall(r"--\w+", done.succeeded.output))
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        pytest.param(r"^```\w*\n.*?^```", id="the same code"),
-        pytest.param(r"^#+(?= )", id="as many headings of each level"),
-        pytest.param(r"^(?:\||- )|\|$", id="as many rows and items"),
-        pytest.param(r"`(--\w+|vanilla [^`]+|make \w+)`", id="the same commands and options"),
-        pytest.param(r"\d+\.\d+(?: ± \d\.\d+)?", id="the same figures"),
-    ],
-)
+IN_STEP = {
+    "code": r"^```\w*\n.*?^```",
+    "headings of each level": r"^#+(?= )",
+    "rows and items": r"^(?:\||- )|\|$",
+    "commands and options": r"`(--\w+|vanilla [^`]+|make \w+)`",
+    "figures": r"\d+\.\d+(?: ± \d\.\d+)?",
+}
+
+
+@pytest.mark.parametrize("part", IN_STEP.values(), ids=IN_STEP)
 def test_the_korean_readme_keeps_step_with_the_english_one(part):
-    english, korean = (
-        re.findall(part, PAGES[page], re.MULTILINE | re.DOTALL) for page in ("README.md", "README.ko.md")
-    )
+    english, korean = (re.findall(part, PAGES[page], re.M | re.S) for page in ("README.md", "README.ko.md"))
     assert english and sorted(korean) == sorted(english)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_links_is_there(page):
     """A page of the site links no file beside it: mkdocs would not find it."""
-    made = {f"docs/reference/{name}.md" for name in {"commands", *REFERENCE}}
+    import reference
+
+    made = {f"docs/reference/{name}.md" for name in ("commands", *reference.PAGES)}
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
     paths = [os.path.normpath(Path(page).parent / link) for link in links]
     assert [path for path in paths if path not in made and not (ROOT / path).exists()] == []
@@ -223,46 +197,20 @@ def test_the_notebook_is_that_of_the_page(name):
     assert written == paper.notebook(name), "python docs/paper.py writes it anew"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """The site, built as `make docs` does: it fails at a broken link, and at a cell of the notebook that fails."""
+@pytest.mark.slow
+def test_the_site_has_every_public_name_and_every_option(tmp_path):
+    """Built as `make docs` does: it fails at a broken link, and at a cell of the notebook that fails."""
+    import reference
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
-    folder = tmp_path_factory.mktemp("site")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
-    return folder
-
-
-@pytest.mark.slow
-def test_the_site_has_every_public_name_and_every_option(site):
-    import reference
-
-    assert set(reference.PAGES) == REFERENCE
+    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     for page, (_, modules) in reference.PAGES.items():
-        text = (site / f"reference/{page}.html").read_text(encoding="utf-8")
+        text = (tmp_path / f"reference/{page}.html").read_text(encoding="utf-8")
         names = [name for module in modules for name in reference.public_names(module)]
         assert names and [name for name in names if f'id="{name}"' not in text] == []
-    sections = (site / "reference/commands.html").read_text(encoding="utf-8").split("<h2 ")
+    sections = (tmp_path / "reference/commands.html").read_text(encoding="utf-8").split("<h2 ")
     for command in COMMANDS:
         (section,) = (text for text in sections if text.startswith(f'id="vanilla-{command}"'))
         options = re.findall(r"^  (--\w+)", call(vanilla, command, "--help").output, re.MULTILINE)
         assert options and [option for option in options if f"<code>{option}</code>" not in section] == []
-
-
-@pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere(site):
-    page = r"""<(?:script|img|iframe|link|source)[^>]+(?:src|href)=["']?(?:https?:)?//"""
-    sheet = r"""(url\(|@import)\s*["']?(https?:)?//"""
-    for ending, loaded in (("html", page), ("css", sheet)):
-        for file in site.rglob(f"*.{ending}"):
-            assert not re.search(loaded, file.read_text(encoding="utf-8")), file
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["paper", "paper.ko"])
-def test_the_paper_is_shown_with_its_pictures_and_its_formulas(site, name):
-    text = (site / f"{name}.html").read_text(encoding="utf-8")
-    assert "arithmatex" not in text and text.count("<math") > 10
-    pictures = re.findall(r'src="(pictures/[^"]+)"', text)
-    assert len(pictures) >= 15 and all((site / picture).stat().st_size > 1000 for picture in pictures)

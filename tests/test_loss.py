@@ -73,8 +73,6 @@ def test_a_frozen_factor_gets_no_gradient(frozen):
     factors[frozen].requires_grad_(False)
     fused(*factors, labels, 0.1).backward()
     assert [factor.grad is None for factor in factors] == [frozen == 0, frozen == 1]
-    with torch.no_grad():
-        assert not fused(*factors, labels, 0.1).requires_grad
 
 
 @both_forms
@@ -85,7 +83,7 @@ def test_batches_of_any_shape(form):
 
 
 @both_forms
-@pytest.mark.parametrize("num_items", [None, 0, torch.tensor(0)])
+@pytest.mark.parametrize("num_items", [None, torch.tensor(0)])
 def test_without_a_label_loss_and_gradients_are_zero(form, num_items):
     hidden, weight, _ = make_inputs(10)
     loss = form(hidden, weight, torch.full((10,), IGNORED), 0.1, num_items)
@@ -95,22 +93,20 @@ def test_without_a_label_loss_and_gradients_are_zero(form, num_items):
 
 
 @both_forms
-@pytest.mark.parametrize("kind", [int, torch.tensor])
-def test_num_items_divides_the_sum(form, kind):
+def test_num_items_divides_the_sum(form):
     """Two batches of one update, each divided by the tokens of both, add up to the loss of all in one batch."""
     hidden, weight, labels = make_inputs(30)
-    items = kind((labels != IGNORED).sum().item())
+    items = (labels != IGNORED).sum()
     halves = [form(hidden[half], weight, labels[half], 0.1, items) for half in (slice(0, 11), slice(11, 30))]
     close(sum(halves), form(hidden, weight, labels, 0.1))
 
 
-FORMATS = [*product((torch.bfloat16, torch.float16), (True, False), (1, 100))]
-FORMATS += [(torch.float32, False, 1), (torch.float32, False, 100)]
-FORMATS += [(torch.float64, False, 1), (torch.float64, False, 100)]
+FORMATS = [*product((torch.bfloat16, torch.float16), (True, False)), (torch.float32, False), (torch.float64, False)]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize(("dtype", "autocast", "scale"), FORMATS)
+@pytest.mark.parametrize("scale", [1, 100])
+@pytest.mark.parametrize(("dtype", "autocast"), FORMATS)
 def test_every_format_is_near_exact(dtype, autocast, scale, device):
     """Under autocast and with inputs of that format, whose gradients have it, too; large logits do not overflow."""
     hidden, weight, labels = make_inputs(50)
@@ -190,10 +186,7 @@ def add_accelerates_hook(layer, call):
     add_hook_to_module(layer, hook)
 
 
-HOOKS = [nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook, nn.Module.register_full_backward_hook]
-
-
-@pytest.mark.parametrize("register", [add_accelerates_hook, *HOOKS], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("register", [add_accelerates_hook, nn.Module.register_forward_hook])
 def test_hooks_of_the_output_layer_are_called_in_training(make_model, batch, register):
     model, calls = make_model().train(), []
     expected = model(**batch).loss

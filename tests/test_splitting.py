@@ -17,23 +17,12 @@ SENTENCES = {
     "en": [
         "Mr. Smith sees the dog. |He laughs.",
         "Dr. A. B. Miller",
-        "3.5 kg. approx.",
-        'It is 3.5 kg. approx. of it. |Yes!  |"No." |Oh',
         "At 5 p.m. the king laughs.",
         "the dog runs. |the cat sleeps.",
-        "See www.example.com or e.g. a.b now.",
     ],
     "de": ["Am 3. Mai kam Dr. Müller. |Er lachte.", "z. B. am 5. Juni."],
     "ar": ["ذهب الولد؟ |نعم. |عاد الملك إلى البيت."],
-    "hy": ["Բարեւ։ |Ինչպես ես։"],
-    "am": ["ሰላም። |እንዴት ነህ።"],
-    "my": ["မင်္ဂလာပါ။ |နေကောင်းလား။"],
-    "km": ["សួស្តី។ |សុខសប្បាយ។ |ខ្ញុំទៅ៕ |បាទ។"],
-    "bo": ["བཀྲ་ཤིས། |བདེ་ལེགས༎ |ཡིན།"],
-    "el": ["Πού είναι; |Εδώ. |Ναι!"],
     "zh": ["一个。|两个！|三个？"],
-    "ja": ["犬。|行く！"],
-    "hi": ["वह जाता है। |वह आता है।"],
 }
 
 
@@ -69,9 +58,7 @@ class OneTokenAWord:
 
 PIECES = [
     (13, "aa bb cc dd. ee ff gg hh!| ii jj?"),
-    (8, "aa bb cc dd.| ee ff gg hh!| ii jj?"),
     (9, 'aa bb cc dd."| Ee ff gg hh.| (Ii jj kk.) ll mm'),
-    (9, "aa bb 3.5 cc dd.| ee ff gg"),
     (8, "aa bb cc, dd ee| ff، gg hh.| ii"),
     (8, "aa bb cc dd ee ff gg| hh ii jj.| kk"),
     (8, "狗 狗 狗 狗 狗 狗。|猫 猫 猫 猫！猫"),
@@ -87,12 +74,10 @@ def test_long_texts_are_cut_where_it_hurts_least(limit, pieces):
     assert split_long(make_tiny(), OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
 
 
-REPEATED = [".", ",", "»"]
-SLOW = [":", "-", " ", "a", ", ", "a. ", ",»", "\u200b", "。", "犬", "“a.” "]
-REPEATED += [pytest.param(mark, marks=pytest.mark.slow) for mark in SLOW]
+SLOW = [pytest.param(mark, marks=pytest.mark.slow) for mark in (":", " ", "a", "a. ", ",»", "\u200b", "犬", "“a.” ")]
 
 
-@pytest.mark.parametrize("mark", REPEATED, ids=ascii)
+@pytest.mark.parametrize("mark", [".", ",", "»", *SLOW], ids=ascii)
 def test_a_long_line_of_one_mark_is_cut_soon(tokenizer, mark):
     """In seconds, where what takes quadratic time takes minutes."""
     text = mark * (100_000 // len(mark))

@@ -7,12 +7,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.inference import Ensemble, load_translator, score_pairs, split_long, translate, word_alignments
+from modeling_vanilla.inference import load_translator, score_pairs, split_long, translate, word_alignments
 from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.translation import Hypothesis, translate_nbest
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
-from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map
 
 config = VanillaConfig.preset("tiny", vocab_size=1000, dropout=0.1)
 assert_type(config, VanillaConfig)
@@ -24,12 +22,8 @@ assert_type(tokenizer, PreTrainedTokenizerBase)
 assert_type(translate(loaded, tokenizer, ["A dog."], num_beams=4), list[str])
 assert_type(translate_nbest(loaded, tokenizer, ["A dog."], nbest=2), list[list[Hypothesis]])
 assert_type(score_pairs(loaded, tokenizer, ["a"], ["b"]), list[PairScore])
-assert_type(score_pairs(loaded, tokenizer, ["a"], ["b"])[0].perplexity, float)
 assert_type(word_alignments(loaded, tokenizer, ["a"], ["b"], layer=1), list[list[tuple[int, int]]])
 assert_type(split_long(loaded, tokenizer, ["a"]), list[list[str]])
-Ensemble([model, model])
-draw_heat_map(attention_maps(loaded, tokenizer, "a", "b")["cross"], layer=0, heads=[0, 1])
-train_tokenizer(["a text"], vocab_size=300)
 
 data, training = DataOptions(train_file="train.jsonl"), TrainingOptions(output_dir="runs/mine")
 assert_type(train_translation(data, training, TranslationOptions(preset="tiny"), {}), dict)
