@@ -9,7 +9,6 @@ from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.checks import FAULTS, find_faults, write_clean
 from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.train import tell_faults
 
 
 def good_pairs(numbers):
@@ -119,20 +118,3 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     ]
     again = call(vanilla, "check", "--train_source", "clean/train.en", "--train_target", "clean/train.de")
     assert again.output == "train: 50 pairs, nothing found\n"
-
-
-def test_a_corpus_of_faults_alone_is_not_written(tmp_path, own_cache):
-    (tmp_path / "a.tsv").write_text("a\ta\na\ta\n")
-    done = call(vanilla, "check", "--train_file", tmp_path / "a.tsv", "--output_dir", tmp_path / "new")
-    assert "none of 2 training pairs is without a fault" in done.error and not (tmp_path / "new").exists()
-
-
-def test_a_training_run_says_the_counts(capsys):
-    splits = DatasetDict(train=as_rows([*GOOD, GOOD[0], GOOD[0], ("", "x")]), test=as_rows(GOOD[:1]))
-    tell_faults(splits)
-    lines = capsys.readouterr()
-    empty, duplicate, shared = (FAULTS[name] for name in ("empty", "duplicate", "shared"))
-    assert (lines.out + lines.err).splitlines() == [
-        f"train: 53 pairs, 1 {empty}; 2 {duplicate}; 3 {shared} (vanilla check shows them)",
-        f"test: 1 pairs, 1 {shared} (vanilla check shows them)",
-    ]

@@ -145,7 +145,6 @@ def folders(tmp_path_factory):
 
 
 BAD_INPUT = [
-    ({**MODEL, "average_checkpoints": 6}, "average_checkpoints.*6"),
     ({**MODEL, "report_to": "nobody"}, "report_to: 'nobody' is no installed tracker of accelerate; tensorboard"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
     ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),

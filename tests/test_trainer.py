@@ -176,13 +176,6 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
-def test_validation_changes_nothing(tmp_path, run_loop, datasets):
-    trained, progress = run_loop(tmp_path / "with", validation=datasets["validation"], validate_steps=1)
-    without, other = run_loop(tmp_path / "without")
-    assert progress.losses == other.losses
-    torch.testing.assert_close(trained.state_dict(), without.state_dict(), rtol=0, atol=0)
-
-
 def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypatch):
     """Those of validation and test data, both with a word too many."""
     answers = {source: f"{target} x" for split in ("validation", "test") for source, target in corpus[split]}
@@ -300,7 +293,7 @@ def run_to(run, data, max_steps, resume=False, **overrides):
     return train_translation(data, options_for(run, **{**steps, **overrides}), options, {**SETTINGS, "dropout": 0.1})
 
 
-def test_a_fine_tuning_that_makes_worse_keeps_the_start_and_says_so(tmp_path, data, monkeypatch, caplog):
+def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypatch):
     """Its card names what it started from."""
     run_to(tmp_path / "first", data, 1)
     start = tmp_path / "first" / "model"
@@ -309,7 +302,6 @@ def test_a_fine_tuning_that_makes_worse_keeps_the_start_and_says_so(tmp_path, da
     training = TrainingOptions(str(tmp_path / "run"), max_steps=2, tokens_per_update=900, mixed_precision="no")
     train_translation(data, replace(training, validate_steps=2), TranslationOptions(model=str(start)))
     assert_same_weights(tmp_path / "run" / "best", start)
-    assert "model: its validation BLEU fell from 5.00 to 1.00; take best/" in caplog.text
     metadata = ModelCard.load(tmp_path / "run" / "model" / "README.md").data
     assert (metadata.base_model, metadata.license) == ("you/it", "mit")
 

@@ -42,7 +42,7 @@ def check_corpus(corpus: CorpusOptions, output_dir: Path | None) -> None:
     if output_dir is not None:
         check_unused("output_dir", output_dir)
     pairs = load_pairs(corpus)
-    faults = find_faults(pairs, show_progress=True)
+    faults = find_faults(pairs)
     for split, rows in pairs.items():
         print(f"{split}: {len(rows)} pairs" + ("" if faults[split] else ", nothing found"))
         for fault, found in faults[split].items():

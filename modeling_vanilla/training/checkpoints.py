@@ -143,11 +143,12 @@ def is_scheduled(options: TrainingOptions, step: int) -> bool:
 
 
 def prune_checkpoints(run: Path, options: TrainingOptions) -> None:
-    """Delete all checkpoints but the newest and the last `keep_checkpoints` of those that are scheduled."""
+    """Delete all checkpoints but the newest and the last of those that are scheduled, as many as the options say."""
+    kept = max(options.keep_checkpoints, options.average_checkpoints)
     *older, newest = list_checkpoints(run)
     scheduled = [path for path in (*older, newest) if is_scheduled(options, checkpoint_step(path))]
     for path in older:
-        if path not in scheduled[-options.keep_checkpoints :]:
+        if path not in scheduled[-kept:]:
             delete_folder(path)
 
 

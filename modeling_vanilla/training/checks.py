@@ -40,12 +40,11 @@ _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWID
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
 
 
-def find_faults(pairs: DatasetDict, show_progress: bool = False) -> dict[str, dict[str, np.ndarray]]:
+def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
     """Check all pairs of all splits.
 
     Args:
         pairs: what load_pairs returns.
-        show_progress: a progress bar on stderr.
 
     Returns:
         For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
@@ -53,7 +52,7 @@ def find_faults(pairs: DatasetDict, show_progress: bool = False) -> dict[str, di
     """
     properties = {}
     total = sum(map(len, pairs.values()))
-    with progress_bar(total=total, unit=" pairs", desc="Checking", disable=not show_progress) as bar:
+    with progress_bar(total=total, unit=" pairs", desc="Checking") as bar:
         for split, rows in pairs.items():
             parts = []
             for batch in rows.with_format("arrow").iter(_ROWS):

@@ -202,11 +202,6 @@ def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, remove
         )
     if any(removed.values()):
         inform(f"removed from training: {removed}")
-    tell_faults(pairs)
-
-
-def tell_faults(pairs: DatasetDict) -> None:
-    """Print a line for each split in which find_faults finds something."""
     for split, faults in find_faults(pairs).items():
         if faults:
             counts = "; ".join(f"{len(rows)} {FAULTS[fault]}" for fault, rows in faults.items())
@@ -236,7 +231,10 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 update = next(updates)
                 figures = take_update(state, model, update)
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
-                report(state, bar, figures)
+                speed = progress.tokens / progress.seconds
+                accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
+                bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+                bar.update()
                 is_due = validation is not None and is_validation_due(options, progress.step)
                 signum = largest_of_processes(accelerator, received[-1])
                 if is_due or signum or is_scheduled(options, progress.step):
@@ -285,15 +283,6 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
         accelerator.wait_for_everyone()
 
 
-def report(state: TrainingState, bar, figures: dict[str, float]) -> None:
-    """Give an update's figures to the trackers and to the progress bar."""
-    progress = state.progress
-    speed = progress.tokens / progress.seconds
-    state.accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
-    bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
-    bar.update()
-
-
 def stop(state: TrainingState, signum: int) -> NoReturn:
     """End the run at a signal."""
     name, where = signal.Signals(signum).name, f"update {state.progress.step} of {state.run}"
@@ -306,10 +295,6 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
     made_from = results["settings"]["model"]["model"]
     source = source_metadata(made_from) if made_from else None
     if is_main:
-        validations = state.progress.validations
-        if made_from and validations and (last := validations[-1]["bleu"]) < (first := validations[0]["bleu"]):
-            fall = f"from {first:.2f} to {last:.2f}"
-            logger.warning(f"model: its validation BLEU fell {fall}; take best/, or lower learning_rate")
         (run / "results.json").unlink(missing_ok=True)  # of an earlier model, which this one replaces
         with whole_folder(run / "model") as part:
             save_model(model, tokenizer, part)
