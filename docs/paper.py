@@ -1,8 +1,8 @@
 """The paper beside the code, of one source: docs/paper.md, with docs/paper.ko.md as its text in Korean.
 
-    python docs/paper.py    # writes examples/notebooks/paper.ipynb and paper.ko.ipynb anew
+    python docs/paper.py    # executes the code, and writes examples/notebooks/paper.ipynb and paper.ko.ipynb anew
 
-The notebooks hold no outputs. The pages of the site are the notebook, executed as the site is built.
+The pages of the site show the outputs that are stored in the notebooks.
 """
 
 import base64
@@ -41,8 +41,8 @@ def parts(name: str) -> tuple[list[str], list[str]]:
     return texts, blocks
 
 
-def notebook(name: str):
-    """A page as a notebook without outputs."""
+def notebook(name: str, outputs: list[list] | None = None):
+    """A page as a notebook, with the outputs of its code cells if they are given."""
     texts, blocks = parts(name)
     cells = [new_markdown_cell(texts[0].strip()), new_code_cell(INSTALL.strip())]
     for block, text in zip(blocks, texts[1:], strict=True):
@@ -50,22 +50,35 @@ def notebook(name: str):
     cells = [cell for cell in cells if cell.source]
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"  # by default random
+    for number, (cell, made) in enumerate(zip(code_cells(cells), outputs or [], strict=outputs is not None), start=1):
+        cell.update(execution_count=number, outputs=made)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def execute(name: str = "paper"):
-    """The notebook with the outputs of its cells.
+def code_cells(cells: list) -> list:
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def execute() -> list[list]:
+    """Run the code, which is the same in all languages: the outputs of each code cell, without what goes to stderr.
 
     Raises:
         CellExecutionError: if a cell fails.
     """
-    return NotebookClient(notebook(name), timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
+    client = NotebookClient(notebook("paper"), timeout=600, resources={"metadata": {"path": str(ROOT)}})
+    cells = code_cells(client.execute().cells)
+    return [[output for output in cell.outputs if output.get("name") != "stderr"] for cell in cells]
+
+
+def stored_outputs(name: str) -> list[list]:
+    """The outputs of each code cell as the notebook holds them."""
+    return [cell.outputs for cell in code_cells(nbformat.read(NOTEBOOKS[name], as_version=4).cells)]
 
 
 def pages() -> dict[str, str | bytes]:
-    """The Markdown of each page, and the pictures on them, by path. The code is run once, for all languages."""
-    outputs = [cell.outputs for cell in execute().cells if cell.cell_type == "code"][1:]
+    """The Markdown of each page, and the pictures on them, by path."""
+    outputs = stored_outputs("paper")[1:]
     contents = {}
     for name in NOTEBOOKS:
         texts, blocks = parts(name)
@@ -76,8 +89,6 @@ def pages() -> dict[str, str | bytes]:
             page += [f"```python\n{code}\n```\n"] if code else []
             heading = re.findall(r"^#+ (.+)$", "".join(texts[: number + 1]), re.MULTILINE)[-1]
             for index, output in enumerate(outputs[number]):
-                if output.get("name") == "stderr":
-                    continue
                 picture = f"pictures/paper-{number}-{index}.png"
                 page.append(_markdown(output, heading, picture))
                 if "image/png" in output.get("data", {}):
@@ -96,5 +107,6 @@ def _markdown(output, heading: str, picture: str) -> str:
 
 
 if __name__ == "__main__":
+    outputs = execute()
     for name, path in NOTEBOOKS.items():
-        nbformat.write(notebook(name), path)
+        nbformat.write(notebook(name, outputs), path)
