@@ -188,6 +188,18 @@ def test_the_map_has_every_file_of_the_package():
     assert [path for path in sorted(files) if path.name[0] != "_" and path.name not in text] == []
 
 
+def test_the_architecture_is_drawn_with_the_names_of_the_classes():
+    import architecture
+
+    from modeling_vanilla import layers_vanilla, modeling_vanilla
+
+    drawn = architecture.PICTURE.read_text(encoding="utf-8")
+    assert drawn == architecture.svg(), "python docs/architecture.py draws it anew"
+    names = re.findall(r">([A-Z][a-z]+[A-Z]\w+)(?=[<,])", drawn)
+    assert len(set(names)) == 11
+    assert [name for name in names if not hasattr(layers_vanilla, name) and not hasattr(modeling_vanilla, name)] == []
+
+
 @pytest.mark.parametrize("name", ["paper", "paper.ko"])
 def test_the_notebook_is_that_of_the_page_and_has_its_outputs(name):
     import nbformat

@@ -62,7 +62,11 @@ def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
 
 def test_the_heat_map_is_the_mean_of_the_heads_and_names_its_axes(small):
     mean = small.weights[1].mean(dim=0)
-    for heads, weights, name in ((None, mean, "heads 0, 1"), ([1], small.weights[1, 1], "heads 1")):
+    for heads, weights, name in (
+        (None, mean, "mean of all heads"),
+        ([0, 1], mean, "mean of heads 0, 1"),
+        ([1], small.weights[1, 1], "head 1"),
+    ):
         (axes,) = pictures.draw_heat_map(small, 1, heads).axes
         torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), weights)
         assert axes.get_title() == f"Test, layer 1, {name}"

@@ -136,7 +136,9 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     axes.set(xlabel=attention.column_axis, ylabel=attention.row_axis)
-    axes.set_title(f"{attention.name}, layer {layer}, heads {', '.join(map(str, chosen))}")
+    of = "head" if len(chosen) == 1 else "mean of heads"
+    shown = "mean of all heads" if heads is None else f"{of} {', '.join(map(str, chosen))}"
+    axes.set_title(f"{attention.name}, layer {layer}, {shown}")
     return figure
 
 
