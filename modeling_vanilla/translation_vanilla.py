@@ -7,6 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces
 
 logger = logging.get_logger(__name__)
 
-TOKENS_PER_BATCH = 4096  # by default, with padding
+# By default, with padding, times the beams; a GPU is idle with few.
+TOKENS_PER_BATCH, GPU_TOKENS_PER_BATCH = 4096, 32768
 
 
 class Hypothesis(NamedTuple):
@@ -67,13 +69,14 @@ class TranslationSettings:
         *,
         nbest: int = 1,
         with_scores: bool = False,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
+        tokens_per_batch: int | None = None,
         max_source_tokens: int | None = None,
         tgt_lang: str | None = None,
         encoding: dict | None = None,
         **arguments,
     ):
-        self.nbest, self.tokens_per_batch, self.tgt_lang = nbest, tokens_per_batch, tgt_lang
+        self.nbest, self.tgt_lang = nbest, tgt_lang
+        self.tokens_per_batch = default_tokens(model.device) if tokens_per_batch is None else tokens_per_batch
         self.encoding = encoding or {}
         self.generation = search_settings(model, **arguments)
         self.beams = self.generation.num_beams or 1
@@ -92,6 +95,27 @@ class TranslationSettings:
         self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not own_search)
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
+
+
+def default_tokens(device: torch.device) -> int:
+    """The tokens of a batch where the caller does not say how many."""
+    return TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
+
+
+def search_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batches: Iterable[list[Piece]],
+    settings: TranslationSettings,
+    further: Callable[[list[Piece]], dict],
+) -> Iterator[list[list[Hypothesis]]]:
+    """Of each batch the hypotheses of each piece, best first.
+
+    Args:
+        further: gives arguments of generate() for a batch.
+    """
+    for pieces in batches:
+        yield search_batch(model, tokenizer, [piece.ids.tolist() for piece in pieces], settings, further(pieces))
 
 
 def search_batch(
@@ -153,7 +177,7 @@ def translate_texts(
     settings: TranslationSettings,
     *,
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
-    search: Callable[..., list[list[Hypothesis]]] = search_batch,
+    search: Callable[..., Iterator[list[list[Hypothesis]]]] | None = None,
     track: Callable[[Sequence[list]], Iterable[list]] = iter,
     place: Callable[[Sequence[int]], str] = lambda rows: "",
 ) -> list[Translation]:
@@ -161,7 +185,7 @@ def translate_texts(
 
     Args:
         further: gives arguments of generate() for a batch of pieces.
-        search: translates a batch, as `search_batch` does.
+        search: translates batches, as `search_batches` with `model` does, by default.
         track: shows progress: it takes the batches and yields them.
         place: begins a message about texts, given their numbers: where they stand.
 
@@ -181,10 +205,10 @@ def translate_texts(
     filled = [number for number, piece in enumerate(pieces) if not is_blank(piece.text)]
     lengths = [len(pieces[number].ids) * settings.beams for number in filled]
     batches = batches_by_length(lengths, settings.tokens_per_batch)
-    for batch in track([[filled[index] for index in indices] for indices in batches]):
-        together = [pieces[number] for number in batch]
-        sources = [piece.ids.tolist() for piece in together]
-        hypotheses = search(model, tokenizer, sources, settings, further(together))
+    rows = [[filled[index] for index in indices] for indices in batches]
+    together = ([pieces[number] for number in batch] for batch in rows)
+    search = search or partial(search_batches, model)
+    for batch, hypotheses in zip(track(rows), search(tokenizer, together, settings, further), strict=True):
         for number, best in zip(batch, hypotheses, strict=True):
             found[number] = best
     remaining = iter(found)

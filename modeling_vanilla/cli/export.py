@@ -43,7 +43,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..interop.exports import QUANTIZATIONS
+from ..inference.exports import QUANTIZATIONS
 from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 

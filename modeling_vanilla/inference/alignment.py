@@ -2,14 +2,15 @@
 
 import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..splitting_vanilla import Piece, encode
-from ..translation_vanilla import TOKENS_PER_BATCH, Translation
-from .scoring import check_pairs, pair_batches
+from ..translation_vanilla import Translation
+from .loading import is_engine
+from .scoring import check_pairs, pair_batches, pair_rows
 
 Links = list[tuple[int, int]]
 Words = list[int | None]  # of each token the word that it is a piece of, None if of none
@@ -21,7 +22,7 @@ def word_alignments(
     sources: Sequence[str],
     targets: Sequence[str],
     layer: int = 0,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
+    tokens_per_batch: int | None = None,
     show_progress: bool = False,
 ) -> list[Links]:
     """Align the words of each target with those of its source; white space separates words.
@@ -54,7 +55,7 @@ def align_translations(
     sources: Sequence[str],
     translations: Sequence[Translation],
     layer: int = 0,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
+    tokens_per_batch: int | None = None,
 ) -> list[Links]:
     """As `word_alignments`, of each source and its best translation, which may have been made in pieces."""
     pieces = [piece for translation in translations for piece in translation.pieces]
@@ -72,21 +73,34 @@ def align_translations(
     ]
 
 
-def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int, show_progress: bool):
+def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int | None, show_progress: bool):
     """The links of each pair of texts, given as token ids and the words of these."""
-    source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
     links: list[Links] = [[] for _ in sources]
-    for rows, inputs, _ in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
+    ids = ([ids for ids, _ in side] for side in (sources, targets))
+    attend = _attention_of_engine if is_engine(model) else _attention
+    for row, weights in attend(model, tokenizer, *ids, layer, tokens_per_batch, show_progress):
+        source_words, target_words = sources[row][1], targets[row][1][:-1]
+        # Step t reads target token t - 1.
+        links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)
+    return links
+
+
+def _attention(model, tokenizer, sources, targets, layer, *settings) -> Iterator[tuple[int, torch.Tensor]]:
+    """The number of each pair, and its cross-attention (steps, S); there are steps of padding at the end."""
+    for rows, inputs, _ in pair_batches(model, tokenizer, sources, targets, *settings):
         with torch.inference_mode():
             outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in _members(model)]
         attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
         first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
         for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
-            source_words, target_words = sources[row][1], targets[row][1][:-1]
-            # Step t reads target token t - 1; the padding on either side is cut off.
-            weights = weights[1 : len(target_words) + 1, start : start + len(source_words)]
-            links[row] = align(weights, source_words, target_words)
-    return links
+            yield row, weights[:, start : start + len(sources[row])]
+
+
+def _attention_of_engine(model, tokenizer, sources, targets, layer, *settings) -> Iterator[tuple[int, torch.Tensor]]:
+    read = [target[:-1] for target in targets]  # without EOS
+    for rows in pair_rows(model, sources, targets, *settings):
+        found = model.cross_attention([sources[row] for row in rows], [read[row] for row in rows])
+        yield from zip(rows, found, strict=True)
 
 
 def align(attention: torch.Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
@@ -134,6 +148,8 @@ def check_alignable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     for member in _members(model):
         if not 0 <= layer < member.config.decoder_layers:
             raise ValueError(f"layer must be from 0 to {member.config.decoder_layers - 1}, not {layer}")
+        if layer and is_engine(member):
+            raise ValueError(f"layer {layer}: the engine ctranslate2 tells of layer 0 alone; the engine torch of all")
     if not tokenizer.is_fast:
         raise ValueError("alignments need a fast tokenizer, one that tells where in the text each token stands")
 

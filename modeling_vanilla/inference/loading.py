@@ -20,6 +20,7 @@ from .ensemble import Ensemble
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
+ENGINES = ("torch", "ctranslate2")
 HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 
 
@@ -28,6 +29,9 @@ def load_translator(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str = torch.float32,
     revision: str | None = None,
+    engine: str = "torch",
+    quantization: str | None = None,
+    inter_threads: int | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
@@ -35,6 +39,10 @@ def load_translator(
         folders: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
         revision: of names on the Hub, as `model_folder` has it.
         device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
+        dtype: in which torch computes.
+        engine: "torch", which searches exactly as 6.1 does, or "ctranslate2", which is faster (engine.py): a
+            `CTranslate2Model`, of one folder, which `vanilla export --to ctranslate2` may have written.
+        quantization, inter_threads: of ctranslate2, as `load_engine` has them.
 
     Raises:
         ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
@@ -44,6 +52,13 @@ def load_translator(
     """
     if isinstance(folders, str | Path):
         raise ValueError(f"folders: a list of folders is needed, not one: {folders}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
+    if engine == "ctranslate2":
+        return _load_engine(folders, revision, device, quantization, inter_threads)
+    for name, value in (("quantization", quantization), ("inter_threads", inter_threads)):
+        if value is not None:
+            raise ValueError(f"{name} {value}: the engine torch has none; the engine ctranslate2 has")
     if device is None:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     if str(device).startswith("meta"):
@@ -61,6 +76,21 @@ def load_translator(
     models = [load_model(path, dtype).to(device) for path in paths]  # type: ignore[arg-type]
     model = models[0] if len(models) == 1 else Ensemble(models)
     return model.eval(), tokenizers[0]
+
+
+def _load_engine(folders: Sequence[str | Path], revision: str | None, *settings):
+    from .engine import load_engine  # which needs a package that the other engine does not
+
+    if len(folders) > 1:
+        raise ValueError(f"models: the engine ctranslate2 runs one, not {len(folders)}; the engine torch runs ensembles")
+    folder = model_folder(folders[0], revision)
+    tokenizer = load_tokenizer(folder)
+    return load_engine(folder, tokenizer, *settings), tokenizer
+
+
+def is_engine(model) -> bool:
+    """Whether a model is one of CTranslate2, not of torch."""
+    return hasattr(model, "translator")
 
 
 def model_folder(name: str | Path, revision: str | None = None) -> Path:

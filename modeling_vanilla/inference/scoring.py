@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..progress import track_batches
+from ..progress import progress_bar, track_batches
 from ..splitting_vanilla import check_texts, encode
-from ..translation_vanilla import TOKENS_PER_BATCH, batches_by_length
+from ..translation_vanilla import batches_by_length, default_tokens
+from .loading import is_engine
 
 
 class PairScore(NamedTuple):
@@ -29,7 +30,7 @@ def score_pairs(
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
     targets: Sequence[str],
-    tokens_per_batch: int = TOKENS_PER_BATCH,
+    tokens_per_batch: int | None = None,
     show_progress: bool = False,
 ) -> list[PairScore]:
     """log P(target | source) of given pairs, without label smoothing. An empty text is scored as EOS alone.
@@ -42,6 +43,10 @@ def score_pairs(
     """
     check_pairs(sources, targets)
     source_ids, target_ids = list(encode(tokenizer, sources)), list(encode(tokenizer, targets, "text_target"))
+    if is_engine(model):
+        log_probs = model.log_probs(model.texts(source_ids), model.texts(target_ids))
+        progress = progress_bar(log_probs, disable=not show_progress, total=len(sources), unit=" pairs")
+        return [PairScore(sum(values), len(values)) for values in progress]
     scores = [PairScore(0.0, 0)] * len(sources)
     for rows, inputs, labels in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
         with torch.inference_mode():
@@ -58,7 +63,7 @@ def pair_batches(
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
-    tokens_per_batch: int,
+    tokens_per_batch: int | None,
     show_progress: bool,
 ) -> Iterator[tuple[list[int], dict[str, torch.Tensor], torch.Tensor]]:
     """Pairs of token ids, batch by batch, for a model that reads each target as it stands.
@@ -70,14 +75,20 @@ def pair_batches(
         Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels (B, T).
         Targets are padded on the right, where the decoder's causal mask hides padding from every token.
     """
-    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    for rows in track_batches(list(batches_by_length(lengths, tokens_per_batch)), " pairs", show_progress):
+    for rows in pair_rows(model, sources, targets, tokens_per_batch, show_progress):
         inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
         ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
         labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
         labels = labels.to(model.device)
         decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
         yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
+
+
+def pair_rows(model, sources, targets, tokens_per_batch: int | None, show_progress: bool) -> Iterator[list[int]]:
+    """The row numbers of each batch of pairs of token ids; arguments as `pair_batches` has them."""
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    size = default_tokens(model.device) if tokens_per_batch is None else tokens_per_batch
+    return track_batches(list(batches_by_length(lengths, size)), " pairs", show_progress)
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

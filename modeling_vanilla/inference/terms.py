@@ -115,9 +115,13 @@ class Prefixes:
         self.place = place
         self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, different, "prefix", place)] * number
 
+    def of_pieces(self, pieces: Sequence[Piece]) -> list[list[int]]:
+        """The tokens of the prefix of each piece that begins a text; none for the others."""
+        return [[] if piece.begins is None else self.ids[piece.begins] for piece in pieces]
+
     def arguments(self, pieces: Sequence[Piece]) -> dict:
         """The arguments of generate() by which the pieces that begin a text have its prefix."""
-        prefixes = [[] if piece.begins is None else self.ids[piece.begins] for piece in pieces]
+        prefixes = self.of_pieces(pieces)
         return {"logits_processor": [ForcedPrefix(prefixes)]} if any(prefixes) else {}
 
     def check(self, translations: Sequence[Translation]) -> None:

@@ -1,6 +1,6 @@
 """Translate texts: the functions that programs call."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -8,13 +8,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..progress import track_batches
 from ..splitting_vanilla import check_texts, source_limits, split_texts
 from ..translation_vanilla import (
-    TOKENS_PER_BATCH,
     Hypothesis,
     Translation,
     TranslationSettings,
-    search_batch,
+    search_batches,
     translate_texts,
 )
+from .loading import is_engine
 from .terms import Place, Prefixes, Terminology, nowhere
 
 
@@ -22,7 +22,7 @@ def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
-    tokens_per_batch: int = TOKENS_PER_BATCH,
+    tokens_per_batch: int | None = None,
     max_source_tokens: int | None = None,
     show_progress: bool = False,
     terms: Iterable[tuple[str, ...]] = (),
@@ -35,7 +35,8 @@ def translate(
     Args:
         sentences: source texts. Each line of a text is translated separately. A line longer than those of the model's
             training is translated sentence by sentence (`split_long`), and the log warns of it.
-        tokens_per_batch: the most source tokens of a batch, padding included, times the beams.
+        tokens_per_batch: the most source tokens of a batch, padding included, times the beams; None is 4096 on a CPU,
+            32768 on a GPU.
         max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever the
             model has seen, and longer ones in pieces of at most so many.
         show_progress: a progress bar on stderr.
@@ -82,7 +83,8 @@ def translate_nbest(
 def _translate(model, tokenizer, sentences, terms=(), prefix="", show_progress=False, **given) -> list[Translation]:
     settings = TranslationSettings(model, tokenizer, **given)
     terminology = Terminology(terms, tokenizer)
-    return translate_with(model, tokenizer, sentences, settings, terminology, prefix, show_progress=show_progress)
+    track = partial(track_batches, unit=" sentences", show=show_progress)
+    return translate_with(model, tokenizer, sentences, settings, terminology, prefix, track=track)
 
 
 def translate_with(
@@ -93,7 +95,7 @@ def translate_with(
     terms: Terminology,
     prefix: str | Sequence[str] = "",
     *,
-    show_progress: bool = False,
+    track: Callable[[Sequence[list]], Iterable[list]] = iter,
     place: Place = nowhere,
 ) -> list[Translation]:
     """`translate_texts` with terms, prefixes and, where scores are asked for, tokens as text.
@@ -101,20 +103,27 @@ def translate_with(
     Args:
         place: begins a message about texts, terms or prefixes.
     """
+    if terms.targets and is_engine(model):
+        raise ValueError("terms: the engine ctranslate2 has none; the engine torch has")
     if terms.targets and not hasattr(model, "has_own_beam_search"):
         raise ValueError(f"terms need the search of this package, which {type(model).__name__} does not have")
     if terms.targets and settings.beams == 1:
         raise ValueError("terms need num_beams of at least 2")
     sentences = check_texts(sentences)
     prefixes = Prefixes(prefix, tokenizer, settings, len(sentences), place)
+    if is_engine(model):
+        search, further = model.search_batches, prefixes.of_pieces
+    else:
+        search = partial(search_batches, model)
+        further = lambda pieces: terms.arguments(pieces) | prefixes.arguments(pieces)  # noqa: E731
     found = translate_texts(
         model,
         tokenizer,
         sentences,
         settings,
-        further=lambda pieces: terms.arguments(pieces) | prefixes.arguments(pieces),
-        search=_search_with_tokens if settings.with_scores else search_batch,
-        track=partial(track_batches, unit=" sentences", show=show_progress),
+        further=further,
+        search=partial(_search_with_tokens, search) if settings.with_scores else search,
+        track=track,
         place=partial(place, "text"),
     )
     prefixes.check(found)
@@ -122,11 +131,12 @@ def translate_with(
     return found
 
 
-def _search_with_tokens(model, tokenizer: PreTrainedTokenizerBase, *arguments) -> list[list[Hypothesis]]:
-    return [
-        [one._replace(tokens=tuple(token_texts(tokenizer, one.ids[1:]))) for one in hypotheses]
-        for hypotheses in search_batch(model, tokenizer, *arguments)
-    ]
+def _search_with_tokens(search, tokenizer: PreTrainedTokenizerBase, *arguments) -> Iterator[list[list[Hypothesis]]]:
+    for batch in search(tokenizer, *arguments):
+        yield [
+            [one._replace(tokens=tuple(token_texts(tokenizer, one.ids[1:]))) for one in hypotheses]
+            for hypotheses in batch
+        ]
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

@@ -68,7 +68,8 @@ def export(
         OSError: if `destination` cannot be written.
     """
     name = f"to_{to.replace('.', '_')}"
-    write = getattr(import_module(f".{name}", __package__), name)
+    # CTranslate2 is an engine of inference, too.
+    write = getattr(import_module(f"..inference.{name}" if to == "ctranslate2" else f".{name}", __package__), name)
     check_unused("destination", destination)
     model, tokenizer = load_translator([source], "cpu", revision=revision)
     with whole_folder(destination) as part:

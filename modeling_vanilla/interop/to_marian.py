@@ -11,7 +11,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrain
 
 from ..configuration_vanilla import VanillaConfig
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .exports import POSITIONS, check_expressible, save_tokenizer
+from ..inference.exports import POSITIONS, check_expressible, save_tokenizer
 from .from_marian import marian_order, reorder
 from .weights import DECODER_LAYER, LAYER, MARIAN_NORM_EPS, same_fields
 

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .exports import QUANTIZATIONS, save_tokenizer
+from ..inference.exports import QUANTIZATIONS, save_tokenizer
 
 # The sizes that torch.export follows through the code; it keeps the branches that they take. They differ from each
 # other and from 0 and 1, which it treats as constants, and there are at least 16 keys, because a CPU has a faster

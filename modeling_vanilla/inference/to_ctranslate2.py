@@ -1,4 +1,4 @@
-"""Export to CTranslate2, which translates fast on CPUs and GPUs, and with weights of 8 bits.
+"""A model as a folder of CTranslate2, which translates fast on CPUs and GPUs, and with weights of 8 bits.
 
 CTranslate2 has the post-LN Transformer. It is told four things: the table of positions, since its own sinusoid has all
 sines before all cosines; the scale sqrt(d_model) of the embeddings; that nothing is normalised after a stack; and the
@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .exports import POSITIONS, check_expressible, save_tokenizer
 
+ALIGNMENT_LAYER = 0
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELUTanh}
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
 
@@ -61,9 +62,7 @@ def to_ctranslate2(
     )
     _set_linear(decoder.projection, model.lm_head)
     spec = TransformerSpec(encoder, decoder)
-    names = {number: token for token, number in tokenizer.get_vocab().items()}
-    # The embedding may have more rows than the tokenizer has tokens.
-    tokens = [names.get(number, f"<filler{number}>") for number in range(config.vocab_size)]
+    tokens = vocabulary(tokenizer, config.vocab_size)
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
     spec.config.bos_token = tokens[config.bos_token_id or 0]
@@ -73,9 +72,20 @@ def to_ctranslate2(
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     spec.optimize(quantization=quantization)
+    # CTranslate2 ignores what it does not know of config.json; `load_translator` reads it.
+    for name, value in config.to_dict().items():
+        if name != "auto_map":  # the code that it names is not in this folder
+            spec.config.add_attribute(name, value)
     spec.save(str(folder))
+    model.generation_config.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return []
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    """The tokens by their ids. The embedding may have more rows than the tokenizer has tokens."""
+    names = {number: token for token, number in tokenizer.get_vocab().items()}
+    return [names.get(number, f"<filler{number}>") for number in range(size)]
 
 
 def _stack_spec(model: VanillaForConditionalGeneration, kind: type, positions: int):
@@ -83,7 +93,9 @@ def _stack_spec(model: VanillaForConditionalGeneration, kind: type, positions: i
     config, name = model.config, "encoder" if kind is TransformerEncoderSpec else "decoder"
     stack, heads = getattr(model.model, name), getattr(config, f"{name}_attention_heads")
     activation, d_k = ACTIVATIONS[config.activation_function], config.head_dims(heads)[0]
-    spec = kind(len(stack.layers), heads, pre_norm=False, activation=activation, head_dim=d_k)
+    # Of attention, CTranslate2 gives the mean over some heads of one layer, that of `word_alignments`.
+    aligned = {"alignment_layer": ALIGNMENT_LAYER, "alignment_heads": heads} if name == "decoder" else {}
+    spec = kind(len(stack.layers), heads, pre_norm=False, activation=activation, head_dim=d_k, **aligned)
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
     embeddings.weight = _weight(stack.embed_tokens.weight)
     spec.scale_embeddings = math.sqrt(config.d_model)

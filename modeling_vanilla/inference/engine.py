@@ -1,0 +1,211 @@
+"""The engine CTranslate2 in the place of a model of torch: it searches, scores and attends without Python's loop.
+
+Of 6.1 it has the beams and the limit of each output. Its length penalty is |Y|^alpha, so it is asked for all beams, and
+the best by the model's own penalty is taken. What stays different: a hypothesis that ends while it is not among the
+best `num_beams` is lost, and a sentence is done when `num_beams` hypotheses have ended. benchmarks/engine.py measures
+how often that matters.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from ctranslate2 import Translator, get_cuda_device_count
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ..configuration_vanilla import VanillaConfig
+from ..search_vanilla import length_penalty
+from ..splitting_vanilla import Piece
+from ..translation_vanilla import Hypothesis, TranslationSettings, default_tokens
+from .loading import load_config, load_model
+from .to_ctranslate2 import to_ctranslate2, vocabulary
+
+POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
+QUEUE = 4  # batches that wait for each translator
+# Settings of generate() that this engine has, and those that TranslationSettings sets.
+KNOWN = {"num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "max_new_tokens", "max_length"}
+KNOWN |= {"repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "use_cache", "transformers_version"}
+KNOWN |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+KNOWN |= {"num_return_sequences", "return_dict_in_generate", "output_logits"}
+
+
+class CTranslate2Model:
+    """What the functions of `inference` take in the place of a PreTrainedModel; `load_engine` makes it."""
+
+    has_own_beam_search = True  # that of 6.1, unless its settings say otherwise
+
+    def __init__(
+        self,
+        translator: Translator,
+        config: VanillaConfig,
+        generation_config: GenerationConfig,
+        tokenizer: PreTrainedTokenizerBase,
+    ):
+        self.translator, self.config, self.generation_config = translator, config, generation_config
+        self.device = torch.device(translator.device)
+        self.tokens = vocabulary(tokenizer, config.vocab_size)
+        self.ids = {token: number for number, token in enumerate(self.tokens)}
+
+    def search_batches(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        batches: Iterable[list[Piece]],
+        settings: TranslationSettings,
+        prefixes: Callable[[list[Piece]], list[list[int]]],
+    ) -> Iterator[list[list[Hypothesis]]]:
+        """As the function of translation_vanilla.py. prefixes: gives the tokens that each output begins with.
+
+        Raises:
+            ValueError: for a setting that CTranslate2 does not have, and as `_results` does.
+        """
+        options, limit = self._options(settings), output_limit(settings, self.config)
+        waiting: deque[tuple] = deque()
+        for pieces in batches:
+            sources, limits = self.texts(piece.ids for piece in pieces), [limit(len(piece.ids)) for piece in pieces]
+            prefix = self.texts(prefixes(pieces))
+            given = options
+            if any(prefix):
+                # Its probability counts in our score alone, which then looks for longer outputs.
+                more = {"patience": 2, "num_hypotheses": 2 * settings.beams} if settings.beams > 1 else {}
+                given = {**options, **more, "target_prefix": prefix}
+            found = self.translator.translate_batch(sources, max_decoding_length=max(limits), **given)
+            waiting.append((sources, limits, given, found))
+            if len(waiting) > QUEUE * self.translator.num_translators:
+                yield self._hypotheses(tokenizer, settings, *waiting.popleft())
+        while waiting:
+            yield self._hypotheses(tokenizer, settings, *waiting.popleft())
+
+    def _options(self, settings: TranslationSettings) -> dict:
+        """The arguments of translate_batch for all batches."""
+        generation, defaults = settings.generation, vars(GenerationConfig())
+        for name, value in {**vars(generation), **settings.arguments}.items():
+            if name[0] != "_" and name not in KNOWN and value and value != defaults.get(name):
+                raise ValueError(f"{name}: the engine ctranslate2 has no such setting; the engine torch has")
+        return {
+            "beam_size": settings.beams,
+            "num_hypotheses": settings.beams,
+            "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
+            "repetition_penalty": generation.repetition_penalty or 1.0,
+            "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
+            "suppress_sequences": self.texts(generation.bad_words_ids or ()) or None,
+            "return_end_token": True,
+            "return_scores": True,
+            "max_input_length": 0,
+            "asynchronous": True,
+        }
+
+    def _hypotheses(self, tokenizer, settings, sources, limits, options, found) -> list[list[Hypothesis]]:
+        """The `settings.nbest` best hypotheses of each source of a batch."""
+        results = _results(found)
+        for row, limit in enumerate(limits):  # the batch has that of its longest source
+            if max(map(len, results[row].hypotheses)) > limit:
+                own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
+                again = {**options, **own, "max_decoding_length": limit}
+                (results[row],) = _results(self.translator.translate_batch([sources[row]], **again))
+        rows = [(row, tokens) for row, result in enumerate(results) for tokens in result.hypotheses]
+        exact = settings.with_scores or "target_prefix" in options  # whose probability their scores do not have
+        if exact:
+            log_probs = self.log_probs([sources[row] for row, _ in rows], [tokens for _, tokens in rows])
+        else:
+            scores = [score for result in results for score in result.scores]
+            length = options["length_penalty"]
+            log_probs = [[score * len(tokens) ** length] for score, (_, tokens) in zip(scores, rows, strict=True)]
+        grouped: list[list[Hypothesis]] = [[] for _ in sources]
+        for (row, tokens), values in zip(rows, log_probs, strict=True):
+            ids = [self.ids[token] for token in tokens]
+            penalty = length_penalty(len(ids), options["length_penalty"], settings.generation.length_penalty_type)
+            score, finished = sum(values) / float(penalty), ids[-1] == self.config.eos_token_id
+            ids = (self.config.decoder_start_token_id, *ids)
+            values = tuple(values) if exact else ()
+            grouped[row].append(Hypothesis("", score, (), values, ids, finished, score))
+        best = [sorted(each, key=lambda one: (one.finished, one.rank), reverse=True) for each in grouped]
+        return [
+            [one._replace(text=tokenizer.decode(one.ids[1:], skip_special_tokens=True)) for one in each]
+            for each in (each[: settings.nbest] for each in best)
+        ]
+
+    def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> Iterator[list[float]]:
+        """log P of each token of a target, with or without EOS, given those before and the source."""
+        eos = self.tokens[self.config.eos_token_id]
+        read = [target[:-1] if target[-1:] == [eos] else target for target in targets]  # CTranslate2 adds it
+        batches = {"max_batch_size": default_tokens(self.device), "batch_type": "tokens"}
+        found = self.translator.score_batch(sources, read, max_input_length=0, asynchronous=True, **batches)
+        for target, result in zip(targets, found, strict=True):
+            yield _results([result])[0].log_probs[: len(target)]
+
+    def cross_attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+        """The mean over the heads of ALIGNMENT_LAYER for each step that reads a target: (T + 1, S), T without EOS."""
+        given = {"max_decoding_length": max(map(len, targets)) + 1, "max_input_length": 0, "beam_size": 1}
+        found = self.translator.translate_batch(
+            self.texts(sources), self.texts(targets), return_attention=True, return_end_token=True, asynchronous=True, **given
+        )
+        for result in found:
+            yield torch.tensor(_results([result])[0].attention[0])
+
+    def texts(self, rows: Iterable[Iterable[int]]) -> list[list[str]]:
+        """Token ids as CTranslate2 takes them."""
+        return [[self.tokens[number] for number in ids] for ids in rows]
+
+
+def _results(found: Iterable) -> list:
+    """The results of asynchronous calls; ValueError where CTranslate2 fails, as for a sequence without positions."""
+    try:
+        return [one.result() for one in found]
+    except RuntimeError as error:
+        raise ValueError(f"CTranslate2: {error}") from error
+
+
+def output_limit(settings: TranslationSettings, config: VanillaConfig) -> Callable[[int], int]:
+    """The most tokens of an output, given those of its source, by the rules of `generate` (generation_vanilla.py)."""
+    given, generation = settings.arguments, settings.generation
+    room = config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf
+    if given.get("max_new_tokens"):
+        return lambda source: given["max_new_tokens"]
+    if given.get("max_length"):
+        return lambda source: given["max_length"] - 1
+    if getattr(generation, "max_extra_tokens", None) is not None:
+        return lambda source: int(min(source + generation.max_extra_tokens, room - 1))
+    return lambda source: generation.max_new_tokens or (generation.max_length or 20) - 1
+
+
+def load_engine(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    device: str | torch.device | None = None,
+    quantization: str | None = None,
+    inter_threads: int | None = None,
+) -> CTranslate2Model:
+    """A model folder, which is converted, or a folder that `vanilla export --to ctranslate2` wrote, as it is.
+
+    Args:
+        device: None is every GPU, where there are some, else the CPU.
+        quantization: a compute_type of CTranslate2, such as "int8"; None is that of an exported folder, else float16 on
+            a GPU and float32 on a CPU.
+        inter_threads: batches that are translated at the same time; None is one on each core, and on each GPU.
+
+    Raises:
+        ValueError: if the folder cannot be loaded or expressed, or the device lacks the quantization.
+    """
+    device = torch.device(device or ("cuda" if get_cuda_device_count() else "cpu"))
+    index = list(range(get_cuda_device_count())) if device.type == "cuda" and device.index is None else device.index
+    settings = {"device": device.type, "device_index": index or 0}
+    # One thread for each translator: two of one thread translate more than one of two threads.
+    settings |= {"inter_threads": inter_threads or (1 if device.type == "cuda" else torch.get_num_threads())}
+    settings |= {"intra_threads": 1}
+    try:
+        if (folder / "model.bin").is_file():
+            config, generation = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
+            translator = Translator(str(folder), compute_type=quantization or "default", **settings)
+            return CTranslate2Model(translator, config, generation, tokenizer)
+        model = load_model(folder)
+        with TemporaryDirectory() as temporary:
+            learned = model.config.position_embedding_type == "learned"
+            to_ctranslate2(model, tokenizer, Path(temporary), positions=None if learned else POSITIONS)
+            kind = quantization or ("float16" if device.type == "cuda" else "float32")
+            translator = Translator(temporary, compute_type=kind, **settings)
+    except RuntimeError as error:
+        raise ValueError(f"CTranslate2: {error}") from error
+    return CTranslate2Model(translator, model.config, model.generation_config, tokenizer)
