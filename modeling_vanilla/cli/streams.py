@@ -16,8 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..files import decode_lines, disk_errors, read_lines, whole_file
 from ..inference import load_translator
 from ..inference.alignment import check_alignable
-from ..translation_vanilla import TOKENS_PER_BATCH
-from .parser import CommandParser, add_loading
+from .parser import CommandParser, add_engine, add_loading, engine_of
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -30,9 +29,10 @@ def add_shared_options(parser: CommandParser) -> None:
     add("--output", type=path_or_stream, metavar="FILE", help=target)
     add("--alignments", type=Path, metavar="FILE", help="write word alignments to FILE")
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
-    size = "of a batch, with padding, times the beams of a search"
-    add("--tokens_per_batch", type=int, default=TOKENS_PER_BATCH, metavar="N", help=size)
-    add("--bf16", action="store_true", help="compute in bfloat16")
+    size = "of a batch, with padding, times the beams of a search (default: 4096 on a CPU, 32768 on a GPU)"
+    add("--tokens_per_batch", type=int, metavar="N", help=size)
+    add("--bf16", action="store_true", help="compute in bfloat16 (torch)")
+    add_engine(parser)
     add_loading(parser)
 
 
@@ -47,8 +47,13 @@ def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, P
     Raises:
         ValueError: they cannot be loaded, or are to give word alignments and cannot.
     """
+    if options.bf16 and options.engine != "torch":
+        raise ValueError("--bf16 is for the engine torch; the engine ctranslate2 has --quantization")
     dtype = torch.bfloat16 if options.bf16 else torch.float32
-    model, tokenizer = load_translator(options.model, options.device, dtype, options.revision)
+    device = options.device
+    if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"  # each process of torchrun and accelerate has a GPU of its own
+    model, tokenizer = load_translator(options.model, device, dtype, options.revision, **engine_of(options))
     if aligned:
         check_alignable(model, tokenizer, options.alignment_layer)
     return model, tokenizer
@@ -60,6 +65,29 @@ def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, P
 def input_lines(path: Path | None) -> Iterator[str]:
     """Read the lines of a file, or of stdin for None."""
     return read_lines(path) if path else decode_lines(sys.stdin.buffer, "stdin")
+
+
+def check_lengths(files: dict[str, Path | None]) -> int | None:
+    """The number of lines of the file "input", None for one that is a stream or compressed.
+
+    Raises:
+        ValueError: if another file has more or fewer.
+    """
+    plain = {name: path for name, path in files.items() if path and path.is_file() and path.suffix.lower() != ".gz"}
+    counts = {name: count_lines(path) for name, path in plain.items()}
+    for name, count in counts.items():
+        if count != counts.get("input", count):
+            raise ValueError(f"{files[name]} has {count} lines, the input {counts['input']}")
+    return counts.get("input")
+
+
+def count_lines(path: Path) -> int:
+    """Count the lines of a text file without decoding it."""
+    with disk_errors(path), path.open("rb") as file:
+        count, last = 0, b"\n"
+        while chunk := file.read(1 << 20):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
 
 
 def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
@@ -85,10 +113,15 @@ def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]])
     for name, path in (("--output", options.output), ("--alignments", options.alignments)):
         if path and path.is_dir():
             raise ValueError(f"{name}: {path} is a folder, not a file")
-        for other, taken in others if path and (path.is_file() or not path.exists()) else ():
+        for other, taken in others if path and is_file(path) else ():
             if taken and taken.resolve() == path.resolve():
                 raise ValueError(f"{other} and {name} are both {path}")
         others.append((name, path))
+
+
+def is_file(path: Path | None) -> bool:
+    """Whether this is the name of a file, there or not yet, not a stream such as stdout or a named pipe."""
+    return path is not None and not _OPEN_STREAM.fullmatch(str(path)) and (path.is_file() or not path.exists())
 
 
 @contextmanager

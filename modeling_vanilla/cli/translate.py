@@ -6,8 +6,17 @@
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
 as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
-The whole input is read before it is translated, because sentences of similar length form a batch; --interactive answers
-each line at once.
+Of --lines_per_block lines those of similar length form batches; --interactive answers each line at once.
+
+With --output FILE, blocks that are done are kept in the folder FILE.blocks until FILE is whole. If the process is
+killed, the same command goes on with the first block that is missing. Several processes share the blocks:
+
+    accelerate launch --num_processes 4 -m modeling_vanilla translate runs/mine/model --input mono.en --output mono.de
+
+--engine ctranslate2 (pip install ctranslate2) translates several times as fast as torch, which searches exactly as the
+paper does. There, a hypothesis that ends while it is not among the best --num_beams is lost, and a sentence is done
+when --num_beams hypotheses have ended, so that of a hundred translations about one is another. It has neither terms nor
+ensembles. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
@@ -39,27 +48,41 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from ..errors import Interrupted
+from ..files import read_lines
 from ..inference import pharaoh, read_terms
 from ..inference.alignment import Links, align_translations
 from ..inference.terms import Terminology
 from ..inference.translation import translate_with
-from ..progress import inform
+from ..progress import inform, progress_bar
 from ..translation_vanilla import Translation, TranslationSettings
+from .blocks import (
+    Block,
+    delete_blocks,
+    kept_blocks,
+    process,
+    read_blocks,
+    settings_of_blocks,
+    take_blocks,
+    translate_missing,
+)
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
+    check_lengths,
     check_outputs,
     input_lines,
+    is_file,
     output_streams,
-    parallel_lines,
     translator_of,
     write_lines,
 )
+
+LINES_PER_BLOCK = 100_000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--num_beams", type=int, metavar="N", help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, metavar="X", help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, metavar="N", help="most tokens beyond the source's (default: the model's)")
+    size = "lines that are read, sorted by length and translated together"
+    add("--lines_per_block", type=int, default=LINES_PER_BLOCK, metavar="N", help=size)
     add("--max_source_tokens", type=int, metavar="N", help="the most tokens of a line that is translated whole")
     run_command(parser, translate, arguments)
 
@@ -96,37 +121,81 @@ def translate(options: Namespace) -> None:
 
 
 def translate_file(options: Namespace) -> None:
-    """Translate all lines of the input, and score the translations if there are references."""
+    """Translate the lines of the input block by block, and score the translations if there are references."""
     inputs = [("--input", options.input), ("--prefix", options.prefix), ("--terms", options.terms)]
     check_outputs(options, [*inputs, *(("--reference", path) for path in options.reference or ())])
-    sources = list(input_lines(options.input))
-    references = [parallel_lines(path, sources) for path in options.reference or ()]
-    prefixes = parallel_lines(options.prefix, sources) if options.prefix else ""
-    if references and sources:
+    if options.lines_per_block < 1:
+        raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
+    streams = {"input": options.input, "prefix": options.prefix}
+    streams |= {f"reference {path}": path for path in options.reference or ()}
+    lines = check_lengths(streams)
+    if options.reference:
         # Imported here, as it needs a package that translation does not.
         from ..training.metrics import TOKENIZE, check_tokenize, translation_scores
 
         tokenize = options.bleu_tokenize or TOKENIZE
         check_tokenize(tokenize, "bleu_tokenize")
-    aligned = bool(options.alignments or options.json)
-    model, tokenizer = translator_of(options, aligned)
-    with output_streams(options) as (output, alignments):
-        settings = settings_of(options, model, tokenizer)
-        terms, where = terms_of(options, tokenizer), partial(place, options)
-        found = translate_with(model, tokenizer, sources, settings, terms, prefixes, show_progress=True, place=where)
-        links = []
-        if aligned:
-            how = (options.alignment_layer, options.tokens_per_batch)
-            links = align_translations(model, tokenizer, sources, found, *how)
-        if alignments:
-            write_lines(map(pharaoh, links), alignments, options.alignments)
-        lines = map(as_json, found, links) if options.json else as_lines(found, options.nbest)
-        write_lines(lines, output, options.output)
-    if references and sources:
-        best = [translation.hypotheses[0].text for translation in found]
+    rank, processes = process()
+    if processes > 1 and not (options.input and is_file(options.output)):
+        raise ValueError("several processes need --input FILE and --output FILE")
+    translator = translator_of(options, bool(options.alignments or options.json))
+    settings, terms = settings_of(options, *translator), terms_of(options, translator[1])
+    with progress_bar(total=lines, unit=" lines", disable=rank > 0) as bar:
+        outputs_of = partial(block_outputs, options, translator, settings, terms, bar)
+        blocks = partial(take_blocks, streams, options.lines_per_block, bar)
+        if not is_file(options.output):
+            best = write_blocks(options, (outputs_of(number, block) for number, block in enumerate(blocks())))
+        else:
+            folder = options.output.with_name(f"{options.output.name}.blocks")
+            with kept_blocks(folder, settings_of_blocks(options), rank) as is_there:
+                count = translate_missing(folder, blocks, outputs_of) if is_there else 0
+                if rank > 0:
+                    return
+                best = write_blocks(options, read_blocks(folder, count))
+                delete_blocks(folder, count)
+    if best and options.reference:
+        references = [list(read_lines(path)) for path in options.reference]
         scores = translation_scores(best, [*zip(*references, strict=True)], tokenize)
         for name in ("bleu", "bleu_compound_split"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
+
+
+def block_outputs(options: Namespace, translator, settings, terms, bar, number: int, block: Block) -> Block:
+    """The lines of each output of a block: "output", "alignments" and, for scores, "best"."""
+    model, tokenizer = translator
+    sources, first = block["input"], number * options.lines_per_block
+
+    def track(batches: list[list]) -> Iterator[list]:
+        for batch in batches:
+            yield batch
+            bar.update(len(batch))
+
+    where = partial(place, options, first=first)
+    prefixes = block.get("prefix", "")
+    found = translate_with(model, tokenizer, sources, settings, terms, prefixes, track=track, place=where)
+    outputs: Block = {}
+    links: list[Links] = []
+    if options.alignments or options.json:
+        layer, size = options.alignment_layer, options.tokens_per_batch
+        links = align_translations(model, tokenizer, sources, found, layer, size)
+    if options.alignments:
+        outputs["alignments"] = [*map(pharaoh, links)]
+    outputs["output"] = [*(map(as_json, found, links) if options.json else as_lines(found, options.nbest, first))]
+    if options.reference:
+        outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in found]
+    return outputs
+
+
+def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
+    """Write the outputs of each block, and return the best translations where there are references."""
+    best = []
+    with output_streams(options) as (output, alignments):
+        for block in blocks:
+            write_lines(block["output"], output, options.output)
+            if alignments:
+                write_lines(block["alignments"], alignments, options.alignments)
+            best += block.get("best", [])
+    return best
 
 
 def translate_interactively(options: Namespace) -> None:

@@ -139,9 +139,8 @@ class CTranslate2Model:
     def cross_attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[torch.Tensor]:
         """The mean over the heads of ALIGNMENT_LAYER for each step that reads a target: (T + 1, S), T without EOS."""
         given = {"max_decoding_length": max(map(len, targets)) + 1, "max_input_length": 0, "beam_size": 1}
-        found = self.translator.translate_batch(
-            self.texts(sources), self.texts(targets), return_attention=True, return_end_token=True, asynchronous=True, **given
-        )
+        given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
+        found = self.translator.translate_batch(self.texts(sources), self.texts(targets), **given)
         for result in found:
             yield torch.tensor(_results([result])[0].attention[0])
 

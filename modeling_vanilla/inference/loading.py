@@ -82,7 +82,7 @@ def _load_engine(folders: Sequence[str | Path], revision: str | None, *settings)
     from .engine import load_engine  # which needs a package that the other engine does not
 
     if len(folders) > 1:
-        raise ValueError(f"models: the engine ctranslate2 runs one, not {len(folders)}; the engine torch runs ensembles")
+        raise ValueError("models: the engine ctranslate2 runs one, the engine torch several")
     folder = model_folder(folders[0], revision)
     tokenizer = load_tokenizer(folder)
     return load_engine(folder, tokenizer, *settings), tokenizer

@@ -25,8 +25,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..inference.exports import QUANTIZATIONS, save_tokenizer
+from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # The sizes that torch.export follows through the code; it keeps the branches that they take. They differ from each
 # other and from 0 and 1, which it treats as constants, and there are at least 16 keys, because a CPU has a faster
