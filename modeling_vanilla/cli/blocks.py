@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import std
 
-from ..files import disk_errors, locked, read_json, whole_folder, write_json
+from ..files import locked, read_json, whole_folder, write_json
 from ..inference.loading import model_folder
 from .streams import input_lines
 
@@ -101,7 +101,7 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
     if rank and not file.exists():
         yield False
         return
-    with disk_errors(folder), locked("output", folder / f"process-{rank}"):
+    with locked("output", folder / f"process-{rank}"):
         if not file.exists():
             write_json(file, settings)
         kept = read_json(file)
@@ -109,6 +109,8 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
             if kept.get(name) != value:
                 raise ValueError(f"{folder}: its blocks are of another {name}; give that again, or delete this folder")
         yield True
+    with suppress(OSError):  # there is something in it, such as the lock of a process that still reads
+        folder.rmdir()
 
 
 def is_running(folder: Path, rank: int) -> bool:
@@ -175,11 +177,7 @@ def read_blocks(folder: Path, count: int) -> Iterator[Block]:
 
 
 def delete_blocks(folder: Path, count: int) -> None:
-    """Delete what these functions wrote, and the folder if there is nothing else in it."""
+    """Delete what these functions wrote, and nothing else in the folder."""
     for path in [*(folder / str(number) for number in range(count)), *folder.glob(".*.vanilla.tmp")]:
         shutil.rmtree(path)
     (folder / "settings.json").unlink()
-    for path in folder.glob("process-*"):
-        shutil.rmtree(path)
-    with suppress(OSError):
-        folder.rmdir()

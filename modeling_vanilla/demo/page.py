@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import one_line
 from ..inference import translate_nbest
+from ..inference.loading import is_engine
 from ..visualization.attention import attention_maps, check_length
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
@@ -70,7 +71,8 @@ def build_page(
     beams = model.generation_config.num_beams or 1
     alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
     with gr.Blocks(title="Translate", analytics_enabled=False) as page:
-        gr.Markdown(f"# Translate\n\nA Transformer of {model.num_parameters():,} parameters.")
+        what = "CTranslate2" if is_engine(model) else f"A Transformer of {model.num_parameters():,} parameters"
+        gr.Markdown(f"# Translate\n\n{what}.")
         with gr.Row():
             text = gr.Textbox(label="Text", max_lines=12, max_length=max_characters, elem_id="text")
             best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best")
@@ -83,19 +85,21 @@ def build_page(
         if examples:
             gr.Examples([[example] for example in examples], text, elem_id="examples")
         nbest = gr.Dataframe(headers=COLUMNS, label="Best of each beam", interactive=False, wrap=True, elem_id="nbest")
-        gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
-        picture = gr.HTML(label="Attention", elem_id="attention")
         # One call at a time uses the model.
         alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
-        gr.on(
+        translated = gr.on(
             [button.click, text.submit],
             translator.translate,
             [text, num_beams, penalty],
             [best, nbest],
             api_name="translate",
             **alone,
-        ).success(translator.attention, [text, best], picture, api_name="attention", **alone)
-        nbest.select(translator.attention_of_row, text, picture, api_visibility="private", **alone)
+        )
+        if not is_engine(model):  # which does not tell what its heads attend to
+            gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
+            picture = gr.HTML(label="Attention", elem_id="attention")
+            translated.success(translator.attention, [text, best], picture, api_name="attention", **alone)
+            nbest.select(translator.attention_of_row, text, picture, api_visibility="private", **alone)
     return page.queue(max_size=QUEUE)
 
 

@@ -1,0 +1,152 @@
+"""A long input in blocks: the same bytes however long a block is, whoever translates it, and after any kill."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import ROOT, add_noise, as_lines, call, environment, make_tiny, save_folder
+
+from modeling_vanilla.cli import blocks
+from modeling_vanilla.cli import translate as command
+
+WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
+LINES = [" ".join(random.Random(row).choices(WORDS, k=1 + row % 6)) for row in range(40)]
+    " ".join(random.Random(row).choices(["a", "dog", "sees", "the", "old", "man", "cat"], k=1 + row % 6))
+    for row in range(40)
+]
+LINES[7] = LINES[20] = ""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    model = add_noise(make_tiny(len(tokenizer)), scale=1.0)
+    return save_folder(tmp_path_factory.mktemp("blocks") / "model", model, tokenizer)
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in"
+    path.write_bytes(as_lines(LINES))
+    return path
+
+
+def options(folder, source, output, *more):
+    return [folder, "--input", source, "--output", output, "--max_extra_tokens", 3, "--num_beams", 2, *more]
+
+
+def rounded(output: str) -> str:
+    """Batches of other sizes round the scores in another way."""
+    return re.sub(r"-?[0-9]+\.[0-9]+(e-[0-9]+)?", lambda number: f"{float(number[0]):.2f}", output)
+
+
+def test_blocks_change_nothing(folder, source, tmp_path):
+    """Lines, n-best lists with their numbers, JSON, prefixes, references and alignments."""
+    (tmp_path / "prefix").write_bytes(as_lines(["der"] * len(LINES)))
+    for more in (["--nbest", 2], ["--json"], ["--prefix", tmp_path / "prefix", "--alignments", tmp_path / "links"]):
+        results = []
+        for size in (1000, 7):
+            given = [*options(folder, source, tmp_path / "out", *more), "--lines_per_block", size]
+            done = call(command.main, *given, "--reference", source)
+            assert done.code == 0, done.errors
+            bleu = [line for line in done.errors.splitlines() if line.startswith("bleu")]
+            links = (tmp_path / "links").read_bytes() if "--alignments" in more else b""
+            results.append((rounded((tmp_path / "out").read_text()), links, bleu))
+        assert results[0] == results[1] and bleu
+        streamed = call(command.main, *given[:1], *given[5:], stdin=source.read_bytes())
+        assert rounded(streamed.succeeded.output) == results[0][0]
+    assert not list(tmp_path.glob("out.*"))
+
+
+def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
+    """Blocks that are kept are not translated again; a change of settings, model or input is refused."""
+    given = [*options(folder, source, tmp_path / "out"), "--lines_per_block", 10]
+    expected = call(command.main, *given[:1], *given[5:], stdin=source.read_bytes()).succeeded.output
+    translated = []
+    whole = command.block_outputs
+
+    def ends_at_the_third(*arguments):
+        translated.append(arguments[-2])
+        if arguments[-2] == 2 and len(translated) == 3:
+            raise OSError("killed")
+        return whole(*arguments)
+
+    monkeypatch.setattr(command, "block_outputs", ends_at_the_third)
+    assert call(command.main, *given).code == 2 and not (tmp_path / "out").exists()
+    kept = tmp_path / "out.blocks"
+    assert "another num_beams" in call(command.main, *given, "--num_beams", 3).error
+    source.write_bytes(as_lines(["other", *LINES[1:]]))
+    assert "its block 0 is of another input" in call(command.main, *given).error
+    source.write_bytes(as_lines(LINES))
+    settings = json.loads((kept / "settings.json").read_text())
+    assert str(tmp_path) not in json.dumps(settings)
+    (kept / "of the user").write_text("stays")
+    assert call(command.main, *given).code == 0
+    assert translated == [0, 1, 2, 2, 3] and (tmp_path / "out").read_text() == expected
+    assert [path.name for path in kept.iterdir()] == ["of the user"]
+
+
+def test_lengths_that_differ(folder, source, tmp_path):
+    (tmp_path / "few").write_bytes(as_lines(LINES[:-1]))
+    for stdin in (None, source.read_bytes()):
+        given = ["--input", source] if stdin is None else []
+        done = call(command.main, folder, *given, "--prefix", tmp_path / "few", stdin=stdin or b"")
+        assert "39" in done.error
+    assert "lines_per_block" in call(command.main, folder, "--lines_per_block", 0).error
+
+
+def start(arguments, folder, **variables):
+    command_line = [sys.executable, "-m", "modeling_vanilla", "translate", *map(str, arguments)]
+    variables = {"OMP_NUM_THREADS": "1", **variables}
+    return subprocess.Popen(command_line, cwd=ROOT, env=environment(folder, **variables), start_new_session=True)
+
+
+def test_processes_share_the_blocks(folder, source, tmp_path):
+    """Two processes write what one does; the main one makes up for one that never begins."""
+    alone = call(command.main, *options(folder, source, tmp_path / "alone"), "--lines_per_block", 4)
+    assert alone.code == 0
+    for ranks in ((0, 1), (0,)):
+        output = tmp_path / f"of {len(ranks)}"
+        given = [*options(folder, source, output), "--lines_per_block", 4, "--quiet"]
+        running = [start(given, tmp_path, RANK=str(rank), WORLD_SIZE="2") for rank in ranks]
+        assert [process.wait(120) for process in running] == [0] * len(ranks)
+        assert output.read_bytes() == (tmp_path / "alone").read_bytes()
+        assert not (tmp_path / f"{output.name}.blocks").exists()
+
+
+def test_several_processes_need_files(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "several processes need --input FILE and --output FILE" in call(command.main, folder, stdin=b"a\n").error
+
+
+def test_a_process_that_finds_all_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "SECONDS", 1)
+    with blocks.kept_blocks(tmp_path / "out.blocks", {}, rank=1) as is_there:
+        assert not is_there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_kills_at_random_times(folder, source, tmp_path, engine):
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    source.write_bytes(as_lines(LINES * 25))
+    more = ["--lines_per_block", 25, "--engine", engine, "--quiet"]
+    assert start(options(folder, source, tmp_path / "whole", *more), tmp_path).wait(120) == 0
+    given = options(folder, source, tmp_path / "killed", *more)
+    random.seed(engine)
+    for _ in range(3):
+        process = start(given, tmp_path)
+        began = time.monotonic()
+        while process.poll() is None and not (tmp_path / "killed.blocks").exists() and time.monotonic() - began < 60:
+            time.sleep(0.05)
+        time.sleep(random.uniform(0, 1))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert start(given, tmp_path).wait(120) == 0
+    assert (tmp_path / "killed").read_bytes() == (tmp_path / "whole").read_bytes()
