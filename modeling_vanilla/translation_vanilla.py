@@ -105,9 +105,9 @@ def default_tokens(device: torch.device) -> int:
 def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    batches: Iterable[list[Piece]],
     settings: TranslationSettings,
-    further: Callable[[list[Piece]], dict],
+    batches: Iterable[list[Piece]],
+    further: Callable[[list[Piece]], dict] = lambda pieces: {},
 ) -> Iterator[list[list[Hypothesis]]]:
     """Of each batch the hypotheses of each piece, best first.
 
@@ -176,16 +176,14 @@ def translate_texts(
     texts: Iterable[str],
     settings: TranslationSettings,
     *,
-    further: Callable[[list[Piece]], dict] = lambda pieces: {},
-    search: Callable[..., Iterator[list[list[Hypothesis]]]] | None = None,
+    search: Callable[[Iterable[list[Piece]]], Iterable[list[list[Hypothesis]]]] | None = None,
     track: Callable[[Sequence[list]], Iterable[list]] = iter,
     place: Callable[[Sequence[int]], str] = lambda rows: "",
 ) -> list[Translation]:
     """Translate texts. The log warns of those that are cut.
 
     Args:
-        further: gives arguments of generate() for a batch of pieces.
-        search: translates batches, as `search_batches` with `model` does, by default.
+        search: gives the hypotheses of each piece of each batch; by default `search_batches` does.
         track: shows progress: it takes the batches and yields them.
         place: begins a message about texts, given their numbers: where they stand.
 
@@ -207,8 +205,8 @@ def translate_texts(
     batches = batches_by_length(lengths, settings.tokens_per_batch)
     rows = [[filled[index] for index in indices] for indices in batches]
     together = ([pieces[number] for number in batch] for batch in rows)
-    search = search or partial(search_batches, model)
-    for batch, hypotheses in zip(track(rows), search(tokenizer, together, settings, further), strict=True):
+    search = search or partial(search_batches, model, tokenizer, settings)
+    for batch, hypotheses in zip(track(rows), search(together), strict=True):
         for number, best in zip(batch, hypotheses, strict=True):
             found[number] = best
     remaining = iter(found)

@@ -17,9 +17,6 @@ from modeling_vanilla.cli import translate as command
 
 WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
 LINES = [" ".join(random.Random(row).choices(WORDS, k=1 + row % 6)) for row in range(40)]
-    " ".join(random.Random(row).choices(["a", "dog", "sees", "the", "old", "man", "cat"], k=1 + row % 6))
-    for row in range(40)
-]
 LINES[7] = LINES[20] = ""
 
 

@@ -165,7 +165,7 @@ def block_outputs(options: Namespace, translator, settings, terms, bar, number: 
     model, tokenizer = translator
     sources, first = block["input"], number * options.lines_per_block
 
-    def track(batches: list[list]) -> Iterator[list]:
+    def track(batches: Sequence[list]) -> Iterator[list]:
         for batch in batches:
             yield batch
             bar.update(len(batch))

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from ctranslate2 import Translator, get_cuda_device_count
@@ -52,9 +53,9 @@ class CTranslate2Model:
     def search_batches(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        batches: Iterable[list[Piece]],
         settings: TranslationSettings,
         prefixes: Callable[[list[Piece]], list[list[int]]],
+        batches: Iterable[list[Piece]],
     ) -> Iterator[list[list[Hypothesis]]]:
         """As the function of translation_vanilla.py. prefixes: gives the tokens that each output begins with.
 
@@ -107,6 +108,7 @@ class CTranslate2Model:
                 (results[row],) = _results(self.translator.translate_batch([sources[row]], **again))
         rows = [(row, tokens) for row, result in enumerate(results) for tokens in result.hypotheses]
         exact = settings.with_scores or "target_prefix" in options  # whose probability their scores do not have
+        log_probs: Iterable[Sequence[float]]
         if exact:
             log_probs = self.log_probs([sources[row] for row, _ in rows], [tokens for _, tokens in rows])
         else:
@@ -118,9 +120,9 @@ class CTranslate2Model:
             ids = [self.ids[token] for token in tokens]
             penalty = length_penalty(len(ids), options["length_penalty"], settings.generation.length_penalty_type)
             score, finished = sum(values) / float(penalty), ids[-1] == self.config.eos_token_id
-            ids = (self.config.decoder_start_token_id, *ids)
-            values = tuple(values) if exact else ()
-            grouped[row].append(Hypothesis("", score, (), values, ids, finished, score))
+            shown = tuple(values) if exact else ()
+            ids = [self.config.decoder_start_token_id or 0, *ids]
+            grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
         best = [sorted(each, key=lambda one: (one.finished, one.rank), reverse=True) for each in grouped]
         return [
             [one._replace(text=tokenizer.decode(one.ids[1:], skip_special_tokens=True)) for one in each]
@@ -165,8 +167,9 @@ def output_limit(settings: TranslationSettings, config: VanillaConfig) -> Callab
         return lambda source: given["max_new_tokens"]
     if given.get("max_length"):
         return lambda source: given["max_length"] - 1
-    if getattr(generation, "max_extra_tokens", None) is not None:
-        return lambda source: int(min(source + generation.max_extra_tokens, room - 1))
+    extra = getattr(generation, "max_extra_tokens", None)
+    if extra is not None:
+        return lambda source: int(min(source + extra, room - 1))
     return lambda source: generation.max_new_tokens or (generation.max_length or 20) - 1
 
 
@@ -199,7 +202,7 @@ def load_engine(
             config, generation = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
             translator = Translator(str(folder), compute_type=quantization or "default", **settings)
             return CTranslate2Model(translator, config, generation, tokenizer)
-        model = load_model(folder)
+        model: Any = load_model(folder)
         with TemporaryDirectory() as temporary:
             learned = model.config.position_embedding_type == "learned"
             to_ctranslate2(model, tokenizer, Path(temporary), positions=None if learned else POSITIONS)

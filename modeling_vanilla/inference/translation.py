@@ -6,7 +6,7 @@ from functools import partial
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import track_batches
-from ..splitting_vanilla import check_texts, source_limits, split_texts
+from ..splitting_vanilla import Piece, check_texts, source_limits, split_texts
 from ..translation_vanilla import (
     Hypothesis,
     Translation,
@@ -111,18 +111,21 @@ def translate_with(
         raise ValueError("terms need num_beams of at least 2")
     sentences = check_texts(sentences)
     prefixes = Prefixes(prefix, tokenizer, settings, len(sentences), place)
+    search: Callable[..., Iterator[list[list[Hypothesis]]]]
     if is_engine(model):
-        search, further = model.search_batches, prefixes.of_pieces
+        search = partial(model.search_batches, tokenizer, settings, prefixes.of_pieces)  # type: ignore[arg-type]
     else:
-        search = partial(search_batches, model)
-        further = lambda pieces: terms.arguments(pieces) | prefixes.arguments(pieces)  # noqa: E731
+
+        def further(pieces: list[Piece]) -> dict:
+            return terms.arguments(pieces) | prefixes.arguments(pieces)
+
+        search = partial(search_batches, model, tokenizer, settings, further=further)
     found = translate_texts(
         model,
         tokenizer,
         sentences,
         settings,
-        further=further,
-        search=partial(_search_with_tokens, search) if settings.with_scores else search,
+        search=partial(_search_with_tokens, search, tokenizer) if settings.with_scores else search,
         track=track,
         place=partial(place, "text"),
     )
@@ -131,11 +134,13 @@ def translate_with(
     return found
 
 
-def _search_with_tokens(search, tokenizer: PreTrainedTokenizerBase, *arguments) -> Iterator[list[list[Hypothesis]]]:
-    for batch in search(tokenizer, *arguments):
+def _search_with_tokens(
+    search: Callable, tokenizer: PreTrainedTokenizerBase, batches: Iterable[list[Piece]]
+) -> Iterator[list[list[Hypothesis]]]:
+    for found in search(batches):
         yield [
             [one._replace(tokens=tuple(token_texts(tokenizer, one.ids[1:]))) for one in hypotheses]
-            for hypotheses in batch
+            for hypotheses in found
         ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -218,7 +218,12 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     model = torch.compile(state.model, dynamic=True) if options.compile else state.model
     tracked = {name: value for name, value in asdict(options).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
-    shown = {"initial": progress.step, "total": options.max_steps, "unit": " updates", "desc": "Training"}
+    shown: dict[str, Any] = {
+        "initial": progress.step,
+        "total": options.max_steps,
+        "unit": " updates",
+        "desc": "Training",
+    }
     bar = progress_bar(**shown, disable=not accelerator.is_main_process)
     try:
         with on_signal(received.append), bar:
