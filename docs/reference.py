@@ -37,8 +37,9 @@ PAGES = {
             "interop",
             *(
                 f"interop.{name}"
-                for name in ("to_ctranslate2", "to_marian", "to_onnx", "to_transformers_js", "folders")
+                for name in ("to_marian", "to_onnx", "to_transformers_js", "folders")
             ),
+            "inference.to_ctranslate2",
         ],
     ),
     "visualization": ("Pictures", ["visualization"]),

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from conftest import SMALL
 from helpers import add_noise, call, save_folder
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -19,7 +18,10 @@ PAIRS = [text.replace("\n", " ") for text in TEXTS if text]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     torch.manual_seed(0)
-    model = add_noise(VanillaForConditionalGeneration(VanillaConfig(**{**SMALL, "vocab_size": len(tokenizer)})))
+    stacks = {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "d_model": 24}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    model = add_noise(VanillaForConditionalGeneration(VanillaConfig(vocab_size=len(tokenizer), **stacks, **heads)))
+    model.eval()
     model.generation_config.max_extra_tokens = 12
     return save_folder(tmp_path_factory.mktemp("engine") / "model", model, tokenizer)
 

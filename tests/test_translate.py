@@ -49,7 +49,7 @@ def test_files_in_and_out(folder, translator, tmp_path):
     assert run(folder, "--input", "-", "--output", "-") == expected
     options = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--tokens_per_batch", 1)
     code, output, errors = call(command.main, folder, *options)
-    assert (code, output) == (0, "") and "4 of 4 sentences" in errors
+    assert (code, output) == (0, "") and "6 of 6 lines" in errors
     assert (tmp_path / "out").read_bytes() == as_lines(expected)
     run(folder, "--output", tmp_path / "out.gz")
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == as_lines(expected)

@@ -197,8 +197,8 @@ def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
     }
     settings = TranslationSettings(model, tokenizer, nbest=nbest)
 
-    def search(model, tokenizer, sources, *_):
-        return [parts[tokenizer.decode(ids, skip_special_tokens=True)] for ids in sources]
+    def search(batches):
+        return [[parts[piece.text] for piece in pieces] for pieces in batches]
 
     found = translate_texts(model, tokenizer, ["a.\nb."], settings, search=search)
     products = [(y.finished, x.rank + y.rank, f"{x.text}\n{y.text}") for x in parts["a."] for y in parts["b."]]

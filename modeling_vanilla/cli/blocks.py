@@ -56,8 +56,8 @@ def take_blocks(streams: dict[str, Path | None], size: int, bar: std.tqdm) -> It
     while any((block := {name: list(islice(each, size)) for name, each in lines.items()}).values()):
         for name, each in block.items():
             if len(each) != len(block["input"]):
-                fewer = read + min(len(each), len(block["input"]))
-                raise ValueError(f"{name} and the input differ in their numbers of lines; one has {fewer}")
+                theirs, ours = (read + len(block[one]) + sum(1 for _ in lines[one]) for one in (name, "input"))
+                raise ValueError(f"{streams[name]} has {theirs} lines, the input {ours}")
         yield block
         read += len(block["input"])
         bar.update(read - bar.n)
@@ -101,16 +101,23 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
     if rank and not file.exists():
         yield False
         return
-    with locked("output", folder / f"process-{rank}"):
-        if not file.exists():
-            write_json(file, settings)
-        kept = read_json(file)
-        for name, value in settings.items():
-            if kept.get(name) != value:
-                raise ValueError(f"{folder}: its blocks are of another {name}; give that again, or delete this folder")
-        yield True
-    with suppress(OSError):  # there is something in it, such as the lock of a process that still reads
-        folder.rmdir()
+    try:
+        with locked("output", folder / f"process-{rank}"):
+            if not file.exists():
+                write_json(file, settings)
+            kept = read_json(file)
+            for name, value in settings.items():
+                if kept.get(name) != value:
+                    which = f"{folder}: its blocks are of another {name}"
+                    raise ValueError(f"{which}; give that again, or delete this folder")
+            try:
+                yield True
+            finally:
+                if rank == 0 and not any(path.name.isdigit() for path in folder.iterdir()):
+                    file.unlink()
+    finally:
+        with suppress(OSError):  # there is something in it, such as the lock of a process that still reads
+            folder.rmdir()
 
 
 def is_running(folder: Path, rank: int) -> bool:
@@ -180,4 +187,3 @@ def delete_blocks(folder: Path, count: int) -> None:
     """Delete what these functions wrote, and nothing else in the folder."""
     for path in [*(folder / str(number) for number in range(count)), *folder.glob(".*.vanilla.tmp")]:
         shutil.rmtree(path)
-    (folder / "settings.json").unlink()

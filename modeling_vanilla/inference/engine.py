@@ -9,19 +9,19 @@ how often that matters.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from ctranslate2 import Translator, get_cuda_device_count
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
+from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty
 from ..splitting_vanilla import Piece
 from ..translation_vanilla import Hypothesis, TranslationSettings, default_tokens
-from .loading import load_config, load_model
 from .to_ctranslate2 import to_ctranslate2, vocabulary
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
@@ -176,38 +176,39 @@ def output_limit(settings: TranslationSettings, config: VanillaConfig) -> Callab
 def load_engine(
     folder: Path,
     tokenizer: PreTrainedTokenizerBase,
+    model: VanillaForConditionalGeneration | VanillaConfig,
     device: str | torch.device | None = None,
     quantization: str | None = None,
     inter_threads: int | None = None,
 ) -> CTranslate2Model:
-    """A model folder, which is converted, or a folder that `vanilla export --to ctranslate2` wrote, as it is.
+    """A model, which is converted, or a folder that `vanilla export --to ctranslate2` wrote, as it is.
 
     Args:
+        model: the model of the folder; of an exported one its configuration.
         device: None is every GPU, where there are some, else the CPU.
         quantization: a compute_type of CTranslate2, such as "int8"; None is that of an exported folder, else float16 on
             a GPU and float32 on a CPU.
-        inter_threads: batches that are translated at the same time; None is one on each core, and on each GPU.
+        inter_threads: batches that are translated at the same time; None is one on each core, or on each GPU.
 
     Raises:
-        ValueError: if the folder cannot be loaded or expressed, or the device lacks the quantization.
+        ValueError: if CTranslate2 cannot express the model, or the device lacks the quantization.
     """
     device = torch.device(device or ("cuda" if get_cuda_device_count() else "cpu"))
-    index = list(range(get_cuda_device_count())) if device.type == "cuda" and device.index is None else device.index
-    settings = {"device": device.type, "device_index": index or 0}
-    # One thread for each translator: two of one thread translate more than one of two threads.
-    settings |= {"inter_threads": inter_threads or (1 if device.type == "cuda" else torch.get_num_threads())}
-    settings |= {"intra_threads": 1}
+    on_gpu = device.type == "cuda"
+    index = list(range(get_cuda_device_count())) if on_gpu and device.index is None else device.index or 0
+    # Translators of one thread translate more than one of several.
+    threads = {"inter_threads": inter_threads or (1 if on_gpu else torch.get_num_threads()), "intra_threads": 1}
+    start = partial(Translator, device=device.type, device_index=index, **threads)
     try:
-        if (folder / "model.bin").is_file():
-            config, generation = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
-            translator = Translator(str(folder), compute_type=quantization or "default", **settings)
-            return CTranslate2Model(translator, config, generation, tokenizer)
-        model: Any = load_model(folder)
+        if isinstance(model, VanillaConfig):
+            generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+            return CTranslate2Model(
+                start(str(folder), compute_type=quantization or "default"), model, generation, tokenizer
+            )
         with TemporaryDirectory() as temporary:
             learned = model.config.position_embedding_type == "learned"
             to_ctranslate2(model, tokenizer, Path(temporary), positions=None if learned else POSITIONS)
-            kind = quantization or ("float16" if device.type == "cuda" else "float32")
-            translator = Translator(temporary, compute_type=kind, **settings)
+            translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
     except RuntimeError as error:
         raise ValueError(f"CTranslate2: {error}") from error
     return CTranslate2Model(translator, model.config, model.generation_config, tokenizer)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -85,7 +86,8 @@ def _load_engine(folders: Sequence[str | Path], revision: str | None, *settings)
         raise ValueError("models: the engine ctranslate2 runs one, the engine torch several")
     folder = model_folder(folders[0], revision)
     tokenizer = load_tokenizer(folder)
-    return load_engine(folder, tokenizer, *settings), tokenizer
+    model: Any = load_config(folder) if (folder / "model.bin").is_file() else load_model(folder)
+    return load_engine(folder, tokenizer, model, *settings), tokenizer
 
 
 def is_engine(model) -> bool:
