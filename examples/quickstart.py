@@ -16,14 +16,14 @@ from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationO
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 NEXT = """
-The model is in {model}, its loss and what it looked at in loss.png and attention.png beside that. It knows some
-hundred words (examples/toy_grammar/everyday.toml). Try sentences of these, after `. .venv/bin/activate`:
+The model is in {model}. Beside it, loss.png shows the loss, and attention.png what the model attended to. It knows
+some hundred words (examples/toy_grammar/everyday.toml). Try sentences made of them, after `. .venv/bin/activate`:
 
     echo "The old farmer sees a small dog." | vanilla translate {model}
     echo "Today my sister calls the teacher." | vanilla translate {model}
     echo "He buys a cake because it is fresh." | vanilla translate {model}
 
-Then train on text of your own: docs/train.md."""
+Next, train on your own text: docs/train.md."""
 
 
 def quickstart(run: Path, max_steps: int) -> dict:
@@ -41,8 +41,8 @@ def quickstart(run: Path, max_steps: int) -> dict:
     )
     corpus = toy_corpus(validation=200, test=500)
     print(
-        f"A small model learns from {len(corpus['train'])} made-up sentence pairs in {max_steps} updates, two to four "
-        "minutes on two cores. What follows are the lines of any training.",
+        f"A small model learns from {len(corpus['train'])} synthetic sentence pairs in {max_steps} updates, which takes "
+        "two to four minutes on two cores. The next lines are those of any training.",
         flush=True,
     )
     train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))
