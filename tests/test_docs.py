@@ -170,6 +170,14 @@ def test_the_korean_readme_keeps_step_with_the_english_one(part):
     assert english and sorted(korean) == sorted(english)
 
 
+@pytest.mark.parametrize("page", ["README.md", "README.ko.md", "RESULTS.md"])
+def test_every_section_that_a_page_links_is_there(page):
+    """Those of the site's pages are looked for as it is built."""
+    for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", PAGES[page]):
+        headings = re.findall(r"^#+ (.+)$", PAGES[target or page], re.MULTILINE)
+        assert section in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
 @pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_links_is_there(page):
     """A page of the site links no file beside it: mkdocs would not find it."""
