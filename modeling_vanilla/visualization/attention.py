@@ -129,7 +129,7 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     """
     weights, chosen = attention.at(layer, heads)
     rows, columns = attention.rows, attention.columns
-    figure = Figure(figsize=(2 + 0.4 * len(columns), 2 + 0.4 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(2 + 0.4 * max(8, len(columns)), 2 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights.mean(dim=0), cmap="Blues", vmin=0)
     # No formulas, whatever dollar signs are in them.
@@ -138,7 +138,7 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     axes.set(xlabel=attention.column_axis, ylabel=attention.row_axis)
     of = "head" if len(chosen) == 1 else "mean of heads"
     shown = "mean of all heads" if heads is None else f"{of} {', '.join(map(str, chosen))}"
-    axes.set_title(f"{attention.name}, layer {layer}, {shown}")
+    axes.set_title(f"{attention.name}, layer {layer}, {shown}", fontsize=10)
     return figure
 
 
