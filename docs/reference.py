@@ -35,10 +35,7 @@ PAGES = {
         "Other libraries",
         [
             "interop",
-            *(
-                f"interop.{name}"
-                for name in ("to_marian", "to_onnx", "to_transformers_js", "folders")
-            ),
+            *(f"interop.{name}" for name in ("to_marian", "to_onnx", "to_transformers_js", "folders")),
             "inference.to_ctranslate2",
         ],
     ),

@@ -41,8 +41,8 @@ def quickstart(run: Path, max_steps: int) -> dict:
     )
     corpus = toy_corpus(validation=200, test=500)
     print(
-        f"A small model learns from {len(corpus['train'])} synthetic sentence pairs in {max_steps} updates, which takes "
-        "two to four minutes on two cores. The next lines are those of any training.",
+        f"A small model learns from {len(corpus['train'])} synthetic sentence pairs in {max_steps} updates, which "
+        "takes two to four minutes on two cores. The next lines are those of any training.",
         flush=True,
     )
     train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))
