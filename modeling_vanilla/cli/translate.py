@@ -11,7 +11,8 @@ Of --lines_per_block lines those of similar length form batches; --interactive a
 With --output FILE, blocks that are done are kept in the folder FILE.blocks until FILE is whole. If the process is
 killed, the same command goes on with the first block that is missing. Several processes share the blocks:
 
-    accelerate launch --num_processes 4 -m modeling_vanilla translate runs/mine/model --input mono.en --output mono.de
+    accelerate launch --multi_gpu --num_processes 4 -m modeling_vanilla translate runs/mine/model \\
+        --input mono.en --output mono.de
 
 --engine ctranslate2 (pip install ctranslate2) translates several times as fast as torch, which searches exactly as the
 paper does. There, a hypothesis that ends while it is not among the best --num_beams is lost, and a sentence is done
@@ -21,7 +22,7 @@ ensembles. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
 sentence. With --max_source_tokens N, lines up to N tokens are translated whole, and longer ones in pieces that end with
-a sentence, if need be at clause marks or blanks. A warning names the lines.
+a sentence, if need be at blanks. A warning names the lines.
 
 --nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", best first, LINE counted from 0. The
 score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model that searches so, natural logarithm; the
