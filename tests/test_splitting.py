@@ -17,12 +17,17 @@ SENTENCES = {
     "en": [
         "Mr. Smith sees the dog. |He laughs.",
         "Dr. A. B. Miller",
+        "3.5 kg. approx.",
         "At 5 p.m. the king laughs.",
         "the dog runs. |the cat sleeps.",
     ],
     "de": ["Am 3. Mai kam Dr. Müller. |Er lachte.", "z. B. am 5. Juni."],
     "ar": ["ذهب الولد؟ |نعم. |عاد الملك إلى البيت."],
+    "km": ["សួស្តី។ |សុខសប្បាយ។ |ខ្ញុំទៅ៕ |បាទ។"],
+    "bo": ["བཀྲ་ཤིས། |བདེ་ལེགས༎ |ཡིན།"],
+    "el": ["Πού είναι; |Εδώ. |Ναι!"],
     "zh": ["一个。|两个！|三个？"],
+    "hi": ["वह जाता है। |वह आता है।"],
 }
 
 
