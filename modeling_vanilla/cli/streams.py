@@ -23,7 +23,7 @@ def add_shared_options(parser: CommandParser) -> None:
     """Add options for the models, how they compute, the input, the output, and word alignments."""
     add = parser.add_argument
     add("model", nargs="+", metavar="MODEL", help="folder of a model, or its name on the Hub; several are an ensemble")
-    source = "the sources, UTF-8 text, plain or compressed (default: -, stdin)"
+    source = "the sources, UTF-8 text, plain or .gz (default: -, stdin)"
     add("--input", type=path_or_stream, metavar="FILE", help=source)
     target = "plain or .gz, written when all is done (default: -, stdout)"
     add("--output", type=path_or_stream, metavar="FILE", help=target)
