@@ -20,10 +20,10 @@ OPTIONS = {
         model tokenizer train_file validation_file dataset_name train_source validation_target: missing
         max_source_length d_model d_k encoder_attention_heads decoder_layers vocab_size attention_window: 0 x
         output_dir: source.txt run /proc/new
-        dropout label_smoothing init_std layer_norm_eps: -0.1 nan
+        dropout label_smoothing: -0.1 nan
     """,
     "finetune": """
-        optim eval_strategy train_file model deepspeed: missing
+        optim eval_strategy train_file model: missing
         max_steps learning_rate: x
         output_dir: source.txt run
     """,
