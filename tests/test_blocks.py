@@ -14,6 +14,7 @@ from helpers import ROOT, add_noise, as_lines, call, environment, make_tiny, sav
 
 from modeling_vanilla.cli import blocks
 from modeling_vanilla.cli import translate as command
+from modeling_vanilla.files import json_text
 
 WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
 LINES = [" ".join(random.Random(row).choices(WORDS, k=1 + row % 6)) for row in range(40)]
@@ -81,6 +82,9 @@ def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
     assert "its block 0 is of another input" in call(command.main, *given).error
     source.write_bytes(as_lines(LINES))
     settings = json.loads((kept / "settings.json").read_text())
+    (kept / "settings.json").write_text(json.dumps(settings | {"num_beams": 3}))
+    assert "its block 0 is of another" in call(command.main, *given, "--num_beams", 3).error
+    (kept / "settings.json").write_text(json_text(settings))
     assert str(tmp_path) not in json.dumps(settings)
     (kept / "of the user").write_text("stays")
     assert call(command.main, *given).code == 0
@@ -122,7 +126,7 @@ def test_several_processes_need_files(folder, monkeypatch):
 
 
 def test_a_process_that_finds_all_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "SECONDS", 1)
+    monkeypatch.setattr(blocks, "PATIENCE", 1)
     with blocks.kept_blocks(tmp_path / "out.blocks", {}, rank=1) as is_there:
         assert not is_there
 

@@ -84,6 +84,8 @@ def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):
         (("--quantization", "int7"), "int7"),
         (("--alignments", "out", "--alignment_layer", "1"), "layer 1: the engine ctranslate2 tells of layer 0 alone"),
         (("--device", "mps"), "mps"),
+        (("--device", "nothing"), "nothing"),
+        (("--inter_threads", "0"), "inter_threads must be at least 1, not 0"),
     ],
 )
 def test_what_the_engine_lacks_is_one_line(folder, tmp_path, monkeypatch, options, message):

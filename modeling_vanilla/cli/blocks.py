@@ -10,22 +10,23 @@ import shutil
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
 from tqdm import std
 
-from ..files import locked, read_json, whole_folder, write_json
+from ..files import delete_folder, locked, read_json, whole_folder, write_json
 from ..inference.loading import model_folder
+from ..progress import inform
 from .streams import input_lines
 
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
-SECONDS = 60  # that a process waits for the main one to begin
+PATIENCE = 60  # seconds that a process waits for the main one to begin
 
 # What the blocks do not depend on, or what is told by their digests.
-_FREE = {
+_NOT_COMPARED = {
     "input",
     "output",
     "reference",
@@ -36,8 +37,7 @@ _FREE = {
     "interactive",
     "revision",
 }
-_FREE |= {"debug", "quiet"}
-_READ = {".json", ".safetensors", ".bin"}  # of a model folder
+_NOT_COMPARED |= {"debug", "quiet"}
 
 
 def process() -> tuple[int, int]:
@@ -65,9 +65,10 @@ def take_blocks(streams: dict[str, Path | None], size: int, bar: std.tqdm) -> It
 
 def settings_of_blocks(options: Namespace) -> dict:
     """What the translations depend on but for the lines that are read: the options, and digests of models and terms."""
-    given = {name: value for name, value in vars(options).items() if name not in _FREE}
+    given = {name: value for name, value in vars(options).items() if name not in _NOT_COMPARED}
     folders = [model_folder(name, options.revision) for name in options.model]
-    given["model"] = [digest_of_files(path for path in folder.iterdir() if path.suffix in _READ) for folder in folders]
+    read = [[path for path in folder.iterdir() if path.is_file() and path.suffix != ".md"] for folder in folders]
+    given["model"] = [digest_of_files(paths) for paths in read]
     given["terms"] = digest_of_files([options.terms]) if options.terms else None
     return given | {name: bool(getattr(options, name)) for name in ("alignments", "reference", "prefix")}
 
@@ -80,13 +81,15 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def digest_of_lines(block: Block) -> str:
-    return hashlib.sha256("\n".join("\n".join(lines) for lines in block.values()).encode()).hexdigest()
+def digest_of_block(folder: Path, block: Block) -> str:
+    """The digest of the lines of a block, and of the settings in the folder."""
+    settings = (folder / "settings.json").read_text(encoding="utf-8")
+    return hashlib.sha256("\n".join(map("\n".join, [[settings], *block.values()])).encode()).hexdigest()
 
 
 @contextmanager
 def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
-    """Hold the folder of the blocks for the process of this number; the main process, 0, makes it.
+    """Hold the folder of the blocks for the process of this number. The main process, 0, makes it.
 
     Yields:
         Whether the folder is there: the main process may have joined all blocks before another one begins.
@@ -94,16 +97,26 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
     Raises:
         ValueError: if the folder has blocks of other settings, or another process of this number holds it.
     """
-    file, patience = folder / "settings.json", SECONDS
+    file, patience = folder / "settings.json", PATIENCE
     while rank and patience and not file.exists():
         time.sleep(1)
         patience -= 1
     if rank and not file.exists():
+        inform(f"{folder}: is not there; the main process has joined all blocks, or has not begun")
         yield False
         return
     try:
-        with locked("output", folder / f"process-{rank}"):
-            if not file.exists():
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(locked("output", folder / f"process-{rank}"))
+                    break
+                except ValueError:  # for a moment the main process holds it, to see who is running
+                    patience -= 1
+                    if not rank or patience < PATIENCE - 5:
+                        raise
+                    time.sleep(0.2)
+            if rank == 0 and not file.exists():
                 write_json(file, settings)
             kept = read_json(file)
             for name, value in settings.items():
@@ -134,7 +147,7 @@ def is_kept(folder: Path, number: int, block: Block) -> bool:
     digest = folder / str(number) / "digest"
     if not digest.exists():
         return False
-    if digest.read_text() != digest_of_lines(block):
+    if digest.read_text() != digest_of_block(folder, block):
         raise ValueError(f"{folder}: its block {number} is of another input; give that again, or delete this folder")
     return True
 
@@ -144,7 +157,7 @@ def keep_block(folder: Path, number: int, block: Block, outputs: Block) -> None:
     with whole_folder(folder / str(number)) as part:
         for name, lines in outputs.items():
             (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-        (part / "digest").write_text(digest_of_lines(block))
+        (part / "digest").write_text(digest_of_block(folder, block))
 
 
 def translate_missing(
@@ -164,14 +177,17 @@ def translate_missing(
     count = 0
     for count, block in enumerate(blocks(), start=1):
         number = count - 1
+        if not (folder / "settings.json").exists():
+            break  # the main process has joined all blocks
         if number % processes == rank and not is_kept(folder, number, block):
             keep_block(folder, number, block, outputs_of(number, block))
     if rank == 0 and processes > 1:
         for number, block in enumerate(blocks()):
             while not is_kept(folder, number, block):
-                if is_running(folder, number % processes):
+                running = is_running(folder, number % processes)
+                if running:
                     time.sleep(0.5)
-                else:
+                elif not is_kept(folder, number, block):
                     keep_block(folder, number, block, outputs_of(number, block))
     return count
 
@@ -185,5 +201,7 @@ def read_blocks(folder: Path, count: int) -> Iterator[Block]:
 
 def delete_blocks(folder: Path, count: int) -> None:
     """Delete what these functions wrote, and nothing else in the folder."""
-    for path in [*(folder / str(number) for number in range(count)), *folder.glob(".*.vanilla.tmp")]:
-        shutil.rmtree(path)
+    for number in range(count):
+        delete_folder(folder / str(number))
+    for path in folder.glob(".*.vanilla.tmp"):
+        shutil.rmtree(path, ignore_errors=True)

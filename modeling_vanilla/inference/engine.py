@@ -101,11 +101,18 @@ class CTranslate2Model:
     def _hypotheses(self, tokenizer, settings, sources, limits, options, found) -> list[list[Hypothesis]]:
         """The `settings.nbest` best hypotheses of each source of a batch."""
         results = _results(found)
-        for row, limit in enumerate(limits):  # the batch has that of its longest source
-            if max(map(len, results[row].hypotheses)) > limit:
-                own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
-                again = {**options, **own, "max_decoding_length": limit}
-                (results[row],) = _results(self.translator.translate_batch([sources[row]], **again))
+        longer = {
+            row: limit  # the batch has that of its longest source
+            for row, limit in enumerate(limits)
+            if max(map(len, results[row].hypotheses)) > limit
+        }
+        again = []
+        for row, limit in longer.items():
+            own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
+            given = {**options, **own, "max_decoding_length": limit}
+            again += self.translator.translate_batch([sources[row]], **given)
+        for row, result in zip(longer, _results(again), strict=True):
+            results[row] = result
         rows = [(row, tokens) for row, result in enumerate(results) for tokens in result.hypotheses]
         exact = settings.with_scores or "target_prefix" in options  # whose probability their scores do not have
         log_probs: Iterable[Sequence[float]]
@@ -113,8 +120,8 @@ class CTranslate2Model:
             log_probs = self.log_probs([sources[row] for row, _ in rows], [tokens for _, tokens in rows])
         else:
             scores = [score for result in results for score in result.scores]
-            length = options["length_penalty"]
-            log_probs = [[score * len(tokens) ** length] for score, (_, tokens) in zip(scores, rows, strict=True)]
+            alpha = options["length_penalty"]
+            log_probs = [[score * len(tokens) ** alpha] for score, (_, tokens) in zip(scores, rows, strict=True)]
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
         for (row, tokens), values in zip(rows, log_probs, strict=True):
             ids = [self.ids[token] for token in tokens]
@@ -193,7 +200,12 @@ def load_engine(
     Raises:
         ValueError: if CTranslate2 cannot express the model, or the device lacks the quantization.
     """
-    device = torch.device(device or ("cuda" if get_cuda_device_count() else "cpu"))
+    if inter_threads is not None and inter_threads < 1:
+        raise ValueError(f"inter_threads must be at least 1, not {inter_threads}")
+    try:
+        device = torch.device(device or ("cuda" if get_cuda_device_count() else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from error
     on_gpu = device.type == "cuda"
     index = list(range(get_cuda_device_count())) if on_gpu and device.index is None else device.index or 0
     # Translators of one thread translate more than one of several.
