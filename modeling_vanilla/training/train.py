@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -47,7 +47,7 @@ from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
 from .recipe import decide
 from .results import plot, training_results
-from .resume import check_same_run, read_run, record_run, write_run
+from .run_record import check_same_run, read_run, record_run, write_run
 from .updates import Update, read_updates, take_update
 
 logger = logging.getLogger(__name__)
@@ -87,14 +87,14 @@ def train_translation(
         with locked("output_dir", Path(training.output_dir)) if group.is_main_process else nullcontext():
             return _train_translation(data, training, options or TranslationOptions(), overrides or {}, group)
     finally:
-        if not has_accelerator:  # or the next training of this process would have the precision of this one
+        if not has_accelerator:  # reset what this run set: the next one may have another precision
             AcceleratorState._reset_state()
 
 
 def process_group() -> PartialState:
     """The processes that train together, and the device of this one."""
-    # Without the first argument accelerate would take processes on CPUs for as many separate runs. The others wait
-    # while the main one reads and tokenises a large corpus, for which NCCL's own 10 minutes are not enough.
+    # Without cpu= accelerate would take processes on CPUs for separate runs. The timeout is for the processes that wait
+    # while the main one reads and tokenises a large corpus; NCCL's own 10 minutes are not enough.
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=3))
 
 
@@ -102,7 +102,7 @@ def _train_translation(
     data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, group: PartialState
 ) -> dict:
     """Train in a folder that no other process uses; arguments and result are those of train_translation."""
-    # Check the folder, the model and the trackers before the data are read, which may take long
+    # Check what needs no data, as reading them may take long
     run = Path(training.output_dir)
     previous = read_run(run) if options.resume else None
     if previous is None:
@@ -124,7 +124,7 @@ def _train_translation(
     if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
         raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
 
-    # Tokenise
+    # Tokenise: the main process trains a tokenizer, the others receive it
     tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
     with group.main_process_first():
         training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
@@ -139,7 +139,7 @@ def _train_translation(
     state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)
 
-    # Train; all is checked, so files are written from here on
+    # Train: all is checked, so files of the run are written from here on
     if group.is_main_process:
         write_run(run, record)
         if checkpoint is None:
@@ -150,12 +150,12 @@ def _train_translation(
     train(state, updates, pairs.get("validation"))
 
     # Average
-    last = list_checkpoints(run)[-training.average_checkpoints :]
-    model = average_checkpoints(last)[0].to(group.device).eval()
+    averaged = list_checkpoints(run)[-training.average_checkpoints :]
+    model = average_checkpoints(averaged)[0].to(group.device).eval()
     group.wait_for_everyone()  # all have read the checkpoints
     results = {
         **training_results(state, model, training_data),
-        "averaged_checkpoints": [checkpoint_step(checkpoint) for checkpoint in last],
+        "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
         "removed": removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": record,
@@ -214,20 +214,16 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     Before each validation there is a checkpoint, so that whatever happens in it costs no update.
     """
     accelerator, options, progress = state.accelerator, state.options, state.progress
-    received = [0]  # signals
+    received = [0]  # the last is the signal received last, 0 before any
     model = torch.compile(state.model, dynamic=True) if options.compile else state.model
     tracked = {name: value for name, value in asdict(options).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
-    shown: dict[str, Any] = {
-        "initial": progress.step,
-        "total": options.max_steps,
-        "unit": " updates",
-        "desc": "Training",
-    }
-    bar = progress_bar(**shown, disable=not accelerator.is_main_process)
+    is_main, total = accelerator.is_main_process, options.max_steps
+    bar = progress_bar(desc="Training", unit=" updates", initial=progress.step, total=total, disable=not is_main)
     try:
         with on_signal(received.append), bar:
             while True:
+                # At the top, so that a resumed run makes up for a validation that it missed.
                 if validation is not None and is_validation_due(options, progress.step) and not progress.validated():
                     validate(state, validation)
                 if progress.step >= options.max_steps or progress.stalled(options.early_stopping):
@@ -241,7 +237,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
                 bar.update()
                 is_due = validation is not None and is_validation_due(options, progress.step)
-                signum = largest_of_processes(accelerator, received[-1])
+                signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
                 if is_due or signum or is_scheduled(options, progress.step):
                     save_checkpoint(state)
                 if signum:
@@ -259,14 +255,14 @@ def largest_of_processes(accelerator: Accelerator, value: int) -> int:
 
 
 def is_validation_due(options: TrainingOptions, step: int) -> bool:
-    """Whether validate_steps divides the updates taken, or they are all."""
+    """Whether validate_steps divides the updates taken, or this was the last one."""
     return step == options.max_steps or (step > 0 and step % options.validate_steps == 0)
 
 
 def validate(state: TrainingState, pairs: Dataset) -> None:
     """Validate, report the scores, and save the model in best/ if its BLEU is the best so far.
 
-    A signal ends the run at once, because a checkpoint was written just before.
+    A signal ends the run at once: the last checkpoint has all updates.
     """
     accelerator, options, progress = state.accelerator, state.options, state.progress
     with on_signal(partial(stop, state)):
