@@ -113,6 +113,8 @@ def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]])
     for name, path in (("--output", options.output), ("--alignments", options.alignments)):
         if path and path.is_dir():
             raise ValueError(f"{name}: {path} is a folder, not a file")
+        if path and not path.parent.is_dir():
+            raise ValueError(f"{name}: {path} cannot be written, as there is no folder {path.parent}")
         for other, taken in others if path and is_file(path) else ():
             if taken and taken.resolve() == path.resolve():
                 raise ValueError(f"{other} and {name} are both {path}")
