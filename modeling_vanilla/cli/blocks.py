@@ -26,18 +26,8 @@ Block = dict[str, list[str]]  # lines of each stream that is read, or of each ou
 PATIENCE = 60  # seconds that a process waits for the main one to begin
 
 # What the blocks do not depend on, or what is told by their digests.
-_NOT_COMPARED = {
-    "input",
-    "output",
-    "reference",
-    "prefix",
-    "bleu_tokenize",
-    "device",
-    "inter_threads",
-    "interactive",
-    "revision",
-}
-_NOT_COMPARED |= {"debug", "quiet"}
+_NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
+_NOT_COMPARED |= {"revision", "debug", "quiet"}
 
 
 def process() -> tuple[int, int]:
@@ -97,8 +87,8 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
     Raises:
         ValueError: if the folder has blocks of other settings, or another process of this number holds it.
     """
-    file, patience = folder / "settings.json", PATIENCE
-    while rank and patience and not file.exists():
+    file, patience = folder / "settings.json", PATIENCE if rank else 0
+    while patience and not file.exists():
         time.sleep(1)
         patience -= 1
     if rank and not file.exists():
@@ -106,16 +96,7 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
         yield False
         return
     try:
-        with ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(locked("output", folder / f"process-{rank}"))
-                    break
-                except ValueError:  # for a moment the main process holds it, to see who is running
-                    patience -= 1
-                    if not rank or patience < PATIENCE - 5:
-                        raise
-                    time.sleep(0.2)
+        with hold(folder, rank):
             if rank == 0 and not file.exists():
                 write_json(file, settings)
             kept = read_json(file)
@@ -131,6 +112,20 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
     finally:
         with suppress(OSError):  # there is something in it, such as the lock of a process that still reads
             folder.rmdir()
+
+
+@contextmanager
+def hold(folder: Path, rank: int) -> Iterator[None]:
+    """Hold the lock of the process of this number; ValueError if another process does."""
+    with ExitStack() as stack:
+        for _ in range(5 if rank else 0):  # the main process may hold it for a moment, to see who is running
+            with suppress(ValueError):
+                stack.enter_context(locked("output", folder / f"process-{rank}"))
+                break
+            time.sleep(0.2)
+        else:
+            stack.enter_context(locked("output", folder / f"process-{rank}"))
+        yield
 
 
 def is_running(folder: Path, rank: int) -> bool:
@@ -184,8 +179,7 @@ def translate_missing(
     if rank == 0 and processes > 1:
         for number, block in enumerate(blocks()):
             while not is_kept(folder, number, block):
-                running = is_running(folder, number % processes)
-                if running:
+                if is_running(folder, number % processes):
                     time.sleep(0.5)
                 elif not is_kept(folder, number, block):
                     keep_block(folder, number, block, outputs_of(number, block))

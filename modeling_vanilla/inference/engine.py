@@ -125,8 +125,8 @@ class CTranslate2Model:
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
         for (row, tokens), values in zip(rows, log_probs, strict=True):
             ids = [self.ids[token] for token in tokens]
-            penalty = length_penalty(len(ids), options["length_penalty"], settings.generation.length_penalty_type)
-            score, finished = sum(values) / float(penalty), ids[-1] == self.config.eos_token_id
+            penalty = length_penalty(len(ids) or 1, options["length_penalty"], settings.generation.length_penalty_type)
+            score, finished = sum(values) / float(penalty), ids[-1:] == [self.config.eos_token_id]
             shown = tuple(values) if exact else ()
             ids = [self.config.decoder_start_token_id or 0, *ids]
             grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
