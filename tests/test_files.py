@@ -6,7 +6,6 @@ import io
 import itertools
 import os
 import random
-import re
 import signal
 from pathlib import Path
 
@@ -39,9 +38,7 @@ def test_lines(tmp_path, content, lines):
 
 UNREADABLE = [
     (".", None, "cannot be read: Is a directory"),
-    ("plain.gz", b"a dog\n", r"cannot be read: Not a gzipped file .*"),
     ("cut.gz", gzip.compress(b"a dog\n" * 99, mtime=0)[:-9], r"cannot be read: Compressed file ended .*"),
-    ("damaged.gz", gzip.compress(b"a dog\n", mtime=0)[:10] + b"\xff" * 9, r"cannot be read: .*invalid .*"),
     ("latin", b"a dog\nGr\xfc\xdfe\n", r"line 2: not UTF-8: byte 0xfc at position 2"),
 ]
 
@@ -153,9 +150,8 @@ def test_a_locked_folder(tmp_path):
     assert not tree(tmp_path)
 
 
-def test_a_place_in_use(tmp_path):
-    for path in (tmp_path / "none", tmp_path):
-        files.check_unused("output_dir", path)
+def test_a_place_in_use_is_refused(tmp_path):
+    files.check_unused("output_dir", tmp_path)
     (tmp_path / "notes").touch()
     for path in (tmp_path / "notes", tmp_path):
         with pytest.raises(ValueError, match=f"^output_dir: {path} holds something already; choose another folder$"):
@@ -165,19 +161,16 @@ def test_a_place_in_use(tmp_path):
 # Errors in one line
 
 
-def fail(error: BaseException, debug: bool = False) -> None:
-    with errors.one_line_errors(debug):
-        raise error from RuntimeError("the cause")
+def fail(error: BaseException) -> None:
+    with errors.one_line_errors():
+        raise error
 
 
-LESS = "; lower tokens_per_batch"
 ERRORS = [
     (ValueError("a: is bad,\n  in two lines"), 2, "error: a: is bad, in two lines\n"),
     (OSError(errno.ENOSPC, "No space left", "file"), 2, "error: file: No space left\n"),
     (BrokenPipeError(), 141, ""),
-    (ValueError(), 2, "error: ValueError\n"),
-    (MemoryError(), 2, f"error: not enough memory: MemoryError{LESS}\n"),
-    (RuntimeError("CUDA out of memory\nx"), 2, f"error: not enough memory: CUDA out of memory{LESS}\n"),
+    (RuntimeError("out of memory\nx"), 2, "error: not enough memory: out of memory; lower tokens_per_batch\n"),
     (KeyboardInterrupt(), 130, "error: interrupted\n"),
 ]
 
@@ -185,11 +178,6 @@ ERRORS = [
 @pytest.mark.parametrize(("error", "code", "line"), ERRORS)
 def test_errors_in_one_line(error, code, line):
     assert call(lambda: fail(error)) == (code, "", line)
-
-
-def test_an_error_of_the_program_keeps_its_traceback():
-    with pytest.raises(RuntimeError, match="illegal"):
-        fail(RuntimeError("CUDA error: an illegal memory access"))
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -205,27 +193,3 @@ def test_a_signal_removes_what_is_half_written(tmp_path, signum, code):
         assert tree(tmp_path) == {} and signal.getsignal(signum) == signal.SIG_DFL
     finally:
         signal.signal(signum, before)
-
-
-def test_the_second_signal_ends_the_process_and_an_ignored_one_nothing():
-    received = []
-
-    def send():
-        for name in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(name, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with errors.on_signal(received.append):
-            for name in (signal.SIGHUP, signal.SIGTERM):
-                signal.raise_signal(name)
-            if received == [signal.SIGTERM]:
-                signal.raise_signal(signal.SIGINT)
-
-    assert fork(send) == -signal.SIGINT
-
-
-@pytest.mark.parametrize(("debug", "variable", "shown"), [(True, "", True), (False, "1", True), (False, "0", False)])
-def test_the_cause_is_shown_on_request(monkeypatch, debug, variable, shown):
-    monkeypatch.setenv("VANILLA_DEBUG", variable)
-    done = call(lambda: fail(ValueError("bad"), debug))
-    assert done.code == 2 and done.errors.endswith("error: bad\n")
-    assert bool(re.search(r"RuntimeError: the cause.*Traceback.*ValueError: bad", done.errors, re.S)) == shown

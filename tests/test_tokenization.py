@@ -1,7 +1,5 @@
 """The shared vocabulary: lossless, never an unknown, EOS last, reloaded by AutoTokenizer."""
 
-import re
-
 import pytest
 from datasets import Dataset
 from hypothesis import example, given, settings
@@ -100,15 +98,6 @@ def test_vocab_size_is_rounded_up_to_a_multiple_of_8(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_fillers_complete_a_small_vocabulary_and_are_never_seen(algorithm):
-    # Three merges, whatever their order, make " abc" of four bytes: 263 tokens.
-    tokenizer = train_tokenizer(["abc"] * 3, algorithm=algorithm)
-    assert (len(tokenizer), tokenizer.extra_special_tokens) == (264, ["<unused0>"])
-    assert tokenizer.decode([*tokenizer("ab")["input_ids"], 263], skip_special_tokens=True) == "ab"
-    assert 263 not in tokenizer("a<unused0>b <unused0>").input_ids
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_tag_of_a_language_is_one_token(algorithm):
     """It changes no token behind it."""
     texts = [">>de<< a small house", ">>en<< ein kleines Haus"]
@@ -118,16 +107,3 @@ def test_a_tag_of_a_language_is_one_token(algorithm):
     tag = tokenizer.convert_tokens_to_ids(">>de<<")
     assert tokenizer(">>de<< a small house").input_ids == [tag, *tokenizer("a small house").input_ids]
     assert len(tokenizer) == tokenizer.vocab_size and len(tokenizer) % 8 == 0
-
-
-BAD_ARGUMENTS = [
-    ({"texts": CORPUS, "algorithm": "unigram"}, "algorithm='unigram': must be 'bpe' or 'wordpiece'"),
-    *(({"texts": CORPUS, "vocab_size": size}, f"vocab_size={size}: must be from 260") for size in (259, 10**12)),
-    ({"texts": "one sentence"}, "texts='one sentence': must be several strings"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS)
-def test_bad_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        train_tokenizer(**arguments)
