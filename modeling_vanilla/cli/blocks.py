@@ -10,7 +10,7 @@ import shutil
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -71,88 +71,50 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def digest_of_block(folder: Path, block: Block) -> str:
-    """The digest of the lines of a block, and of the settings in the folder."""
-    settings = (folder / "settings.json").read_text(encoding="utf-8")
-    return hashlib.sha256("\n".join(map("\n".join, [[settings], *block.values()])).encode()).hexdigest()
+def digest_of_block(block: Block) -> str:
+    return hashlib.sha256("\n".join(map("\n".join, block.values())).encode()).hexdigest()
 
 
 @contextmanager
 def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
-    """Hold the folder of the blocks for the process of this number. The main process, 0, makes it.
+    """Make the folder of the blocks and hold it, or find it, as the main process, 0, makes it.
 
     Yields:
         Whether the folder is there: the main process may have joined all blocks before another one begins.
 
     Raises:
-        ValueError: if the folder has blocks of other settings, or another process of this number holds it.
+        ValueError: if the folder has blocks of other settings, or another run holds it.
     """
-    file, patience = folder / "settings.json", PATIENCE if rank else 0
-    while patience and not file.exists():
-        time.sleep(1)
-        patience -= 1
-    if rank and not file.exists():
-        inform(f"{folder}: is not there; the main process has joined all blocks, or has not begun")
-        yield False
-        return
+    file = folder / "settings.json"
     try:
-        with hold(folder, rank):
+        with nullcontext() if rank else locked("output", folder / "run"):
             if rank == 0 and not file.exists():
                 write_json(file, settings)
-            kept = read_json(file)
-            for name, value in settings.items():
-                if kept.get(name) != value:
-                    which = f"{folder}: its blocks are of another {name}"
-                    raise ValueError(f"{which}; give that again, or delete this folder")
+            end = time.monotonic() + PATIENCE
+            while not file.exists() and time.monotonic() < end:
+                time.sleep(1)
+            if not file.exists():
+                inform(f"{folder}: is not there; the main process has joined all blocks, or has not begun")
+                yield False
+                return
+            check_settings(folder, settings)
             try:
                 yield True
             finally:
                 if rank == 0 and not any(path.name.isdigit() for path in folder.iterdir()):
                     file.unlink()
     finally:
-        with suppress(OSError):  # there is something in it, such as the lock of a process that still reads
-            folder.rmdir()
+        if rank == 0:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
-@contextmanager
-def hold(folder: Path, rank: int) -> Iterator[None]:
-    """Hold the lock of the process of this number; ValueError if another process does."""
-    with ExitStack() as stack:
-        for _ in range(5 if rank else 0):  # the main process may hold it for a moment, to see who is running
-            with suppress(ValueError):
-                stack.enter_context(locked("output", folder / f"process-{rank}"))
-                break
-            time.sleep(0.2)
-        else:
-            stack.enter_context(locked("output", folder / f"process-{rank}"))
-        yield
-
-
-def is_running(folder: Path, rank: int) -> bool:
-    """Whether the process of this number holds the folder."""
-    try:
-        with locked("output", folder / f"process-{rank}"):
-            return False
-    except ValueError:
-        return True
-
-
-def is_kept(folder: Path, number: int, block: Block) -> bool:
-    """Whether a block is done; ValueError if it was another one."""
-    digest = folder / str(number) / "digest"
-    if not digest.exists():
-        return False
-    if digest.read_text() != digest_of_block(folder, block):
-        raise ValueError(f"{folder}: its block {number} is of another input; give that again, or delete this folder")
-    return True
-
-
-def keep_block(folder: Path, number: int, block: Block, outputs: Block) -> None:
-    """Write the lines of each output of a block."""
-    with whole_folder(folder / str(number)) as part:
-        for name, lines in outputs.items():
-            (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-        (part / "digest").write_text(digest_of_block(folder, block))
+def check_settings(folder: Path, settings: dict) -> None:
+    """Raise ValueError if the folder has blocks of other settings."""
+    kept = read_json(folder / "settings.json")
+    for name, value in settings.items():
+        if kept.get(name) != value:
+            raise ValueError(f"{folder}: its blocks are of another {name}; give that again, or delete this folder")
 
 
 def translate_missing(
@@ -160,29 +122,33 @@ def translate_missing(
 ) -> int:
     """Translate and keep the blocks of this process that are not kept yet; the main process waits for the others'.
 
-    It translates those of a process that has ended, or never begun.
-
     Args:
         blocks: reads the input from its beginning. outputs_of: the lines of each output of a block.
 
     Returns:
         The number of all blocks.
+
+    Raises:
+        ValueError: if a block that is kept is of another input.
     """
     rank, processes = process()
     count = 0
     for count, block in enumerate(blocks(), start=1):
-        number = count - 1
         if not (folder / "settings.json").exists():
             break  # the main process has joined all blocks
-        if number % processes == rank and not is_kept(folder, number, block):
-            keep_block(folder, number, block, outputs_of(number, block))
-    if rank == 0 and processes > 1:
-        for number, block in enumerate(blocks()):
-            while not is_kept(folder, number, block):
-                if is_running(folder, number % processes):
-                    time.sleep(0.5)
-                elif not is_kept(folder, number, block):
-                    keep_block(folder, number, block, outputs_of(number, block))
+        number, digest = count - 1, digest_of_block(block)
+        kept = folder / str(number)
+        if number % processes != rank:
+            continue
+        if not kept.exists():
+            outputs = outputs_of(number, block)
+            with whole_folder(kept) as part:
+                for name, lines in {**outputs, "digest": [digest]}.items():
+                    (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        elif (kept / "digest").read_text().strip() != digest:
+            raise ValueError(f"{kept}: is of another input; give that again, or delete {folder}")
+    while rank == 0 and not all((folder / str(number)).exists() for number in range(count)):
+        time.sleep(0.5)
     return count
 
 
