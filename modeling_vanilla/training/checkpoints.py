@@ -71,20 +71,20 @@ class TrainingState:
     Attributes:
         model: as accelerate has prepared it, by which each process has its copy (DDP) if there are several.
         optimizer: likewise.
-        options: every option of the recipe has a value.
+        training: every option of the recipe has a value.
     """
 
     accelerator: Accelerator
     model: PreTrainedModel
     optimizer: AcceleratedOptimizer
     tokenizer: PreTrainedTokenizerBase
-    options: TrainingOptions
+    training: TrainingOptions
     progress: Progress
 
     @property
     def run(self) -> Path:
         """The folder of the run."""
-        return Path(self.options.output_dir)
+        return Path(self.training.output_dir)
 
     @property
     def own_model(self) -> PreTrainedModel:
@@ -113,7 +113,7 @@ def save_checkpoint(state: TrainingState) -> None:
             flat = {f"{name}/{key}": value.contiguous() for name, each in named for key, value in each.items()}
             save_file(flat, part / OPTIMIZER)
             (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
-        prune_checkpoints(state.run, state.options)
+        prune_checkpoints(state.run, state.training)
     accelerator.wait_for_everyone()
 
 
@@ -130,7 +130,7 @@ def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def is_scheduled(options: TrainingOptions, step: int) -> bool:
+def is_scheduled(training: TrainingOptions, step: int) -> bool:
     """Whether a checkpoint is due after this update. Checkpoints are evenly spaced, and the last update has one.
 
     The paper averages checkpoints written every 10 minutes (6.1), which are 1500 of the base model's updates of 0.4 s
@@ -138,15 +138,15 @@ def is_scheduled(options: TrainingOptions, step: int) -> bool:
     average the same. It is a share of the run, so that the last checkpoints of a short run are as close to its end,
     but at least 10 updates, because writing a checkpoint takes time.
     """
-    interval = options.checkpoint_steps or max(10, round(0.015 * options.max_steps))
-    return (options.max_steps - step) % interval == 0
+    interval = training.checkpoint_steps or max(10, round(0.015 * training.max_steps))
+    return (training.max_steps - step) % interval == 0
 
 
-def prune_checkpoints(run: Path, options: TrainingOptions) -> None:
-    """Delete all checkpoints but the newest and the last of those that are scheduled, as many as the options say."""
-    kept = max(options.keep_checkpoints, options.average_checkpoints)
+def prune_checkpoints(run: Path, training: TrainingOptions) -> None:
+    """Delete all checkpoints but the newest and the last scheduled ones, as many as are to be kept or averaged."""
+    kept = max(training.keep_checkpoints, training.average_checkpoints)
     *older, newest = list_checkpoints(run)
-    scheduled = [path for path in (*older, newest) if is_scheduled(options, checkpoint_step(path))]
+    scheduled = [path for path in (*older, newest) if is_scheduled(training, checkpoint_step(path))]
     for path in older:
         if path not in scheduled[-kept:]:
             delete_folder(path)

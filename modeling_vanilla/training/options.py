@@ -128,13 +128,13 @@ ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overr
 
 
 def _by_recipe(help: str):
-    """An option that is None until recipe.decide gives it a value."""
+    """An option that is None until recipe.choose_settings gives it a value."""
     return _option(None, f"{help} (default: the recipe's)")
 
 
 @dataclass
 class TrainingOptions:
-    """How to train. recipe.py decides what is not given and has no default here."""
+    """How to train. recipe.py chooses what is not given and has no default here."""
 
     _argument_group_name = "training"
 

@@ -43,7 +43,7 @@ _OF_MODEL = {"dropout", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
 
-def decide(
+def choose_settings(
     pairs: DatasetDict,
     data: DataOptions,
     training: TrainingOptions,

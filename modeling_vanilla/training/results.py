@@ -57,7 +57,7 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
 
 def plot(state: TrainingState, d_model: int) -> None:
     """Draw loss.png."""
-    rates = [rate_of(state.options, d_model, step) for step in range(1, state.progress.step + 1)]
+    rates = [rate_of(state.training, d_model, step) for step in range(1, state.progress.step + 1)]
     plot_run(state.progress.losses, rates, state.progress.validations, state.run / "loss.png")
 
 

@@ -45,7 +45,7 @@ from .model import fit_to_data, make_model, make_tokenizer, saved_model
 from .optimization import adam
 from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
-from .recipe import decide
+from .recipe import choose_settings
 from .results import plot, training_results
 from .run_record import check_same_run, read_run, record_run, write_run
 from .updates import Update, read_updates, take_update
@@ -118,7 +118,7 @@ def _train_translation(
     # Read
     with group.main_process_first():
         pairs = load_pairs(data)
-    training, options, overrides, reason = decide(pairs, data, training, options, overrides, previous)
+    training, options, overrides, reason = choose_settings(pairs, data, training, options, overrides, previous)
     if training.early_stopping is not None and "validation" not in pairs:
         raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
     if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
@@ -167,7 +167,7 @@ def _train_translation(
 def prepare(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    options: TrainingOptions,
+    training: TrainingOptions,
     checkpoint: Path | None = None,
 ) -> TrainingState:
     """Place the model on the devices, with its optimizer, as accelerate was told.
@@ -176,15 +176,15 @@ def prepare(
         checkpoint: to go on from; the model has its weights.
     """
     accelerator = Accelerator(
-        mixed_precision=options.mixed_precision,
-        log_with=options.trackers() or None,
-        project_config=ProjectConfiguration(logging_dir=str(Path(options.output_dir, "tensorboard"))),
+        mixed_precision=training.mixed_precision,
+        log_with=training.trackers() or None,
+        project_config=ProjectConfiguration(logging_dir=str(Path(training.output_dir, "tensorboard"))),
     )
     if accelerator.device.type == "cpu":
         keep_freed_memory()
         bound_kernel_caches()
     model, optimizer = accelerator.prepare(model, adam(model))
-    state = TrainingState(accelerator, model, optimizer, tokenizer, options, Progress())
+    state = TrainingState(accelerator, model, optimizer, tokenizer, training, Progress())
     if checkpoint is not None:
         load_checkpoint(checkpoint, state)
     return state
@@ -192,12 +192,12 @@ def prepare(
 
 def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, removed: dict) -> None:
     """Print the recipe, a warning if the warm-up is too long, the pairs removed and the faults of the others."""
-    options = state.options
+    training = state.training
     if reason:
         inform(reason)
-    if options.warmup_steps > options.max_steps / 2:
+    if training.warmup_steps > training.max_steps / 2:
         logger.warning(
-            f"warmup_steps: the learning rate rises for {options.warmup_steps} of {options.max_steps} updates and "
+            f"warmup_steps: the learning rate rises for {training.warmup_steps} of {training.max_steps} updates and "
             "hardly falls; set fewer"
         )
     if any(removed.values()):
@@ -213,20 +213,20 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
 
     Before each validation there is a checkpoint, so that whatever happens in it costs no update.
     """
-    accelerator, options, progress = state.accelerator, state.options, state.progress
+    accelerator, training, progress = state.accelerator, state.training, state.progress
     received = [0]  # the last is the signal received last, 0 before any
-    model = torch.compile(state.model, dynamic=True) if options.compile else state.model
-    tracked = {name: value for name, value in asdict(options).items() if value is not None}
+    model = torch.compile(state.model, dynamic=True) if training.compile else state.model
+    tracked = {name: value for name, value in asdict(training).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
-    is_main, total = accelerator.is_main_process, options.max_steps
+    is_main, total = accelerator.is_main_process, training.max_steps
     bar = progress_bar(desc="Training", unit=" updates", initial=progress.step, total=total, disable=not is_main)
     try:
         with on_signal(received.append), bar:
             while True:
                 # At the top, so that a resumed run makes up for a validation that it missed.
-                if validation is not None and is_validation_due(options, progress.step) and not progress.validated():
+                if validation is not None and is_validation_due(training, progress.step) and not progress.validated():
                     validate(state, validation)
-                if progress.step >= options.max_steps or progress.stalled(options.early_stopping):
+                if progress.step >= training.max_steps or progress.stalled(training.early_stopping):
                     break
                 start = time.monotonic()
                 update = next(updates)
@@ -236,9 +236,9 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
                 bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
                 bar.update()
-                is_due = validation is not None and is_validation_due(options, progress.step)
+                is_due = validation is not None and is_validation_due(training, progress.step)
                 signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
-                if is_due or signum or is_scheduled(options, progress.step):
+                if is_due or signum or is_scheduled(training, progress.step):
                     save_checkpoint(state)
                 if signum:
                     stop(state, signum)
@@ -254,9 +254,9 @@ def largest_of_processes(accelerator: Accelerator, value: int) -> int:
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
 
 
-def is_validation_due(options: TrainingOptions, step: int) -> bool:
+def is_validation_due(training: TrainingOptions, step: int) -> bool:
     """Whether validate_steps divides the updates taken, or this was the last one."""
-    return step == options.max_steps or (step > 0 and step % options.validate_steps == 0)
+    return step == training.max_steps or (step > 0 and step % training.validate_steps == 0)
 
 
 def validate(state: TrainingState, pairs: Dataset) -> None:
@@ -264,19 +264,19 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
 
     A signal ends the run at once: the last checkpoint has all updates.
     """
-    accelerator, options, progress = state.accelerator, state.options, state.progress
+    accelerator, training, progress = state.accelerator, state.training, state.progress
     with on_signal(partial(stop, state)):
         model = state.own_model.eval()
         with accelerator.autocast():
-            scores = validation_scores(model, state.tokenizer, pairs, options)
+            scores = validation_scores(model, state.tokenizer, pairs, training)
         progress.validations.append({"step": progress.step, **scores})
         numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
         accelerator.log(numbers, step=progress.step)
         if accelerator.is_main_process:
             loss, perplexity, bleu = (f"{scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
             inform(f"step {progress.step}: validation loss {loss} (unsmoothed), perplexity {perplexity}, BLEU {bleu}")
-            if progress.stalled(options.early_stopping):
-                inform(f"early_stopping: no better BLEU in {options.early_stopping} validations, the run ends")
+            if progress.stalled(training.early_stopping):
+                inform(f"early_stopping: no better BLEU in {training.early_stopping} validations, the run ends")
             if progress.best() is progress.validations[-1]:
                 with whole_folder(state.run / "best") as part:
                     save_model(model, state.tokenizer, part)
@@ -292,7 +292,7 @@ def stop(state: TrainingState, signum: int) -> NoReturn:
 
 def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
     """Write the model, score it on validation and test data, and write the results with these scores."""
-    run, options, tokenizer, is_main = state.run, state.options, state.tokenizer, state.accelerator.is_main_process
+    run, training, tokenizer, is_main = state.run, state.training, state.tokenizer, state.accelerator.is_main_process
     made_from = results["settings"]["model"]["model"]
     source = source_metadata(made_from) if made_from else None
     if is_main:
@@ -303,14 +303,14 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
     # The model is on the disk before the scoring, which may fail.
     with state.accelerator.autocast():
         if "validation" in pairs:
-            results["validation"] = validation_scores(model, tokenizer, pairs["validation"], options)
+            results["validation"] = validation_scores(model, tokenizer, pairs["validation"], training)
         if "test" in pairs:
-            results |= translate_and_score(model, tokenizer, pairs["test"], options, show_progress=True)
+            results |= translate_and_score(model, tokenizer, pairs["test"], training, show_progress=True)
             results["test_sentences"] = len(pairs["test"])
     if is_main:
         write_model_card(run / "model", model, results, source)
         write_json(run / "results.json", results)
         plot(state, model.config.d_model)
-        if options.push_to_hub:
-            publish_model(run / "model", options.push_to_hub, private=options.hub_private_repo)
+        if training.push_to_hub:
+            publish_model(run / "model", training.push_to_hub, private=training.hub_private_repo)
     state.accelerator.wait_for_everyone()

@@ -48,8 +48,8 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
 
     def plan_epoch() -> list[list[np.ndarray]]:
         """The rows of each batch of each update of the epoch."""
-        batches = epoch_batches(*lengths, state.options.tokens_per_batch, state.options.seed, progress.epoch)
-        return update_batches(batches, *lengths, state.options.tokens_per_update)
+        batches = epoch_batches(*lengths, state.training.tokens_per_batch, state.training.seed, progress.epoch)
+        return update_batches(batches, *lengths, state.training.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
         # Every process must take part in as many backward passes: the first batch fills up the shares, with weight 0.
@@ -87,10 +87,12 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
     Raises:
         ValueError: the loss or the gradient is not finite.
     """
-    accelerator, options, step = state.accelerator, state.options, state.progress.step + 1
+    accelerator, training, step = state.accelerator, state.training, state.progress.step + 1
     # Dropout is a function of seed, step and process: a resumed run draws what the uninterrupted one would have.
-    torch.manual_seed(int(np.random.SeedSequence([options.seed, step, accelerator.process_index]).generate_state(1)[0]))
-    rate = rate_of(options, state.own_model.config.d_model, step)
+    torch.manual_seed(
+        int(np.random.SeedSequence([training.seed, step, accelerator.process_index]).generate_state(1)[0])
+    )
+    rate = rate_of(training, state.own_model.config.d_model, step)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     model.train()
@@ -103,28 +105,28 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
             accelerator.backward(loss * accelerator.num_processes)
         losses.append(loss.detach())
     total = accelerator.reduce(torch.stack(losses).sum(), reduction="sum")
-    if options.max_grad_norm is not None:
-        norm = accelerator.clip_grad_norm_(model.parameters(), options.max_grad_norm)
+    if training.max_grad_norm is not None:
+        norm = accelerator.clip_grad_norm_(model.parameters(), training.max_grad_norm)
     else:
         accelerator.unscale_gradients()  # as clip_grad_norm_ does
         norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     loss, norm = float(total), float(norm)
     # In 16-bit floats (fp16) a gradient may overflow: accelerate's scaler then skips the step, and halves its scale.
     if not math.isfinite(loss) or (accelerator.scaler is None and not math.isfinite(norm)):
-        name = "learning_rate_scale" if options.learning_rate is None else "learning_rate"
+        name = "learning_rate_scale" if training.learning_rate is None else "learning_rate"
         raise ValueError(
             f"the loss of step {step} is {loss}, its gradient's norm {norm}. Post-LN is sensitive to warm-up: raise "
-            f"warmup_steps ({options.warmup_steps}), lower {name} ({getattr(options, name)}) or set max_grad_norm "
-            f"({options.max_grad_norm})"
+            f"warmup_steps ({training.warmup_steps}), lower {name} ({getattr(training, name)}) or set max_grad_norm "
+            f"({training.max_grad_norm})"
         )
     state.optimizer.step()
     state.optimizer.zero_grad()
     return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
 
-def rate_of(options: TrainingOptions, d_model: int, step: int) -> float:
+def rate_of(training: TrainingOptions, d_model: int, step: int) -> float:
     """The learning rate of a step: Eq. 3, times learning_rate_scale or so that its peak is learning_rate."""
-    scale = options.learning_rate_scale or 1.0
-    if options.learning_rate is not None:
-        scale = options.learning_rate * (d_model * options.warmup_steps) ** 0.5
-    return learning_rate(step, d_model, options.warmup_steps, scale)
+    scale = training.learning_rate_scale or 1.0
+    if training.learning_rate is not None:
+        scale = training.learning_rate * (d_model * training.warmup_steps) ** 0.5
+    return learning_rate(step, d_model, training.warmup_steps, scale)
