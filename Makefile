@@ -28,14 +28,13 @@ test: $(VENV)/test  ## the fast tests
 slow: $(VENV)/test  ## the tests that take longer
 	$(PYTEST) -m slow
 
-gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of training and decoding there, in runs/gpu
+gpu: $(VENV)/test  ## the tests that need a GPU, and the speed of training and decoding there
 	$(BIN)/python -m pytest -m gpu
 	for dims in base big; do \
-		$(BIN)/python benchmarks/train_step.py --device cuda --dims $$dims --bf16 --tokens 16384 --rounds 10 \
-			--output_dir runs/gpu/$$dims || exit; done
+		$(BIN)/python benchmarks/train_step.py --device cuda --dims $$dims --bf16 --tokens 16384 --rounds 10 || exit; done
 	$(PIP) nvidia-cublas-cu12  # CTranslate2 is built for CUDA 12, whatever torch is built for
 	LD_LIBRARY_PATH=$$(realpath $(VENV)/lib/python*/site-packages/nvidia/cublas/lib):$$LD_LIBRARY_PATH \
-		$(BIN)/python benchmarks/decode.py --device cuda --dims base --rounds 5 --output_dir runs/gpu/base \
+		$(BIN)/python benchmarks/decode.py --device cuda --dims base --rounds 5 \
 		--engines "ours bf16" "MarianMT bf16" "CTranslate2 float16"
 
 newest:  ## the fast tests under the newest versions that setup.py allows

@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from transformers import MarianConfig, MarianMTModel
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
@@ -94,23 +93,3 @@ def table(columns: Sequence[str], rows: Sequence[Sequence]) -> str:
     """A table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def save(path: Path, title: str, text: str, figure: Figure) -> None:
-    """Write PATH.md, a text below its title, and PATH.png."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".md").write_text(f"{title}\n\n{text}\n", encoding="utf-8")
-    figure.suptitle(title, fontsize=9)
-    figure.savefig(path.with_suffix(".png"), dpi=150)
-
-
-def bars(values: dict[str, float], unit: str) -> Figure:
-    """A bar for each system, the first on top."""
-    figure = Figure(figsize=(7, 1 + len(values) / 2), layout="constrained")
-    axes = figure.subplots()
-    axes.bar_label(axes.barh(list(values), list(values.values())), fmt="%.0f", padding=3)
-    axes.margins(x=0.15)
-    axes.locator_params(axis="x", nbins=5)
-    axes.invert_yaxis()
-    axes.set(xlabel=unit)
-    return figure

@@ -8,7 +8,7 @@ Beam 4 (or --beams), a length penalty of 0.6 by the formula of transformers for 
 threads. Each engine runs in a process of its own, as CTranslate2 brings a thread library that slows torch's in the same
 process; they take turns, the first round is not counted, and the figure is the median of the others. Memory is the
 process's peak, on a GPU what torch has allocated there at its peak; CTranslate2 does not tell its own. With "inter" in
-its name CTranslate2 translates on each thread by itself. With --output_dir table and plot are written there.
+its name CTranslate2 translates on each thread by itself.
 """
 
 import statistics
@@ -128,12 +128,13 @@ def decode(options: Namespace) -> None:
     if (options.source is None) != (options.model is None):
         raise ValueError("--model and --source go together")
     engines = {engine: common.in_own_process(make_engine, engine, options) for engine in options.engines}
-    rows, medians, first = [], {}, None
+    torch.set_num_threads(options.threads)
+    print(common.machine(options.device))
+    rows, first = [], None
     for engine, measured in common.take_turns(engines, options.rounds).items():
         times, outputs, memory = zip(*measured, strict=True)
         first, sentences, median = first or times, len(outputs[-1]), statistics.median(times)
         tokens = sum(len(row) + 1 for row in outputs[-1]) if options.model else sentences * NEW_TOKENS
-        medians[engine] = sentences / median
         rows.append(
             (
                 engine,
@@ -146,13 +147,7 @@ def decode(options: Namespace) -> None:
             )
         )
     faster = f"{options.engines[0]} is faster by"
-    table = common.table(("", "sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", faster), rows)
-    print(table)
-    if options.output_dir:
-        torch.set_num_threads(options.threads)
-        what = "trained model" if options.model else f"{options.dims} dimensions"
-        title = f"{what}, beam {options.beams}, {options.batch_size} at once; {common.machine(options.device)}"
-        common.save(options.output_dir / "decode", title, table, common.bars(medians, "sentences a second"))
+    print(common.table(("", "sentences/s (range)", "ms a sentence", "tokens/s", "peak GiB", "BLEU", faster), rows))
 
 
 if __name__ == "__main__":
@@ -169,5 +164,4 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=2, help="of each engine")
     parser.add_argument("--engines", nargs="+", choices=[*ENGINES, *ON_A_GPU], default=ENGINES, help="what to measure")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
-    parser.add_argument("--output_dir", type=Path, help="a folder for decode.md and decode.png")
     run_command(parser, decode)

@@ -8,15 +8,13 @@ made-up batches; a step is forward, label-smoothed loss, backward and fused Adam
 rounds, each system in a process of its own, which take turns; on a CPU each once more with freed memory kept, as
 training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16. One
 thread is measured in processor time, several and a GPU by the clock. Memory: what the process held at its peak, above
-the model and the libraries. With --output_dir a table and a plot are written there, with the share of what large
-products reach.
+the model and the libraries. The last line is the share of what large products reach.
 """
 
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 
 import common
 import torch
@@ -197,16 +195,9 @@ def measure(options: Namespace) -> None:
         ratio = f"{common.median_ratio(rates[as_trained], found):.2f}"
         peak = "-" if peaks[system] is None else f"{peaks[system]:.2f}"
         rows.append((system, common.with_range(found), ratio, peak))
-    table = common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it", "GiB"), rows)
-    print(table)
-    if options.output_dir:
-        kind = ("bf16" if options.bf16 else "fp32") + (", compiled" if options.compile else "")
-        what = f"training step, {options.dims}, {kind}, {options.tokens} tokens a batch"
-        medians = {system: statistics.median(found) for system, found in rates.items()}
-        share = training_operations(common.DIMS[options.dims]) * medians[as_trained] / product_rate(options)
-        text = f"{table}\n\nOf the rate of large products, this model reaches {share:.0%}."
-        title = f"{what}; {common.machine(options.device)}"
-        common.save(options.output_dir / "train_step", title, text, common.bars(medians, "tokens a second"))
+    print(common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it", "GiB"), rows))
+    operations = training_operations(common.DIMS[options.dims]) * statistics.median(rates[as_trained])
+    print(f"\nOf the rate of large products, this model reaches {operations / product_rate(options):.0%}.")
 
 
 if __name__ == "__main__":
@@ -217,5 +208,4 @@ if __name__ == "__main__":
     parser.add_argument("--compile", action="store_true", help="all by torch.compile, in the round that is not counted")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
-    parser.add_argument("--output_dir", type=Path, help="a folder for train_step.md and train_step.png")
     run_command(parser, measure)
