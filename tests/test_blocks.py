@@ -11,7 +11,6 @@ import time
 import pytest
 from helpers import ROOT, add_noise, as_lines, call, environment, make_tiny, save_folder
 
-from modeling_vanilla.cli import blocks
 from modeling_vanilla.cli import translate as command
 
 WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
@@ -116,22 +115,13 @@ def test_several_processes_need_files(folder, monkeypatch):
     assert "several processes need --input FILE and --output FILE" in call(command.main, folder, stdin=b"a\n").error
 
 
-def test_a_process_that_finds_all_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "PATIENCE", 1)
-    with blocks.kept_blocks(tmp_path / "out.blocks", {}, rank=1) as is_there:
-        assert not is_there
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_kills_at_random_times(folder, source, tmp_path, engine):
-    if engine == "ctranslate2":
-        pytest.importorskip("ctranslate2")
+def test_kills_at_random_times(folder, source, tmp_path):
     source.write_bytes(as_lines(LINES * 25))
-    more = ["--lines_per_block", 25, "--engine", engine, "--quiet"]
+    more = ["--lines_per_block", 25, "--quiet"]
     assert start(options(folder, source, tmp_path / "whole", *more), tmp_path).wait(120) == 0
     given = options(folder, source, tmp_path / "killed", *more)
-    random.seed(engine)
+    random.seed(0)
     for _ in range(3):
         process = start(given, tmp_path)
         began = time.monotonic()

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from transformers.cache_utils import DynamicCache
-from transformers.utils import logging
 
 NAMES = ("cache", "past_key_values")
 SEARCHES = {"greedy": {"num_beams": 1, "length_penalty": 1.0}, "beams": {"num_beams": 3}}
@@ -41,13 +40,3 @@ def test_an_unknown_tensor_or_cache_is_refused(make_model, source):
     for value in (torch.ones(3, 5), DynamicCache()):
         with pytest.raises(ValueError, match="does not know the argument memory"):
             model(**inputs, memory=value)
-
-
-def test_our_own_code_causes_no_warning_of_deprecation(make_model, source, caplog):
-    model = make_model()
-    logging.enable_propagation()
-    for settings in SEARCHES.values():
-        model.generate(**source, **settings, max_new_tokens=4, return_dict_in_generate=True)
-    model(**source, labels=source["input_ids"])
-    logging.disable_propagation()
-    assert not [record.message for record in caplog.records if "deprecated" in record.message]

@@ -170,14 +170,6 @@ def test_the_korean_readme_keeps_step_with_the_english_one(part):
     assert english and sorted(korean) == sorted(english)
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.ko.md", "RESULTS.md"])
-def test_every_section_that_a_page_links_is_there(page):
-    """Those of the site's pages are looked for as it is built."""
-    for target, section in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", PAGES[page]):
-        headings = re.findall(r"^#+ (.+)$", PAGES[target or page], re.MULTILINE)
-        assert section in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-
-
 @pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_links_is_there(page):
     """A page of the site links no file beside it: mkdocs would not find it."""
@@ -194,18 +186,6 @@ def test_the_map_has_every_file_of_the_package():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     files = {path for path in (ROOT / "modeling_vanilla").rglob("*.py") if path.parent.name != "cli"}
     assert [path for path in sorted(files) if path.name[0] != "_" and path.name not in text] == []
-
-
-def test_the_architecture_is_drawn_with_the_names_of_the_classes():
-    import architecture
-
-    from modeling_vanilla import layers_vanilla, modeling_vanilla
-
-    drawn = architecture.PICTURE.read_text(encoding="utf-8")
-    assert drawn == architecture.svg(), "python docs/architecture.py draws it anew"
-    names = re.findall(r">([A-Z][a-z]+[A-Z]\w+)(?=[<,])", drawn)
-    assert len(set(names)) == 11
-    assert [name for name in names if not hasattr(layers_vanilla, name) and not hasattr(modeling_vanilla, name)] == []
 
 
 @pytest.mark.parametrize("name", ["paper", "paper.ko"])

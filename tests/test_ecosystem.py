@@ -4,13 +4,11 @@ import copy
 
 import pytest
 import torch
-from helpers import add_noise
 from torch import nn
 from transformers import Seq2SeqTrainer
 from transformers import Seq2SeqTrainingArguments as TrainingArguments
 
 from modeling_vanilla import VanillaForConditionalGeneration
-from modeling_vanilla.inference import load_translator
 
 
 @pytest.fixture
@@ -66,16 +64,6 @@ def test_lora_adapts_every_projection_is_saved_reloaded_and_merged(folder, model
     torch.testing.assert_close(logits_of(merged, batch), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_output_projection_that_was_trained_is_saved_whole(folder, model, batch):
-    """PEFT unties it from the embeddings, which the encoder and the decoder go on to share."""
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj"], modules_to_save=["lm_head"])
-    merged = add_noise(peft.get_peft_model(model, config)).merge_and_unload()
-    merged.save_pretrained(folder)
-    loaded, _ = load_translator([folder])
-    torch.testing.assert_close(logits_of(loaded, batch), logits_of(merged, batch))
-
-
 def test_an_adapted_output_projection_is_not_bypassed(model, batch):
     """The fused loss takes the weight of a plain projection; with an adapter it must call the module instead."""
     peft = pytest.importorskip("peft")
@@ -89,15 +77,3 @@ def test_an_adapted_output_projection_is_not_bypassed(model, batch):
     expected = nn.functional.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=0.1)
     torch.testing.assert_close(loss, expected)
     assert abs(loss - plain) > 1e-3
-
-
-# torch.compile
-
-
-@pytest.mark.slow
-def test_compiled_generation_with_a_static_cache(model, batch):
-    """What generate does on a GPU by default: every step runs the same graph, without a break."""
-    settings = {"num_beams": 1, "length_penalty": 1.0, "max_new_tokens": 12}
-    expected = translations_of(model, batch, **settings)
-    model.forward = torch.compile(model.forward, dynamic=False, fullgraph=True)
-    assert translations_of(model, batch, **settings, cache_implementation="static") == expected

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 from helpers import ROOT
@@ -72,9 +71,3 @@ def test_the_flat_files_import_as_drawn():
         name: {module[0] for module in imports_of(path)} for name, path in flat.items()
     }
     assert_downwards(drawn)
-
-
-def test_no_circle_of_modules():
-    # A package's __init__ gathers its modules' names; it comes after them.
-    graph = {module: {other for other in imports_of(path) if other != module[:-1]} for module, path in MODULES.items()}
-    assert list(TopologicalSorter(graph).static_order())  # CycleError names a circle

@@ -100,13 +100,3 @@ BAD_OPTIONS = [
 def test_bad_options_are_one_line(options, says, main, tmp_path):
     assert says in main(**options).error
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("scale", ["smoke", "sample", "paper"])
-def test_each_scale_sets_defaults_that_options_override(scale, monkeypatch, tmp_path):
-    given = {}
-    monkeypatch.setattr(table4, "reproduce", lambda *parts: [given.update(vars(part)) for part in parts[:2]])
-    (tmp_path / "table.md").write_text("")
-    assert call(table4.main, "--scale", scale, "--output_dir", tmp_path, "--warmup_steps", 7).code == 0
-    expected = read_json(table4.SCALES / f"{scale}.json")["learning_rate_scale"]
-    assert (given["warmup_steps"], given["learning_rate_scale"]) == (7, expected)

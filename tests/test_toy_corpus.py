@@ -1,12 +1,10 @@
 """The toy corpora: correct German, one translation for each sentence, and held-out combinations that stay held out."""
 
-import json
 import random
 import re
 
 import pytest
 import toy_corpus as toy
-from helpers import run_python, tree
 
 
 @pytest.fixture(scope="module")
@@ -20,26 +18,18 @@ SENTENCES = {
     "Today a young sister calls the child.": "Heute ruft eine junge Schwester das Kind an.",
     "They called our girl last week.": "Sie haben letzte Woche unser Mädchen angerufen.",
     "Did I follow a man?": "Bin ich einem Mann gefolgt?",
-    "You do not find a pig.": "Du findest kein Schwein.",
-    "I am not old.": "Ich bin nicht alt.",
     "He cannot go.": "Er kann nicht gehen.",
     # subordinate clauses: verb last, the separable verb in one word; the pronoun that agrees with its noun
     "A girl does not sleep because he calls his small sisters.": "Ein Mädchen schläft nicht, weil er seine kleinen "
     "Schwestern anruft.",
     "They ate a cake because it was fresh.": "Sie haben einen Kuchen gegessen, weil er frisch war.",
-    "We sold chairs because they were red.": "Wir haben Stühle verkauft, weil sie rot waren.",
     # after the article, a word like "ein" and nothing, in nominative, accusative and dative
     "The happy dog is hungry.": "Der glückliche Hund ist hungrig.",
-    "They visit the tired boy.": "Sie besuchen den müden Jungen.",
     "Can you thank the beautiful boy?": "Kannst du dem schönen Jungen danken?",
-    "A white bear will run.": "Ein weißer Bär wird rennen.",
     "I hear a bear because it is big.": "Ich höre einen Bären, weil er groß ist.",
-    "Will we help a tired pig?": "Werden wir einem müden Schwein helfen?",
     "Red bags are new.": "Rote Taschen sind neu.",
     "You can help the young men.": "Du kannst den jungen Männern helfen.",
-    "They run into a city.": "Sie rennen in eine Stadt.",
     "A white bird sleeps in our garden.": "Ein weißer Vogel schläft in unserem Garten.",
-    "You eat the egg.": "Du isst das Ei.",
 }
 
 
@@ -86,13 +76,3 @@ def test_held_out_combinations_are_in_every_evaluation_sentence_and_never_in_tra
     for name, pairs in corpus.items():
         for english, _ in pairs:
             assert bool(combinations(english, domain) & held_out) == (name != "train"), english
-
-
-def test_command_line_writes_the_corpus_whatever_the_hash_seed(tmp_path):
-    options = "--train 30 --validation 4 --test 5 --seed 2 --domain travel --output_dir new/toy"
-    assert run_python(toy.__file__, *options.split(), cwd=tmp_path, PYTHONHASHSEED="5").code == 0
-    files = tree(tmp_path / "new" / "toy")
-    assert len(files) == 3
-    for name, pairs in toy.toy_corpus(30, 4, 5, seed=2, domain="travel").items():
-        expected = [{"translation": {"en": english, "de": german}} for english, german in pairs]
-        assert [json.loads(line) for line in files[f"{name}.jsonl"].splitlines()] == expected

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, add_noise, call, make_tiny, make_tokenizer, one_by_one, read_json, save_folder
+from helpers import add_noise, call, make_tiny, make_tokenizer, one_by_one, read_json, save_folder
 from transformers import AutoConfig, MarianConfig
 
 from modeling_vanilla.cli import export, push
@@ -80,27 +80,14 @@ def translate_there(folder: Path, tokenizer, suffix: str = "", limit: int = LIMI
     return translations
 
 
-def test_the_folder_is_a_marianmts_to_the_library(exported, tokenizer):
-    graphs = {f"onnx/{name}{suffix}.onnx" for name in GRAPHS for suffix in ("", "_quantized")}
-    files = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
-    settings = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-    assert files == graphs | settings
-    config = AutoConfig.from_pretrained(exported)
-    assert type(config) is MarianConfig and config.is_encoder_decoder and config.forced_eos_token_id is None
-    for path in (exported / "onnx").iterdir():
-        assert str(ROOT).encode() not in path.read_bytes()  # no place in this machine's files
-
-
-def test_greedy_translations_are_the_models(exported, model, tokenizer):
+def test_greedy_translations_of_a_marianmt_are_the_models(exported, model, tokenizer):
     expected = one_by_one(model, tokenizer, SOURCES, num_beams=1, max_new_tokens=LIMIT)
     assert len(set(expected)) > 10
     assert translate_there(exported, tokenizer) == expected
-
-
-def test_8_bits_are_nearly_the_same(exported, tokenizer):
-    # A token each: of what is untrained, the second one already follows from another first one.
+    # With 8 bits a token each: of what is untrained, the second one already follows from another first one.
     whole, quantized = (translate_there(exported, tokenizer, suffix, limit=1) for suffix in ("", "_quantized"))
     assert sum(map(str.__eq__, whole, quantized)) >= 15
+    assert type(AutoConfig.from_pretrained(exported)) is MarianConfig
 
 
 @pytest.fixture
