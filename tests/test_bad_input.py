@@ -78,7 +78,6 @@ def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
         load_translator([good, folder])
 
 
-@pytest.mark.parametrize(("device", "message"), [("nowhere", "cannot be used: .+"), ("meta", "holds no values")])
-def test_a_device_that_is_not_there(good, device, message):
-    with pytest.raises(ValueError, match=f"^device: {device} {message}"):
-        load_translator([good], device=device)
+def test_a_device_that_is_not_there(good):
+    with pytest.raises(ValueError, match=r"^device: nowhere cannot be used: .+"):
+        load_translator([good], device="nowhere")

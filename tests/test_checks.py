@@ -107,7 +107,7 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     lines = [*GOOD, ("A dog.\x07", "Ein Hund. " * 20)]
     (tmp_path / "a.tsv").write_bytes(as_lines(map("\t".join, lines)))
     done = call(vanilla, "check", "--train_file", "a.tsv", "--output_dir", "clean")
-    shown = f"    pair 51: A dog.\\x07 ||| {'Ein Hund. ' * 7}Ein Hun..."
+    shown = f"    pair 51: 'A dog.\\x07' ||| '{'Ein Hund. ' * 7}Ein Hund."
     assert done.code == 0 and done.output.splitlines() == [
         "train: 51 pairs",
         f"  1 {FAULTS['length']}",

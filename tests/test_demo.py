@@ -33,7 +33,7 @@ def page(tiny):
         patch.setattr(socket, "getaddrinfo", watched)
         from modeling_vanilla.demo.page import build_page, launch
 
-        built = build_page(*tiny, examples=SENTENCES[:2], max_characters=300)
+        built = build_page(*tiny, examples=SENTENCES[:2])
         yield launch(built, "127.0.0.1", free_port()), asked
         built.close()
 
@@ -64,7 +64,7 @@ def test_the_page_translates_as_the_package_does(page, client, tiny):
 
 MALFORMED = [
     ("translate", (None, 4, 0.6), "event: error"),
-    ("translate", ("a" * 301, 4, 0.6), "A text has at most 300 characters."),
+    ("translate", ("a" * 1001, 4, 0.6), "A text has at most 1000 characters."),
     ("translate", ("a\ud800", 2, 0.6), "surrogate pair"),
     ("translate", ("a", 99, 0.6), "event: error"),
     ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),

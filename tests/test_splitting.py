@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_vanilla import splitting_vanilla
-from modeling_vanilla.inference import split_long
 from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_sentences, split_texts
 
 # Of each language texts, with a bar behind each sentence but the last.
@@ -74,10 +73,16 @@ PIECES = [
 ]
 
 
+def split(text: str, limit: int | None, **fields) -> list[str]:
+    tokenizer = OneTokenAWord()
+    (pieces,) = split_texts(tokenizer, [text], source_limits(make_tiny(**fields), tokenizer, limit))
+    return [piece.text for piece in pieces]
+
+
 @pytest.mark.parametrize(("limit", "pieces"), PIECES)
 def test_long_texts_are_cut_where_it_hurts_least(limit, pieces):
     expected = [piece.strip("\r\n" if "\n" in pieces else None) for piece in pieces.split("|")]
-    assert split_long(make_tiny(), OneTokenAWord(), [pieces.replace("|", "")], limit) == [expected]
+    assert split(pieces.replace("|", ""), limit) == expected
 
 
 SIGNS = st.sampled_from([*'ab cd.,;!? \t1()-"\u2028\u3000\x85»“。安🙂üİ…', "Mr", "e.g."])
@@ -86,10 +91,9 @@ SIGNS = st.sampled_from([*'ab cd.,;!? \t1()-"\u2028\u3000\x85»“。安🙂üİ
 @given(st.lists(SIGNS, max_size=150).map("".join), st.integers(8, 40), st.sampled_from(["en", "de", "ru", "zh"]))
 @settings(deadline=None, derandomize=True)
 def test_pieces_are_short_enough_and_lose_no_letter(text, limit, language):
-    tokenizer = OneTokenAWord()
-    (pieces,) = split_long(make_tiny(source_lang=language), tokenizer, [text], limit)
+    pieces = split(text, limit, source_lang=language)
     assert "".join("".join(pieces).split()) == "".join(text.split())
-    lengths = [len(ids) for ids in tokenizer(pieces).input_ids]
+    lengths = [len(ids) for ids in OneTokenAWord()(pieces).input_ids]
     assert all(length <= limit for length in lengths)
 
 

@@ -188,7 +188,6 @@ BAD_INPUT = [
     (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
     (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
     (["--alignments", "two", "--terms", "two"], "--terms and --alignments are both two"),
-    (["--output", "out", "--alignment_layer", "1"], "--alignment_layer needs --alignments or --json"),
     (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
 ]
 

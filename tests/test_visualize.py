@@ -48,18 +48,6 @@ def small():
     return pictures.AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
 
 
-def test_lines_go_from_word_to_word_as_thick_as_the_weight(small):
-    small.weights[1, 1, 0, 1] = pictures.MIN_WEIGHT / 2  # draws no line
-    (axes,) = pictures.draw_lines(small, 1, [1]).axes
-    (lines,) = axes.collections
-    # Rows above, at height 1; columns below.
-    expected = [[[0, 1], [0, 0]], [[1, 1], [1, 0]], [[1, 1], [2, 0]]]
-    assert [segment.tolist() for segment in lines.get_segments()] == expected
-    thick, *others = lines.get_linewidths()
-    assert [width / thick for width in others] == pytest.approx([0.6, 0.4])
-    assert [text.get_text() for text in axes.texts] == ["$x$", "y", "a", "$b$", "c"]
-
-
 def test_the_heat_map_is_the_mean_of_the_heads_and_names_its_axes(small):
     mean = small.weights[1].mean(dim=0)
     for heads, weights, name in (
@@ -106,7 +94,7 @@ def test_all_pictures_of_a_sentence_with_the_model_s_own_translation(folder, tmp
     assert done.succeeded.output.startswith("translation: ")
     files = tree(tmp_path / "out")
     assert SOURCE.encode() in files.pop("attention.html")
-    assert {*files} == {f"{kind}-{how}.png" for kind in pictures.KINDS for how in ("heat", "lines")}
+    assert {*files} == {f"{kind}.png" for kind in pictures.KINDS}
     assert all(content.startswith(b"\x89PNG\r\n\x1a\n") for content in files.values())
     options = ("--sentence", SOURCE, "--target", TARGET, "--layer", 2, "--output_dir", tmp_path / "one")
     assert call(script.main, folder, *options).error == "layer must be from 0 to 1, not 2"  # of the encoder

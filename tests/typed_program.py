@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.inference import load_translator, score_pairs, split_long, translate, word_alignments
+from modeling_vanilla.inference import load_translator, score_pairs, translate, word_alignments
 from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.translation import Hypothesis, translate_nbest
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
@@ -23,7 +23,6 @@ assert_type(translate(loaded, tokenizer, ["A dog."], num_beams=4), list[str])
 assert_type(translate_nbest(loaded, tokenizer, ["A dog."], nbest=2), list[list[Hypothesis]])
 assert_type(score_pairs(loaded, tokenizer, ["a"], ["b"]), list[PairScore])
 assert_type(word_alignments(loaded, tokenizer, ["a"], ["b"], layer=1), list[list[tuple[int, int]]])
-assert_type(split_long(loaded, tokenizer, ["a"]), list[list[str]])
 
 data, training = DataOptions(train_file="train.jsonl"), TrainingOptions(output_dir="runs/mine")
 assert_type(train_translation(data, training, TranslationOptions(preset="tiny"), {}), dict)

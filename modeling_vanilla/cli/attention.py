@@ -1,12 +1,12 @@
-"""Pictures of what a model attends to in a sentence, as in the paper's appendix: heat maps and lines between words.
+"""Pictures of what a model attends to in a sentence: heat maps, and a page with lines as in the paper's appendix.
 
     vanilla attention runs/mine/model --sentence "A dog runs." --output_dir runs/attention
     vanilla attention runs/mine/model --sentence "A dog runs." --target "Ein Hund rennt." --layer 3
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Without --target the model translates the
 sentence first. The words are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of
-attention, layer and head that needs no network; and of one layer, for each use, USE-heat.png (the mean of the chosen
-heads) and USE-lines.png (a colour for each head, thickness by weight).
+attention, layer and head that needs no network; and for each use USE.png, a heat map of one layer, the mean of the
+chosen heads.
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..files import write_files
 from ..inference import load_translator, translate
-from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map, draw_lines
+from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map
 from .parser import CommandParser, add_loading, run_command
 
 
@@ -46,7 +46,6 @@ def visualize(options: Namespace) -> None:
     contents = {"attention.html": maps.page(sentence).encode()}
     for kind, attention in maps.items():
         layer = len(attention.weights) - 1 if options.layer is None else options.layer
-        contents[f"{kind}-heat.png"] = as_png(draw_heat_map(attention, layer, options.head))
-        contents[f"{kind}-lines.png"] = as_png(draw_lines(attention, layer, options.head))
+        contents[f"{kind}.png"] = as_png(draw_heat_map(attention, layer, options.head))
     write_files(options.output_dir, contents)
     print(f"written to {options.output_dir}: {', '.join(contents)}")

@@ -48,13 +48,7 @@ def check_corpus(corpus: CorpusOptions, output_dir: Path | None) -> None:
         for fault, found in faults[split].items():
             print(f"  {len(found)} {FAULTS[fault]}")
             for row in found[:_EXAMPLES].tolist():
-                print(f"    pair {row + 1}: {_shown(rows[row]['source'])} ||| {_shown(rows[row]['target'])}")
+                print(f"    pair {row + 1}: {rows[row]['source']!r:.{_WIDTH}} ||| {rows[row]['target']!r:.{_WIDTH}}")
     if output_dir is not None:
         count = write_clean(pairs["train"], faults["train"], (corpus.source_lang, corpus.target_lang), output_dir)
         print(f"{output_dir} is written: {count} of {len(pairs['train'])} training pairs")
-
-
-def _shown(text: str) -> str:
-    """The start of a text, with characters that cannot be printed escaped."""
-    text = text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

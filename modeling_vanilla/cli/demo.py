@@ -27,19 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_examples(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
-    parser.add_argument("--max_characters", type=int, default=1000, help="the longest text that is translated")
     add_loading(parser)
     add_engine(parser)
     run_command(parser, serve, arguments)
 
 
 def serve(options: Namespace) -> None:
-    if options.max_characters < 1:
-        raise ValueError(f"max_characters: must be at least 1, not {options.max_characters}")
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
     examples = read_examples(options.examples)
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision, **engine_of(options))
-    page = build_page(model, tokenizer, examples, options.max_characters)
+    page = build_page(model, tokenizer, examples)
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

@@ -47,13 +47,8 @@ from ..inference.exports import QUANTIZATIONS
 from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 
-# Each with its options.
-FORMATS = {
-    "ctranslate2": ("quantization", "positions"),
-    "onnx": ("quantization",),
-    "marian": ("positions",),
-    "transformers.js": (),
-}
+FORMATS = ("ctranslate2", "onnx", "marian", "transformers.js")
+QUANTIZED = FORMATS[:2]  # whose weights may be of 8 bits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,21 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
     parser.add_argument("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and onnx (default: float32)")
-    parser.add_argument(
-        "--positions", type=int, help="for ctranslate2 and marian: longest sequence, in tokens (default: 1024)"
-    )
     add_revision(parser)
     run_command(parser, export_folder, arguments)
 
 
 def export_folder(options: Namespace) -> None:
-    settings = {name: getattr(options, name) for name in ("quantization", "positions")}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    if options.positions is not None and not 0 < options.positions <= 10**6:
-        raise ValueError(f"positions: must be from 1 to 1000000, not {options.positions}")
-    for name in settings:
-        if name not in FORMATS[options.to]:
-            raise ValueError(f"--{name} is no option of --to {options.to}")
+    settings = {"quantization": options.quantization} if options.quantization else {}
+    if settings and options.to not in QUANTIZED:
+        raise ValueError(f"--quantization is no option of --to {options.to}")
     for line in export(options.to, options.source, options.destination, options.revision, **settings):
         warn(line)
     print(f"{options.destination} is written")

@@ -16,6 +16,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..files import read_lines
 from ..inference import pharaoh, score_pairs, word_alignments
 from ..inference.scoring import PairScore
 from ..progress import inform
@@ -25,7 +26,6 @@ from .streams import (
     check_outputs,
     input_lines,
     output_streams,
-    parallel_lines,
     translator_of,
     write_lines,
 )
@@ -40,20 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def score(options: Namespace) -> None:
-    if options.alignment_layer and not options.alignments:
-        raise ValueError("--alignment_layer needs --alignments")
     check_outputs(options, [("--input", options.input), ("--target", options.target)])
     sources = list(input_lines(options.input))
-    targets = parallel_lines(options.target, sources)
+    targets = list(read_lines(options.target))
     model, tokenizer = translator_of(options, aligned=bool(options.alignments))
     with output_streams(options) as (output, alignments):
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
             links = word_alignments(model, tokenizer, sources, targets, *settings, show_progress=True)
-            write_lines(map(pharaoh, links), alignments, options.alignments)
+            write_lines(map(pharaoh, links), alignments)
         lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
-        write_lines(lines, output, options.output)
+        write_lines(lines, output)
     if scores:
         total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
         inform(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")

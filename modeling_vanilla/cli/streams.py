@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import BinaryIO
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..files import decode_lines, disk_errors, read_lines, whole_file
+from ..files import decode_lines, read_lines, whole_file
 from ..inference import load_translator
 from ..inference.alignment import check_alignable
 from .parser import CommandParser, add_engine, add_loading, engine_of
@@ -83,24 +82,11 @@ def check_lengths(files: dict[str, Path | None]) -> int | None:
 
 def count_lines(path: Path) -> int:
     """Count the lines of a text file without decoding it."""
-    with disk_errors(path), path.open("rb") as file:
-        count, last = 0, b"\n"
-        while chunk := file.read(1 << 20):
-            count, last = count + chunk.count(b"\n"), chunk[-1:]
-    return count + (last != b"\n")
-
-
-def parallel_lines(path: Path, sources: Sequence[str]) -> list[str]:
-    """Read the lines of a file; ValueError if there are more or fewer than sources."""
-    lines = list(read_lines(path))
-    if len(lines) != len(sources):
-        raise ValueError(f"{path} has {len(lines)} lines, the input {len(sources)}")
-    return lines
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 # Output
-
-_OPEN_STREAM = re.compile("/dev/(?:stdout|stderr|fd/[0-9]+)")
 
 
 def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]]) -> None:
@@ -122,8 +108,9 @@ def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]])
 
 
 def is_file(path: Path | None) -> bool:
-    """Whether this is the name of a file, there or not yet, not a stream such as stdout or a named pipe."""
-    return path is not None and not _OPEN_STREAM.fullmatch(str(path)) and (path.is_file() or not path.exists())
+    """Whether this is the name of a file, there or not yet, not a stream such as /dev/stdout or a named pipe."""
+    streams = Path("/dev"), Path("/dev/fd")
+    return path is not None and path.parent not in streams and (path.is_file() or not path.exists())
 
 
 @contextmanager
@@ -139,13 +126,8 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
     """Open a stream to a file, which appears under its name when the block ends, or to stdout for None."""
     if path is None:
         yield sys.stdout.buffer
-    elif _OPEN_STREAM.fullmatch(str(path)):
-        descriptor = {"stdout": 1, "stderr": 2}.get(path.name) or int(path.name)
-        # A file, such as a log, may be behind it to which others write, too, and which has to stay.
-        with disk_errors(path), os.fdopen(os.dup(descriptor), "wb") as stream:
-            yield stream
-    elif path.exists() and not path.is_file():  # such as /dev/null or a named pipe
-        with disk_errors(path), path.open("wb") as stream:
+    elif not is_file(path):
+        with path.open("ab") as stream:  # what is in a log behind /dev/stderr stays
             yield stream
     else:
         opened = gzip.open if path.suffix.lower() == ".gz" else open
@@ -153,8 +135,7 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
             yield stream
 
 
-def write_lines(lines: Iterable[str], stream: BinaryIO, path: Path | None) -> None:
-    """Write lines to the stream of a file or, for None, of stdout, which an error of the disk names."""
-    with disk_errors(path or Path("stdout")):
-        stream.writelines(f"{line}\n".encode() for line in lines)
-        stream.flush()
+def write_lines(lines: Iterable[str], stream: BinaryIO) -> None:
+    """Write lines to a stream, at once."""
+    stream.writelines(f"{line}\n".encode() for line in lines)
+    stream.flush()

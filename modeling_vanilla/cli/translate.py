@@ -114,10 +114,6 @@ def translate(options: Namespace) -> None:
             raise ValueError(f"--{name} cannot be combined with --interactive")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
-    if options.alignment_layer and not (options.alignments or options.json):
-        raise ValueError("--alignment_layer needs --alignments or --json")
-    if options.bleu_tokenize and not options.reference:
-        raise ValueError("--bleu_tokenize needs --reference")
     (translate_interactively if options.interactive else translate_file)(options)
 
 
@@ -192,9 +188,9 @@ def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
     best = []
     with output_streams(options) as (output, alignments):
         for block in blocks:
-            write_lines(block["output"], output, options.output)
+            write_lines(block["output"], output)
             if alignments:
-                write_lines(block["alignments"], alignments, options.alignments)
+                write_lines(block["alignments"], alignments)
             best += block.get("best", [])
     return best
 
@@ -210,7 +206,7 @@ def translate_interactively(options: Namespace) -> None:
         for number, source in enumerate(input_lines(None)):
             where = partial(place, options, first=number)
             found = translate_with(model, tokenizer, [source], settings, terms, place=where)
-            write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer, None)
+            write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer)
             print(end=prompt, file=sys.stderr, flush=True)
     except Interrupted as end:
         sys.exit(128 + end.signum)

@@ -16,6 +16,7 @@ from ..inference.loading import is_engine
 from ..visualization.attention import attention_maps, check_length
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
+MAX_CHARACTERS = 1000  # of a text
 QUEUE = 256  # requests that wait; those that come later are told that there are too many
 COLUMNS = ["score", "translation"]
 # A page that only this machine can reach answers to these names alone: another name may be that of a foreign page,
@@ -25,16 +26,15 @@ LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 @dataclass
 class Translator:
-    """What the page calls: a model with its tokenizer, and the longest text that is translated."""
+    """What the page calls: a model with its tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    max_characters: int
 
     def translate(self, text: str, beams: int, length_penalty: float) -> tuple[str, list]:
         """The best translation of a text, and all with their scores, log P / length penalty."""
-        if len(text) > self.max_characters:
-            raise gr.Error(f"A text has at most {self.max_characters} characters.", print_exception=False)
+        if len(text) > MAX_CHARACTERS:
+            raise gr.Error(f"A text has at most {MAX_CHARACTERS} characters.", print_exception=False)
         settings: dict[str, Any] = {"num_beams": beams, "length_penalty": length_penalty}
         try:
             (nbest,) = translate_nbest(self.model, self.tokenizer, [text], beams, **settings)
@@ -58,23 +58,20 @@ class Translator:
         return self.attention(text, str(event.row_value[1]))
 
 
-def build_page(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str], max_characters: int
-) -> gr.Blocks:
+def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str]) -> gr.Blocks:
     """Build the page of a model, which `launch` serves.
 
     Args:
         examples: texts to choose from.
-        max_characters: the longest text that is translated.
     """
-    translator = Translator(model, tokenizer, max_characters)
+    translator = Translator(model, tokenizer)
     beams = model.generation_config.num_beams or 1
     alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
     with gr.Blocks(title="Translate", analytics_enabled=False) as page:
         what = "CTranslate2" if is_engine(model) else f"A Transformer of {model.num_parameters():,} parameters"
         gr.Markdown(f"# Translate\n\n{what}.")
         with gr.Row():
-            text = gr.Textbox(label="Text", max_lines=12, max_length=max_characters, elem_id="text")
+            text = gr.Textbox(label="Text", max_lines=12, max_length=MAX_CHARACTERS, elem_id="text")
             best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best")
         button = gr.Button("Translate", variant="primary")
         with gr.Row():  # at first the model's own search, which is always within the bounds

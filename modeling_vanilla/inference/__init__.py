@@ -5,7 +5,7 @@ from .ensemble import Ensemble
 from .loading import load_translator
 from .scoring import score_pairs
 from .terms import read_terms
-from .translation import split_long, translate, translate_nbest
+from .translation import translate, translate_nbest
 
 __all__ = [
     "Ensemble",
@@ -13,7 +13,6 @@ __all__ = [
     "pharaoh",
     "read_terms",
     "score_pairs",
-    "split_long",
     "translate",
     "translate_nbest",
     "word_alignments",

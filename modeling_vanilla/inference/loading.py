@@ -48,7 +48,7 @@ def load_translator(
     Raises:
         ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
             whose tokenizer does not fit the model; for models of different vocabularies; and for a device that is not
-            there or, like "meta", holds no values.
+            there.
         PermissionError: for a file that may not be read.
     """
     if isinstance(folders, str | Path):
@@ -62,8 +62,6 @@ def load_translator(
             raise ValueError(f"{name} {value}: the engine torch has none; the engine ctranslate2 has")
     if device is None:
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    if str(device).startswith("meta"):
-        raise ValueError(f"device: {device} holds no values to compute with")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -6,7 +6,7 @@ from functools import partial
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import track_batches
-from ..splitting_vanilla import Piece, check_texts, source_limits, split_texts
+from ..splitting_vanilla import Piece, check_texts
 from ..translation_vanilla import (
     Hypothesis,
     Translation,
@@ -34,7 +34,7 @@ def translate(
 
     Args:
         sentences: source texts. Each line of a text is translated separately. A line longer than those of the model's
-            training is translated sentence by sentence (`split_long`), and the log warns of it.
+            training is translated sentence by sentence (`split_texts`), and the log warns of it.
         tokens_per_batch: the most source tokens of a batch, padding included, times the beams; None is 4096 on a CPU,
             32768 on a GPU.
         max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever the
@@ -52,7 +52,7 @@ def translate(
 
     Raises:
         ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, there are terms
-            for a model with another search, and as split_long, Terminology and model.generate do.
+            for a model with another search, and as split_texts, Terminology and model.generate do.
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1 or generate_kwargs.get("return_dict_in_generate"):
         raise ValueError("num_return_sequences and return_dict_in_generate are for translate_nbest, which sets them")
@@ -159,26 +159,3 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
         texts.append(after[len(before) :])
         start, whole = whole, end
     return texts
-
-
-def split_long(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    max_source_tokens: int | None = None,
-) -> list[list[str]]:
-    """Cut each text into its lines, and a line that is too long for the model into its sentences.
-
-    A line of more tokens or sentences than the model saw in training is cut after each sentence. Where
-    max_source_tokens is given, or the model has no record of its training, a line of more tokens than that, or than
-    512, is cut into as few pieces as the ends of its sentences allow. A sentence that is too long is cut at
-    blanks, else between characters. The pieces are the text without the white space at the cuts.
-
-    Args:
-        max_source_tokens: the most tokens of a piece, EOS included.
-
-    Raises:
-        ValueError: as `check_texts` does, or if max_source_tokens is below 8.
-    """
-    found = split_texts(tokenizer, check_texts(texts), source_limits(model, tokenizer, max_source_tokens))
-    return [[piece.text for piece in pieces] for pieces in found]

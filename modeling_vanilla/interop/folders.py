@@ -57,7 +57,7 @@ def export(
     Args:
         revision: of a name on the Hub.
         card: licence and model_id for the model card of a MarianMT, as `write_model_card` has them.
-        settings: quantization and positions, if the module to_* of the format takes them.
+        settings: quantization and positions, if the function to_* of the format takes them.
 
     Returns:
         A line for each setting that the format cannot express, with what is written instead.

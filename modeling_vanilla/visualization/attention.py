@@ -1,10 +1,10 @@
-"""Attention as pictures, as in the paper's appendix: heat maps, lines between words, and an interactive page.
+"""Attention as pictures: heat maps, and an interactive page with lines between words, as in the paper's appendix.
 
 In a notebook:
 
     maps = attention_maps(model, tokenizer, "A dog runs.", "Ein Hund rennt.")
     maps                                                 # as a cell's last line: the page itself
-    draw_lines(maps["encoder"], layer=4)                 # a matplotlib figure
+    draw_heat_map(maps["encoder"], layer=4)              # a matplotlib figure
     save_figure(draw_heat_map(maps["cross"], layer=5, heads=[0]), Path("cross.png"))
 """
 
@@ -17,10 +17,8 @@ from pathlib import Path
 
 import torch
 from matplotlib import colormaps
-from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex, to_rgba
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import whole_file
@@ -139,42 +137,6 @@ def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | No
     of = "head" if len(chosen) == 1 else "mean of heads"
     shown = "mean of all heads" if heads is None else f"{of} {', '.join(map(str, chosen))}"
     axes.set_title(f"{attention.name}, layer {layer}, {shown}", fontsize=10)
-    return figure
-
-
-def draw_lines(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
-    """The weights of one layer as lines from the words that attend, above, to those attended to, below.
-
-    Each head has a colour, and a line is as thick as its weight; lines of several heads are parallel. Weights below
-    MIN_WEIGHT are left out.
-
-    Raises:
-        ValueError: if there is no such layer or head.
-    """
-    weights, chosen = attention.at(layer, heads)
-    rows, columns = attention.rows, attention.columns
-    figure = Figure(figsize=(2 + 0.35 * max(8, len(rows), len(columns)), 4.5), layout="constrained")
-    axes = figure.subplots()
-    colours = head_colours(attention.weights.shape[1])
-    lane = 0.8 / len(chosen)  # of a head, the distance between words being 1: one above the other would mix colours
-    for number, (head, of_head) in enumerate(zip(chosen, weights, strict=True)):
-        shift = lane * (number - (len(chosen) - 1) / 2)
-        shown = [(row, column, float(of_head[row, column])) for row, column in (of_head >= MIN_WEIGHT).nonzero()]
-        lines = LineCollection(
-            [((row + shift, 1), (column + shift, 0)) for row, column, _ in shown],
-            colors=[to_rgba(colours[head], min(1.0, 0.1 + 0.9 * weight)) for *_, weight in shown],
-            linewidths=[min(6, 25 * lane) * weight for *_, weight in shown],
-        )
-        axes.add_collection(lines)
-    for words, height, side in ((rows, 1.03, "bottom"), (columns, -0.03, "top")):
-        for place, word in enumerate(words):
-            axes.text(place, height, word, rotation=90, ha="center", va=side, parse_math=False)
-    axes.set(xlim=(-1, max(len(rows), len(columns))), ylim=(0, 1))
-    axes.axis("off")
-    of_heads = [Line2D([], [], color=colours[head], linewidth=3, label=f"head {head}") for head in chosen]
-    figure.legend(handles=of_heads, loc="outside right center", fontsize=7)
-    figure.suptitle(f"{attention.name}, layer {layer}", fontsize=10)
-    figure.supxlabel(f"above: {attention.row_axis}, below: {attention.column_axis}", fontsize=8)
     return figure
 
 

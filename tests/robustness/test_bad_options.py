@@ -31,7 +31,7 @@ OPTIONS = {
         nbest num_beams max_source_tokens tokens_per_batch: 0 x
         length_penalty: nan x
         max_extra_tokens: -1 x
-        device: nothing meta cuda:99
+        device: nothing cuda:99
         input reference prefix terms: missing model
         alignments: out.txt missing/file
         output: model source.txt/file
@@ -48,11 +48,11 @@ OPTIONS = {
     """,
     "average --last": "last: 0 x",
     "convert marian": "from: nothing",
-    "export ctranslate2": f"quantization to: nothing\npositions: x {10**20}",
-    "export marian": f"quantization: int8\npositions: 0 {10**20}",
-    "export onnx": "quantization: nothing\npositions: 9",
-    "export transformers.js": "quantization: int8\npositions: 9",
-    "demo": "port: 0 65536 x\nmax_characters: 0 x\nexamples: missing model",
+    "export ctranslate2": "quantization to: nothing",
+    "export marian": "quantization: int8",
+    "export onnx": "quantization: nothing",
+    "export transformers.js": "quantization: int8",
+    "demo": "port: 0 65536 x\nexamples: missing model",
     "push --static": "examples: missing model",
 }
 CASES = [
