@@ -58,13 +58,6 @@ def test_16_bits_are_near_32(make_model, batch, dtype, tolerance):
     assert_near(*steps, tolerance)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_compiled_step_is_the_plain_one(make_model, batch, dynamic):
-    model = make_model()
-    expected = training_step(model, batch, GPU)
-    assert_near(training_step(torch.compile(model, dynamic=dynamic), batch, GPU), expected, 1e-3)
-
-
 @pytest.mark.parametrize("beams", [1, 4])
 def test_static_cache_finds_what_the_dynamic_one_finds(make_model, batch, beams):
     """And both what the CPU finds."""

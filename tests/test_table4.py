@@ -90,7 +90,6 @@ def test_an_ensemble_of_runs_is_parsed_with_and_not_trained(main, tmp_path):
 
 BAD_OPTIONS = [
     ({"train_trees": "toy.mrg"}, "give trees, which are split, or all of train_trees,"),
-    ({"trees": None, "test_trees": "a.mrg"}, "give trees, which are split, or all of train_trees,"),
     ({"vocab_size": 40}, "vocab_size must be at least"),
     ({"max_extra_tokens": 5}, "max_extra_tokens 5: "),
 ]

@@ -22,11 +22,7 @@ OPTIONS = {
         output_dir: source.txt run /proc/new
         dropout label_smoothing: -0.1 nan
     """,
-    "finetune": """
-        optim eval_strategy train_file model: missing
-        max_steps learning_rate: x
-        output_dir: source.txt run
-    """,
+    "finetune": "train_file model: missing\noutput_dir: source.txt run",  # the others are transformers'
     "translate": """
         nbest num_beams max_source_tokens tokens_per_batch: 0 x
         length_penalty: nan x

@@ -64,7 +64,6 @@ FILES = {
     "score": {"source.txt": TEXT, "target.txt": (*TEXT, "too short")},
     "average": {f"run/checkpoint-4/{name}": ("gone", "cut") for name in ("config.json", "model.safetensors")},
     "push": {"run/results.json": ("cut", "a list", "nested"), "run/model/model.safetensors": ("gone", "cut")},
-    "train --model": {"model/config.json": ("gone", "cut"), "model/model.safetensors": ("gone", "cut")},
     "train --tokenizer": {"model/tokenizer.json": JSON},
     "train --resume": {"run/run.json": JSON},
     "convert marian": {"marian/config.json": JSON, "marian/tokenizer.json": JSON, "marian/model.safetensors": ("cut",)},
