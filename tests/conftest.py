@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from helpers import add_noise, make_tokenizer, save_folder
 from huggingface_hub import constants
 
@@ -34,6 +35,14 @@ def own_cache(tmp_path, monkeypatch):
     transformers.utils.logging.disable_progress_bar()
     yield
     transformers.utils.logging.enable_progress_bar()
+
+
+@pytest.fixture
+def own_precision(monkeypatch):
+    """accelerate as a new process finds it: it has one precision, and transformers' Trainer leaves its own behind."""
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # so that the end takes away what the test sets
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
 
 
 @pytest.fixture

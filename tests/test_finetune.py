@@ -19,7 +19,7 @@ from modeling_vanilla.training.batches import collate
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.preprocessing import tokenize_training_pairs
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache", "own_precision")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from accelerate import PartialState
-from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 from helpers import TINY, as_options, call, read_json, write_toy_corpus
 
@@ -18,17 +17,14 @@ PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale
 
 
 @pytest.fixture
-def choose(monkeypatch):
+def choose(monkeypatch, own_precision):
     """The recipe for a corpus of so many characters on a device of a type, with eight processes."""
-
-    monkeypatch.setattr(AcceleratorState, "_shared_state", {})
 
     def choose(characters: int, device: str, **given) -> dict:
         state = PartialState()
         monkeypatch.setattr(state, "device", torch.device(device))
         monkeypatch.setattr(state, "num_processes", 8)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-        monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
         pairs = Dataset.from_dict({"source": ["é" * (characters // 2)], "target": ["b" * (characters // 2)]})
         return choose_recipe(DatasetDict(train=pairs), given)[0]
 
@@ -98,10 +94,9 @@ def test_a_saved_model_is_fine_tuned(choose):
     assert rates == [(recipe["learning_rate"], None), (1e-3, None), (None, 0.1)]
 
 
-@pytest.mark.usefixtures("own_cache")
+@pytest.mark.usefixtures("own_cache", "own_precision")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     files = write_toy_corpus(tmp_path, train=100, validation=4, test=2)
-    # A process has one precision, and other tests come before.
     given = {name: value for name, value in TINY.items() if name != "vocab_size"} | {"mixed_precision": "no"}
     options = as_options({**files, **given, "output_dir": tmp_path / "run"})
     done = call(main, *options, "--max_steps", 2).succeeded
@@ -117,9 +112,3 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     done = call(main, *options, "--max_steps", 8, "--resume").succeeded
     resumed = read_json(tmp_path / "run/results.json")["settings"]
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}
-
-
-def test_the_precision_of_a_callers_accelerator_stands(choose, monkeypatch):
-    assert choose(200_000, "cuda")["mixed_precision"] == "bf16"
-    monkeypatch.setattr(AcceleratorState, "_shared_state", {"_mixed_precision": "no"})
-    assert "mixed_precision" not in choose(200_000, "cuda")
