@@ -7,7 +7,7 @@ from helpers import as_lines, call
 
 from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.checks import FAULTS, find_faults, write_clean
+from modeling_vanilla.training.checks import FAULTS, find_faults
 from modeling_vanilla.training.data import load_pairs
 
 
@@ -33,7 +33,6 @@ def misread(text, encoding):
 
 
 FAULTY = [
-    (("", "Ein Satz."), "empty"),
     (("\u200b\u2060", " \t\u3000"), "empty"),
     (("Herr Müller", "Herr Müller"), "equal"),
     (GOOD[5], "duplicate"),
@@ -41,13 +40,11 @@ FAULTY = [
     (("Это предложение.", "Das ist ein Satz."), "script"),
     (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
     (("A dog.", "Ein\tHund."), "broken"),
-    (("A dog.", "Ein \ue000 Hund."), "broken"),
     (("For you.", misread("Für dich.", "latin-1")), "broken"),
     (("A \u201cdog\u201d.".replace("\u201d", misread("\u201c", "windows-1252")), "Ein Hund."), "broken"),
     (("5 µm", "5 mm"), "script"),
     (("1ª", "1."), None),
     (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
-    (("3.14", "3,14159"), None),
 ]
 
 
@@ -89,19 +86,6 @@ def test_repetitions_and_what_is_shared_as_by_brute_force():
         assert [*faults[split]["shared"]] == shared
 
 
-BAD = [("", "Ein Satz."), GOOD[0], ("A snowman ☃.", "Ein ☃."), ("A two\nline text.", "Ein Satz.")]
-
-
-def test_the_clean_corpus(tmp_path, own_cache):
-    """Of one language, the files are source and target."""
-    rows = as_rows([*GOOD, *BAD])
-    faults = find_faults(DatasetDict(train=rows))["train"]
-    assert write_clean(rows, faults, ("en", "en"), tmp_path / "new" / "clean") == 51
-    source, target = (str(tmp_path / "new" / "clean" / name) for name in ("train.source", "train.target"))
-    clean = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
-    assert list(zip(clean["source"], clean["target"], strict=True)) == [*GOOD, BAD[2]]
-
-
 def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [*GOOD, ("A dog.\x07", "Ein Hund. " * 20)]
@@ -116,5 +100,5 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
         shown,
         "clean is written: 50 of 51 training pairs",
     ]
-    again = call(vanilla, "check", "--train_source", "clean/train.en", "--train_target", "clean/train.de")
-    assert again.output == "train: 50 pairs, nothing found\n"
+    clean = load_pairs(DataOptions(train_source="clean/train.en", train_target="clean/train.de"))["train"]
+    assert list(zip(clean["source"], clean["target"], strict=True)) == GOOD

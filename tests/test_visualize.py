@@ -29,14 +29,11 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
         torch.testing.assert_close(one.weights, torch.cat(seen[kind]))
         assert one.weights.shape[2:] == (len(one.rows), len(one.columns))
         torch.testing.assert_close(one.weights.sum(dim=-1), torch.ones(one.weights.shape[:3]))
-    assert [len(one.weights) for one in maps.values()] == [2, 3, 3]
     source, target = ([*text.split(), "</s>"] for text in (SOURCE, TARGET))
     assert (maps["encoder"].rows, maps["encoder"].columns) == (source, source)
     # A decoder's row is the token that is produced; it has read the start token and what was produced before.
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
     assert (maps["cross"].rows, maps["cross"].columns) == (target, source)
-    assert (maps["cross"].row_axis, maps["cross"].column_axis) == ("target tokens produced", "source tokens")
-    assert maps["decoder"].weights.triu(1).abs().max() == 0  # nothing later
     assert pictures.attention_maps(model, tokenizer, SOURCE, "")["cross"].rows == ["</s>"]
 
 
@@ -48,17 +45,10 @@ def small():
     return pictures.AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
 
 
-def test_the_heat_map_is_the_mean_of_the_heads_and_names_its_axes(small):
-    mean = small.weights[1].mean(dim=0)
-    for heads, weights, name in (
-        (None, mean, "mean of all heads"),
-        ([0, 1], mean, "mean of heads 0, 1"),
-        ([1], small.weights[1, 1], "head 1"),
-    ):
-        (axes,) = pictures.draw_heat_map(small, 1, heads).axes
-        torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), weights)
-        assert axes.get_title() == f"Test, layer 1, {name}"
-    assert (axes.get_ylabel(), axes.get_xlabel()) == ("tokens that attend", "tokens attended to")
+def test_the_heat_map_is_the_mean_of_the_heads(small):
+    (axes,) = pictures.draw_heat_map(small, 1, [0, 1]).axes
+    torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), small.weights[1].mean(dim=0))
+    assert axes.get_title() == "Test, layer 1, mean of heads 0, 1"
 
 
 def tags_of(page: str) -> list[tuple[str, dict]]:
