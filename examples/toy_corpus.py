@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import check_unused, write_files
+from modeling_vanilla.files import check_unused, write_text
 
 Pair = tuple[str, str]  # (English, German)
 
@@ -342,14 +342,13 @@ def toy_corpus(
 
 
 def write_corpus(corpus: dict[str, list[Pair]], output_dir: Path) -> list[Path]:
-    """Write one JSON lines file per split; each appears only when all of them are complete."""
-    contents = {}
+    """Write one JSON lines file per split."""
+    output_dir.mkdir(parents=True, exist_ok=True)
     for split, pairs in corpus.items():
         rows = [{"translation": {"en": english, "de": german}} for english, german in pairs]
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        contents[f"{split}.jsonl"] = "".join(lines).encode()
-    write_files(output_dir, contents)
-    return [output_dir / name for name in contents]
+        write_text(output_dir / f"{split}.jsonl", "".join(lines))
+    return [output_dir / f"{split}.jsonl" for split in corpus]
 
 
 def write(options: Namespace) -> None:

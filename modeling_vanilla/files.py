@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -82,9 +82,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     with disk_errors(path), _temporary_folder(target) as temporary:
         part = temporary / "new"
         yield part
-        _sync(part)
         part.replace(target)
-        _sync(target.parent)
 
 
 @contextmanager
@@ -103,10 +101,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             part, old = temporary / "new", temporary / "old"
             part.mkdir()
             yield part
-            for path in [*part.rglob("*"), part]:
+            for path in part.rglob("*"):
                 if path.is_file():  # safetensors makes files for their owner alone; the umask decides, as of `part`
                     path.chmod(part.stat().st_mode & 0o666)
-                _sync(path)
             if target.is_dir():
                 target.rename(old)
             try:
@@ -115,7 +112,6 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 if old.exists():
                     old.rename(target)
                 raise
-            _sync(target.parent)
 
 
 def delete_folder(folder: Path) -> None:
@@ -130,17 +126,6 @@ def _temporary_folder(target: Path) -> Iterator[Path]:
     prefix = f".{target.name}."
     with tempfile.TemporaryDirectory(_TEMPORARY, prefix, target.parent, ignore_cleanup_errors=True) as temporary:
         yield Path(temporary)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    if os.name == "nt":
-        return  # Windows opens no folders, and syncs no file that is opened to be read
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -173,14 +158,6 @@ def write_json(path: Path, value: dict) -> None:
 def json_text(value: dict) -> str:
     """Give a value as the text of a JSON file."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def write_files(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write files of these names to a folder, which is made if need be. None gets its name before all are written."""
-    with disk_errors(folder), ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            stack.enter_context(whole_file(folder / name)).write_bytes(content)
 
 
 # A folder to write to

@@ -47,7 +47,6 @@ FAULTS = {
     "huge": (changed(d_model=10**7), "model: {} .*: its weights are of other shapes than config.json says"),
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
     "the folder above": (nested, "model: {} is .* config.json; did you mean {}/model[?]$"),
-    "quantised": (changed(quantization_config={"quant_method": "x"}), "model: {} has a quantization_config; "),
     "adapter": (text("adapter_config.json", "{}"), "model: {} holds an adapter, as it has adapter_config.json; "),
     "other special tokens": (
         changed(pad_token_id=2, eos_token_id=0),

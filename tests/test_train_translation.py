@@ -58,7 +58,7 @@ def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
     ("text", "said"),
     [
         ("a: [", "config: file.yaml is no YAML: while parsing a flow node"),
-        ("nbest: 2", "config: file.yaml: nbest is no option"),
+        ("nbest: 2", "unrecognized arguments: --nbest=2"),
         ("learning_rate: 1", "learning_rate and learning_rate_scale set the same"),
     ],
 )

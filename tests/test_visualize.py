@@ -46,9 +46,9 @@ def small():
 
 
 def test_the_heat_map_is_the_mean_of_the_heads(small):
-    (axes,) = pictures.draw_heat_map(small, 1, [0, 1]).axes
+    (axes,) = pictures.draw_heat_map(small, 1).axes
     torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), small.weights[1].mean(dim=0))
-    assert axes.get_title() == "Test, layer 1, mean of heads 0, 1"
+    assert axes.get_title() == "Test, layer 1, mean of all heads"
 
 
 def tags_of(page: str) -> list[tuple[str, dict]]:

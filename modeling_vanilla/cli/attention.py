@@ -5,8 +5,8 @@
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Without --target the model translates the
 sentence first. The words are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of
-attention, layer and head that needs no network; and for each use USE.png, a heat map of one layer, the mean of the
-chosen heads.
+attention, layer and head that needs no network; and for each use USE.png, a heat map of one layer, the mean of its
+heads.
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
 """
@@ -15,9 +15,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import write_files
+from ..files import write_text
 from ..inference import load_translator, translate
-from ..visualization.attention import as_png, attention_maps, check_length, draw_heat_map
+from ..visualization.attention import attention_maps, check_length, draw_heat_map, save_figure
 from .parser import CommandParser, add_loading, run_command
 
 
@@ -27,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sentence", metavar="TEXT", required=True, help="the source")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
     parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
-    parser.add_argument("--head", type=int, nargs="+", metavar="N", help="from 0, one or several (default: all)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
     add_loading(parser)
     run_command(parser, visualize, arguments)
@@ -43,9 +42,10 @@ def visualize(options: Namespace) -> None:
     check_length("target", tokenizer(text_target=target).input_ids)
     maps = attention_maps(model, tokenizer, sentence, target)
     # Every picture is drawn before the first is written: a layer that one kind has and another lacks leaves no file.
-    contents = {"attention.html": maps.page(sentence).encode()}
-    for kind, attention in maps.items():
-        layer = len(attention.weights) - 1 if options.layer is None else options.layer
-        contents[f"{kind}.png"] = as_png(draw_heat_map(attention, layer, options.head))
-    write_files(options.output_dir, contents)
-    print(f"written to {options.output_dir}: {', '.join(contents)}")
+    layers = {kind: len(each.weights) - 1 if options.layer is None else options.layer for kind, each in maps.items()}
+    figures = {kind: draw_heat_map(attention, layers[kind]) for kind, attention in maps.items()}
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    write_text(options.output_dir / "attention.html", maps.page(sentence))
+    for kind, figure in figures.items():
+        save_figure(figure, options.output_dir / f"{kind}.png")
+    print(f"written to {options.output_dir}: attention.html, {', '.join(f'{kind}.png' for kind in maps)}")

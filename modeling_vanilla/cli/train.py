@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
 
-    # Parsed before the other options, because the file sets their defaults.
+    # Parsed before the other options, which come behind those of the file and win.
     config = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for each in (config, parser):
         each.add_argument("--config", metavar="FILE", help="options in YAML, as in a run's run.json; those given win")
@@ -77,10 +77,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = {} if path is None else read_config(path)
     except (ValueError, OSError, argparse.ArgumentError) as error:
         parser.error(one_line(error))
-    actions = {action.dest: action for action in parser._actions}
-    for name in options:
-        if name not in actions or name == "config":
-            parser.error(f"config: {path}: {name} is no option")
-        actions[name].required = False
-    parser.set_defaults(**options)
-    run_command(parser, train, arguments)
+    run_command(parser, train, [*(f"--{name}={value}" for name, value in options.items()), *arguments])

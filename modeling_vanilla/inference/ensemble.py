@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import NoReturn
 
 import torch
 from torch import nn
@@ -21,17 +20,15 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
 
     The members may differ in everything but the vocabulary. To the search they are one model: their encoder outputs are
     concatenated to (B, S, sum of the members' D), and one cache holds all their decoder layers. The search's settings
-    are the first member's.
+    and the number of positions are the first member's.
 
     It is neither trained nor saved, and returns neither attentions nor hidden states.
 
     Raises:
-        ValueError: if there is no member, one is no vanilla model, or vocabularies differ in size or special tokens.
+        ValueError: if a member is no vanilla model, or vocabularies differ in size or special tokens.
     """
 
     def __init__(self, members: Sequence[VanillaForConditionalGeneration]):
-        if not members:
-            raise ValueError("an ensemble needs at least one model")
         first = members[0].config
         same = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         needed = {"model_type": "vanilla"} | {field: getattr(first, field) for field in same}
@@ -42,17 +39,10 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
                     raise ValueError(f"{needs} {theirs!r}, not {value!r}")
         config = copy.deepcopy(first)
         config.decoder_layers = sum(member.config.decoder_layers for member in members)  # what the cache has to hold
-        learned = [member.config for member in members if member.config.position_embedding_type == "learned"]
-        if learned:
-            config.position_embedding_type = "learned"
-            config.max_position_embeddings = min(theirs.max_position_embeddings for theirs in learned)
         super().__init__(config)
         self.members = nn.ModuleList(members)
         self.encoder = EnsembleEncoder(members)
         self.generation_config = copy.deepcopy(members[0].generation_config)
-
-    def save_pretrained(self, *args, **kwargs) -> NoReturn:
-        raise ValueError("an ensemble is not saved: save its members")
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         return self.members[0].prepare_decoder_input_ids_from_labels(labels)

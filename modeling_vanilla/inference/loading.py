@@ -157,8 +157,6 @@ def load_config(folder: Path) -> VanillaConfig:
         raise ValueError(f"model: {folder / 'config.json'} is bad: {one_line(error)}") from error
     if not isinstance(config, VanillaConfig):
         raise ValueError(f"model: {folder} is a {config.model_type}; vanilla convert may convert it")
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"model: {folder} has a quantization_config; weights of whole precision are needed")
     return config
 
 

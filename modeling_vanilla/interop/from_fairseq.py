@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import nn
 from transformers import FSMTTokenizer
 
 from ..errors import one_line
@@ -158,8 +157,7 @@ def sinusoid(positions: int, d_model: int) -> torch.Tensor:
     half = d_model // 2
     frequency = torch.exp(torch.arange(half) * -(math.log(10000) / (half - 1)))
     angle = torch.arange(positions)[:, None] * frequency
-    # An odd d_model leaves the last dimension without a position.
-    return nn.functional.pad(torch.cat((angle.sin(), angle.cos()), dim=1), (0, d_model % 2))
+    return torch.cat((angle.sin(), angle.cos()), dim=1)
 
 
 def _load(path: str | PathLike) -> tuple[Path, Mapping[str, torch.Tensor], dict]:

@@ -5,14 +5,13 @@ In a notebook:
     maps = attention_maps(model, tokenizer, "A dog runs.", "Ein Hund rennt.")
     maps                                                 # as a cell's last line: the page itself
     draw_heat_map(maps["encoder"], layer=4)              # a matplotlib figure
-    save_figure(draw_heat_map(maps["cross"], layer=5, heads=[0]), Path("cross.png"))
+    save_figure(draw_heat_map(maps["cross"], layer=5), Path("cross.png"))
 """
 
 import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -48,19 +47,6 @@ class AttentionMap:
     columns: list[str]
     row_axis: str = "tokens that attend"
     column_axis: str = "tokens attended to"
-
-    def at(self, layer: int, heads: Sequence[int] | None = None) -> tuple[torch.Tensor, list[int]]:
-        """Weights (heads, rows, columns) of some heads of a layer, and their numbers; without `heads`: all of them.
-
-        Raises:
-            ValueError: if there is no such layer or head; both count from 0.
-        """
-        layers, count = self.weights.shape[:2]
-        chosen = list(range(count)) if heads is None else list(heads)
-        for kind, number, end in [("layer", layer, layers), *(("head", head, count) for head in chosen)]:
-            if not 0 <= number < end:
-                raise ValueError(f"{kind} must be from 0 to {end - 1}, not {number}")
-        return self.weights[layer, chosen], chosen
 
 
 class AttentionMaps(dict[str, AttentionMap]):
@@ -119,38 +105,30 @@ def check_length(name: str, ids: Sequence[int]) -> None:
         raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
 
 
-def draw_heat_map(attention: AttentionMap, layer: int, heads: Sequence[int] | None = None) -> Figure:
-    """The weights of one layer as a heat map, the mean of some heads or of all.
+def draw_heat_map(attention: AttentionMap, layer: int) -> Figure:
+    """The mean of all heads of one layer as a heat map.
 
     Raises:
-        ValueError: if there is no such layer or head.
+        ValueError: if there is no such layer; they count from 0.
     """
-    weights, chosen = attention.at(layer, heads)
+    if not 0 <= layer < len(attention.weights):
+        raise ValueError(f"layer must be from 0 to {len(attention.weights) - 1}, not {layer}")
     rows, columns = attention.rows, attention.columns
     figure = Figure(figsize=(2 + 0.4 * max(8, len(columns)), 2 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    axes.imshow(weights.mean(dim=0), cmap="Blues", vmin=0)
+    axes.imshow(attention.weights[layer].mean(dim=0), cmap="Blues", vmin=0)
     # No formulas, whatever dollar signs are in them.
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     axes.set(xlabel=attention.column_axis, ylabel=attention.row_axis)
-    of = "head" if len(chosen) == 1 else "mean of heads"
-    shown = "mean of all heads" if heads is None else f"{of} {', '.join(map(str, chosen))}"
-    axes.set_title(f"{attention.name}, layer {layer}, {shown}", fontsize=10)
+    axes.set_title(f"{attention.name}, layer {layer}, mean of all heads", fontsize=10)
     return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a PNG file, whole or not at all."""
     with whole_file(path) as part:
-        part.write_bytes(as_png(figure))
-
-
-def as_png(figure: Figure) -> bytes:
-    """A figure as the content of a PNG file."""
-    stream = BytesIO()
-    figure.savefig(stream, dpi=120, format="png")
-    return stream.getvalue()
+        figure.savefig(part, dpi=120, format="png")
 
 
 def head_colours(count: int) -> list[str]:

@@ -39,7 +39,7 @@ OPTIONS = {
         alignments: out.txt missing/file
     """,
     "attention": """
-        layer head: -1 7 x
+        layer: -1 7 x
         output_dir: source.txt /proc/new
     """,
     "average --last": "last: 0 x",
