@@ -133,22 +133,13 @@ def test_window_r_sees_exactly_r(make_model, attn, r):
 # Beams that share the encoding of their sentence
 
 
-HEADS = {"d_k": 8, "d_v": 8}  # flex attention of torch 2.6 takes powers of 2
-
-
-def run_with(model, attn: str, **inputs):
-    model.set_attn_implementation(attn)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # flex attention would compile for a minute
-        return model(**inputs)
-
-
 @pytest.mark.parametrize("back_end", ["eager", "sdpa", "flex_attention"])
 @pytest.mark.parametrize("beams", [1, 2, 5])
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end, beams, masked):
     """A decoder batch that is a multiple of the encoder's equals the encoder's rows repeated."""
-    model = make_model(attn="eager", **HEADS)
+    model = make_model(attn="eager", d_k=8, d_v=8)  # flex attention takes powers of 2
     torch.manual_seed(0)
     target = torch.randint(4, 41, (2 * beams, 6))
     source, mask = padded["input_ids"][:2], padded["attention_mask"][:2] if masked else None
@@ -156,7 +147,9 @@ def test_beams_share_the_encoding_of_their_sentence(make_model, padded, back_end
     repeated = [x if x is None else x.repeat_interleave(beams, dim=0) for x in (source, mask)]
     repeated = model(*repeated, decoder_input_ids=target, output_attentions=True)
     shared = {"attention_mask": mask, "encoder_outputs": encoded, "use_cache": True}
-    output = run_with(model, back_end, **shared, decoder_input_ids=target, output_attentions=back_end == "eager")
+    model.set_attn_implementation(back_end)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # flex attention would compile for a minute
+        output = model(**shared, decoder_input_ids=target, output_attentions=back_end == "eager")
     torch.testing.assert_close(output.logits, repeated.logits, atol=1e-5, rtol=1e-5)
     if back_end == "eager":
         torch.testing.assert_close(output.cross_attentions, repeated.cross_attentions, atol=1e-6, rtol=1e-5)

@@ -56,11 +56,9 @@ def test_columns_and_json_lines(write, name, content):
     assert rows(reverse) == (PAIRS if "en" not in content else [pair[::-1] for pair in PAIRS])
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_parquet(tmp_path, nested):
-    table = pd.DataFrame(PAIRS, columns=["en", "de"])
-    table = pd.DataFrame({"translation": table.to_dict("records")}) if nested else table
-    table.to_parquet(tmp_path / "a.parquet")
+def test_parquet(tmp_path):
+    records = pd.DataFrame(PAIRS, columns=["en", "de"]).to_dict("records")
+    pd.DataFrame({"translation": records}).to_parquet(tmp_path / "a.parquet")
     assert rows(load_pairs(DataOptions(train_file=str(tmp_path / "a.parquet")))["train"]) == PAIRS
 
 
@@ -70,7 +68,6 @@ def test_text(write):
     target = write("a.de.gz", gzip.compress("\ufeffeins\n\x85\nder Hund".encode()))
     pairs = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
     assert rows(pairs) == [("a\rb\u2028c", "eins"), ("", "\x85"), ("the dog", "der Hund")]
-    assert (pairs.column_names, pairs.split) == (["source", "target"], "train")
 
 
 def test_a_field_of_csv_may_be_long_and_hold_line_ends_and_a_fault_is_named_where_its_row_starts(write):
@@ -108,13 +105,12 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
-@pytest.mark.parametrize("limit", [None, 2])
-def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content, limit):
+def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content):
     """No script of it is run."""
     write(f"corpus/{name}", content)
-    message = "^(dataset_name: .*/corpus cannot be loaded|train data: .*/corpus, train (is empty|cannot be read))"
+    message = "^dataset_name: .*/corpus cannot be loaded"
     with pytest.raises(ValueError, match=message) as raised:
-        load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit))
+        load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus")))
     assert "\n" not in str(raised.value)
 
 

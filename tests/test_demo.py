@@ -39,11 +39,9 @@ def page(tiny):
 
 
 @pytest.fixture
-def client(page, monkeypatch):
+def client(page):
     from gradio_client import Client
-    from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # the client, not the page, would ask the Hub
     return Client(page[0], verbose=False)
 
 

@@ -1,15 +1,13 @@
 """Fine-tuning with Seq2SeqTrainer: the loss is the model's own, resumed as never interrupted, judged by BLEU."""
 
-import re
 import shutil
 from functools import partial
 from pathlib import Path
 
-import finetune_seq2seq_trainer as script
 import pytest
 import torch
 from finetune_seq2seq_trainer import FinetuningArguments, finetune
-from helpers import TINY, assert_same_weights, call, make_tokenizer, read_json, save_folder, write_toy_corpus
+from helpers import TINY, assert_same_weights, make_tokenizer, read_json, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
@@ -94,10 +92,3 @@ def test_what_it_writes(tmp_path, data, make_folder):
     before, after = (GenerationConfig.from_pretrained(path).to_diff_dict() for path in (folder, run / "model"))
     assert before == after
     load_translator([run / "model"])
-
-
-def test_bad_input_is_one_line_before_anything_is_written(tmp_path, data, make_folder):
-    files = [f"--{name}={value}" for name, value in vars(data).items() if value and name.endswith("_file")]
-    done = call(script.main, "--model", make_folder(), "--output_dir", tmp_path / "run", *files, "--resume")
-    assert re.fullmatch("resume: .* holds no checkpoint", done.error)
-    assert not (tmp_path / "run").exists()

@@ -141,7 +141,6 @@ LIMITS = [
     ({"max_length": 5, "max_extra_tokens": 9}, (5, 5)),
     # Else max_extra_tokens: 4 of the model.
     ({"of the model": {"max_length": 4}}, (7, 10)),
-    ({"of the model": {"max_new_tokens": 2}, "max_extra_tokens": 1}, (4, 7)),
     ({"generation_config": GenerationConfig(max_extra_tokens=2)}, (5, 8)),
     # Else what transformers does.
     ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, (20, 20)),

@@ -83,7 +83,6 @@ def test_a_run_writes_model_results_and_picture(finished):
     assert (shown.pop("model"), shown.pop("results")) == (str(run / "model"), str(run / "results.json"))
     assert shown.pop("validation_bleu") == pytest.approx(results["validation"]["bleu"], abs=0.005)
     assert shown == {name: pytest.approx(results[name], abs=0.006) for name in shown}
-    assert {"bleu", "chrf", "tokens_per_second"} <= shown.keys() and len(done.output.splitlines()) < 20
 
 
 def test_the_model_folder_loads_says_what_it_is_and_has_the_loss_written(finished, files):

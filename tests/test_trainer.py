@@ -148,10 +148,7 @@ def test_averaged_are_evenly_spaced_checkpoints(tmp_path, data, monkeypatch):
         torch.testing.assert_close(mean[name], (value + seventh[name]) / 2)
 
 
-@pytest.mark.parametrize(
-    ("max_steps", "given", "expected"),
-    [(100_000, None, [98_500, 100_000]), (25, None, [15, 25]), (25, 7, [18, 25])],
-)
+@pytest.mark.parametrize(("max_steps", "given", "expected"), [(100_000, None, [98_500, 100_000]), (25, 7, [18, 25])])
 def test_the_schedule_fits_the_length_of_the_run(max_steps, given, expected):
     """The paper's base model: 100000 updates in 12 hours, a checkpoint every 10 minutes."""
     options = TrainingOptions("unused", max_steps=max_steps, checkpoint_steps=given)
@@ -283,13 +280,12 @@ def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypa
 
 
 def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):
-    """In 16 bits fp16 is NaN within some steps, and bf16 loses most of what Adam adds. Its dropout may be another."""
+    """In 16 bits fp16 is NaN within some steps, and bf16 loses most of what Adam adds."""
     run_to(tmp_path / "first", data, 1)
     folder = tmp_path / "first" / "model"
     VanillaForConditionalGeneration.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
     training = options_for(tmp_path / "run", max_steps=8, tokens_per_update=900)
-    train_translation(data, training, TranslationOptions(model=str(folder)), {"dropout": 0.0})
-    assert VanillaConfig.from_pretrained(tmp_path / "run" / "model").dropout == 0
+    train_translation(data, training, TranslationOptions(model=str(folder)))
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert {value.dtype for value in weights.values()} == {torch.float32}
     assert all(value.isfinite().all() for value in weights.values())
