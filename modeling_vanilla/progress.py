@@ -41,7 +41,6 @@ def inform(line: str) -> None:
     """Write a line to stderr, above the bars if there are some, unless the process is to be quiet."""
     if not _quiet:
         auto.tqdm.write(line, file=sys.stderr)
-        sys.stderr.flush()
 
 
 def _is_log() -> bool:

@@ -162,7 +162,6 @@ def test_a_marian_folder_loads_and_searches_as_marian(make_model, tokenizer, tmp
 
 NOT_EXPRESSED = [
     ("ctranslate2", {"attention_window": 3}, "attention_window 3: CTranslate2 cannot express this; export to onnx"),
-    ("ctranslate2", LEARNED, "positions 30: this model has learned 60$"),
     ("marian", LEARNED, "position_embedding_type 'learned': "),
     ("marian", {"d_k": 5, "d_v": 6}, "d_k 5 and d_v 6, which are not d_model / heads: "),
 ]

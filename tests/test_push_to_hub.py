@@ -87,7 +87,7 @@ def test_all_files_arrive_in_one_commit(commits, run, model):
     assert {path.name for path in (run / "model").iterdir()} | {"README.md"} == set(files)
     assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
     card = ModelCard(files["README.md"].decode())
-    assert (card.data.license, card.data.eval_results[0].metric_value) == ("cc-by-4.0", 40.93)
+    assert card.data.license == "cc-by-4.0" and "40.93" in card.text
     # It translates as its card says.
     translator = pipeline("translation", model=REPO, trust_remote_code=True, revision=name)
     texts = [result["translation_text"] for result in translator(SENTENCES)]

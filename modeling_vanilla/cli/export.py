@@ -9,7 +9,7 @@ onnxruntime onnxscript).
 SRC is a model folder with its tokenizer, or their name on the Hub. DST, which must be new or empty, appears only once
 it is complete; it holds the tokenizer too.
 
-CTranslate2 and ONNX have weights of 32-bit floats or of 8-bit integers. CTranslate2 needs no more of this package:
+CTranslate2 has weights of 32-bit floats or of 8-bit integers, and needs no more of this package:
 
     import ctranslate2
     from transformers import AutoTokenizer
@@ -48,7 +48,6 @@ from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 
 FORMATS = ("ctranslate2", "onnx", "marian", "transformers.js")
-QUANTIZED = FORMATS[:2]  # whose weights may be of 8 bits
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
     parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
-    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and onnx (default: float32)")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 (default: float32)")
     add_revision(parser)
     run_command(parser, export_folder, arguments)
 
 
 def export_folder(options: Namespace) -> None:
     settings = {"quantization": options.quantization} if options.quantization else {}
-    if settings and options.to not in QUANTIZED:
+    if settings and options.to != "ctranslate2":
         raise ValueError(f"--quantization is no option of --to {options.to}")
     for line in export(options.to, options.source, options.destination, options.revision, **settings):
         warn(line)

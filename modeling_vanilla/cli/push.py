@@ -50,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def push(options: Namespace) -> None:
     """Publish what the options name: a page, or the model in one of two formats."""
-    for name in ("static", "examples"):
-        if getattr(options, name) and not options.space:
-            raise ValueError(f"--{name} needs --space")
+    if options.static and not options.space:
+        raise ValueError("--static needs --space")
     model, repo, licence, space = options.model, options.repo, options.licence, None
     publishing.check_repo(repo)
     examples = read_examples(options.examples)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, metadata_load
+from huggingface_hub import ModelCard, ModelCardData, metadata_load
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
@@ -50,24 +50,10 @@ def write_model_card(
     if licence:
         inherited = {name: value for name, value in inherited.items() if not name.startswith("license")}
         inherited["license"] = licence
-    scores = [
-        EvalResult(
-            task_type="translation",
-            dataset_type=dataset or "text",
-            dataset_name=dataset or "held-out test set",
-            metric_type=metric,
-            metric_value=round(results[metric], 2),
-            metric_name=f"{metric} ({results[f'{metric}_signature']})",
-        )
-        for metric in ("bleu", "chrf")
-        if results and results["test_sentences"]
-    ]
     card_data = ModelCardData(
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer"],
-        model_name="-".join(["transformer", *languages]),
-        eval_results=scores or None,
         **{"language": languages or None, "license": None, **inherited},
     )
     card = ModelCard.from_template(
@@ -136,12 +122,8 @@ def _as_list(value) -> list:
 
 
 def _origin(source: dict) -> str:
-    """What the model was made from, with a link to each that has a name on the Hub."""
-    names = [
-        f"[{_escape(name)}](https://huggingface.co/{name})" if re.fullmatch(HUB_NAME, name) else _escape(name)
-        for name in _as_list(source.get("base_model", []))
-    ]
-    return " and ".join(names) or "another model"
+    """What the model was made from."""
+    return " and ".join(map(_escape, _as_list(source.get("base_model", [])))) or "another model"
 
 
 def _escape(value) -> str:

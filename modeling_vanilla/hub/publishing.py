@@ -147,8 +147,7 @@ def _describe(
 ) -> None:
     """Write README.md and examples.txt of a Space."""
     write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
-    inherited = source_metadata(model).get("license")
-    licence = licence or (inherited if isinstance(inherited, str) else None)
+    licence = licence or source_metadata(model).get("license")
     facts["title"] = json.dumps(repo.partition("/")[2])
     facts["licence"] = f"license: {json.dumps(licence)}\n" if licence else ""
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")

@@ -91,9 +91,8 @@ def _attention(model, tokenizer, sources, targets, layer, *settings) -> Iterator
         with torch.inference_mode():
             outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in _members(model)]
         attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
-        first = (inputs["attention_mask"].cumsum(dim=-1) == 1).int().argmax(dim=-1).tolist()  # padding may be left
-        for row, start, weights in zip(rows, first, attention.cpu(), strict=True):
-            yield row, weights[:, start : start + len(sources[row])]
+        for row, weights in zip(rows, attention.cpu(), strict=True):
+            yield row, weights[:, : len(sources[row])]
 
 
 def _attention_of_engine(model, tokenizer, sources, targets, layer, *settings) -> Iterator[tuple[int, torch.Tensor]]:

@@ -1,6 +1,5 @@
 """Load a saved model with its tokenizer, or several models as an ensemble."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -49,7 +48,6 @@ def load_translator(
         ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
             whose tokenizer does not fit the model; for models of different vocabularies; and for a device that is not
             there.
-        PermissionError: for a file that may not be read.
     """
     if isinstance(folders, str | Path):
         raise ValueError(f"folders: a list of folders is needed, not one: {folders}")
@@ -124,7 +122,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: if the folder lacks it or its model, one of them is damaged, or the model does not know the id of
             each token or has other special tokens. Whether two other tokens have changed places cannot be seen.
-        PermissionError: for a file that may not be read.
     """
     config, tokenizer = load_config(folder), load_vocabulary(folder)
     of = f"vocabulary: the tokenizer of {folder}"
@@ -144,9 +141,8 @@ def load_config(folder: Path) -> VanillaConfig:
 
     Raises:
         ValueError: if it is missing, damaged or of another architecture.
-        PermissionError: for a file that may not be read.
     """
-    check_readable(folder)
+    check_search(folder)
     if not (folder / "config.json").is_file():
         better = folder / "model"  # of a run's folder
         hint = f"; did you mean {better}?" if (better / "config.json").is_file() else ""
@@ -165,9 +161,7 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
 
     Raises:
         ValueError: if it is missing or damaged.
-        PermissionError: for a file that may not be read.
     """
-    check_readable(folder)
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
     try:
@@ -176,17 +170,11 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
         raise ValueError(f"tokenizer: {folder} cannot be loaded: {one_line(error)}") from error
 
 
-def check_readable(folder: str | Path) -> None:
-    """Raise OSError or ValueError if a file of weights or settings is there but cannot be read.
-
-    Without this, safetensors calls such a file missing, and transformers falls back to a default search.
-    """
-    if os.path.isdir(folder):
-        for entry in os.scandir(folder):
-            if entry.name.endswith((".json", ".safetensors")) and entry.is_file():
-                open(entry.path, "rb").close()
-            if entry.name == GENERATION_CONFIG_NAME:
-                read_json(Path(entry.path))
+def check_search(folder: str | Path) -> None:
+    """Raise ValueError for a generation_config.json that cannot be read: transformers would search by default."""
+    path = Path(folder, GENERATION_CONFIG_NAME)
+    if path.exists():
+        read_json(path)
 
 
 def load_model(

@@ -76,7 +76,8 @@ def pair_batches(
         Targets are padded on the right, where the decoder's causal mask hides padding from every token.
     """
     for rows in pair_rows(model, sources, targets, tokens_per_batch, show_progress):
-        inputs = tokenizer.pad({"input_ids": [sources[row] for row in rows]}, return_tensors="pt").to(model.device)
+        batch = {"input_ids": [sources[row] for row in rows]}
+        inputs = tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(model.device)
         ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
         labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
         labels = labels.to(model.device)

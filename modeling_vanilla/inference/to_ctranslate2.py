@@ -43,12 +43,9 @@ def to_ctranslate2(
         No line, as every setting is expressed; see `to_marian`.
 
     Raises:
-        ValueError: if CTranslate2 cannot express the model, or an option has no such value.
+        ValueError: if CTranslate2 cannot express the model.
     """
-    config, learned = model.config, model.config.position_embedding_type == "learned"
-    if positions is not None and learned:
-        raise ValueError(f"positions {positions}: this model has learned {config.max_position_embeddings}")
-    positions = positions or (config.max_position_embeddings if learned else POSITIONS)
+    config = model.config
     heads = {config.encoder_attention_heads, config.decoder_attention_heads}
     faults = {
         f"attention_window {config.attention_window}": config.attention_window is not None,
@@ -58,7 +55,7 @@ def to_ctranslate2(
     }
     check_expressible("CTranslate2", faults)
     encoder, decoder = (
-        _stack_spec(model, kind, positions) for kind in (TransformerEncoderSpec, TransformerDecoderSpec)
+        _stack_spec(model, kind, positions or POSITIONS) for kind in (TransformerEncoderSpec, TransformerDecoderSpec)
     )
     _set_linear(decoder.projection, model.lm_head)
     spec = TransformerSpec(encoder, decoder)

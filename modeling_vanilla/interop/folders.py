@@ -27,14 +27,12 @@ def convert(library: str, source: str, destination: Path) -> None:
         source: a folder, or a name on the Hub.
 
     Raises:
-        ValueError: if `destination` holds something, `source` cannot be converted, or its tokenizer does not fit it.
+        ValueError: if `destination` holds something, or `source` cannot be converted.
         OSError: if `destination` cannot be written, or the Hub cannot be reached.
     """
     check_unused("destination", destination)
     load_model, load_tokenizer = LIBRARIES[library]
     model, tokenizer = load_model(source), load_tokenizer(source)
-    if len(tokenizer) > model.config.vocab_size:
-        raise ValueError(f"{source}: the tokenizer has {len(tokenizer)} tokens, the model {model.config.vocab_size}")
     folder = Path(source).parent if Path(source).is_file() else Path(source)
     with whole_folder(destination) as part:
         model.save_pretrained(part)

@@ -25,7 +25,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..inference.exports import QUANTIZATIONS, save_tokenizer
+from ..inference.exports import save_tokenizer
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # The sizes that torch.export follows through the code; it keeps the branches that they take. They differ from each
@@ -36,32 +36,15 @@ ROWS, SOURCE, TARGET, PAST = 2, 20, 18, 19
 B = "batch_size"
 
 
-def to_onnx(
-    model: VanillaForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    quantization: str = "float32",
-) -> list[str]:
+def to_onnx(model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path) -> list[str]:
     """Write encoder.onnx, decoder.onnx, both configurations and the tokenizer to an existing folder.
 
     It takes up to a minute or two. With learned positions a longer sequence is an error of the runtime.
 
-    Args:
-        quantization: how the matrices are stored and multiplied, "float32" or "int8".
-
     Returns:
         No line, as every setting is expressed; see `to_marian`.
-
-    Raises:
-        ValueError: if the quantization is none of these.
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, not {quantization!r}")
-    paths = folder / "encoder.onnx", folder / "decoder.onnx"
-    export_graphs(model, *paths)
-    if quantization == "int8":
-        for path in paths:
-            quantize(path, path)
+    export_graphs(model, folder / "encoder.onnx", folder / "decoder.onnx")
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreT
 from ..configuration_vanilla import VanillaConfig
 from ..errors import one_line
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_readable, check_weights, load_weights
+from ..inference.loading import check_search, check_weights, load_weights
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.
@@ -51,11 +51,10 @@ def load_source(cls: type[PreTrainedModel], path: str | PathLike | PreTrainedMod
 
     Raises:
         ValueError: if there is no such model, or its weights are incomplete or pickled.
-        PermissionError: if a file of the folder may not be read.
     """
     if isinstance(path, cls):
         return path
-    check_readable(path)
+    check_search(path)
     return load_weights(cls, path, f"{path}: no {cls.__name__} could be loaded")
 
 

@@ -133,9 +133,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def head_colours(count: int) -> list[str]:
     """A colour for each of so many heads, "#rrggbb"."""
-    if count <= 10:
-        return [to_hex(f"C{head}") for head in range(count)]
-    return [to_hex(colormaps["hsv"](head / count)) for head in range(count)]
+    return [to_hex(f"C{head}" if count <= 10 else colormaps["hsv"](head / count)) for head in range(count)]
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:

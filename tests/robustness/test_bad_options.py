@@ -46,7 +46,7 @@ OPTIONS = {
     "convert marian": "from: nothing",
     "export ctranslate2": "quantization to: nothing",
     "export marian": "quantization: int8",
-    "export onnx": "quantization: nothing",
+    "export onnx": "quantization: int8",
     "export transformers.js": "quantization: int8",
     "demo": "port: 0 65536 x\nexamples: missing model",
     "push --static": "examples: missing model",
