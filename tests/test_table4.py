@@ -54,6 +54,9 @@ def test_a_run_leaves_figures_table_and_parses(main, tmp_path):
         assert results[split]["constrained"]["well_formed"] == 100 > results[split]["unconstrained"]["well_formed"]
     saved = read_json(run / "training" / "model" / "generation_config.json")
     assert (saved["num_beams"], saved["length_penalty"], saved["max_extra_tokens"]) == (2, 0.3, 40)
+    assert main().code == 2  # the folder holds a run
+    (run / "results.json").unlink()  # as if it had been interrupted
+    assert main().code == 0 and read_json(run / "results.json")["training"]["steps"] == 2
 
 
 @pytest.mark.parametrize("kept, f1", [(slice(None), 100), (slice(-1), 0)])

@@ -48,7 +48,7 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
             "cost": cost,
         }
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"runs: {path} is no result with scores on a test set ({error!r})") from error
+        raise ValueError(f"runs: {path} is no result of a training with test data") from error
 
 
 def as_markdown(runs: list[dict]) -> str:

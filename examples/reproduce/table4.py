@@ -3,7 +3,7 @@
 Reads bracketed trees, cleans them, trains the "parsing" preset on their linear form, parses the development and the
 test sentences from their words alone (beam 21, alpha 0.3, input + 300), and scores labelled brackets as EVALB does:
 searching among trees alone, and without that constraint, where what is no tree counts as a sentence without brackets.
-On trees of a toy grammar, in about a minute:
+On trees of a toy grammar, in a few minutes:
 
     python examples/reproduce/table4.py --output_dir runs/table4-smoke
 
@@ -25,7 +25,7 @@ Several such runs of different --seed as one parser, by the mean of their probab
 --scale sets defaults (parsing/scales/*.json), which options override. (6.3 says of training only that all but a few
 settings, chosen on section 22, stayed as for the base model.) Leaves in --output_dir: results.json, table.md, parses/
 (parses and gold trees in the format that EVALB reads), and of a run that is trained training/ (with the model) and
-data/.
+data/. The same command goes on with a training that was interrupted.
 """
 
 import json
@@ -75,7 +75,9 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    check_unused("output_dir", run)
+    goes_on = (run / "training" / "run.json").is_file() and not (run / "results.json").exists()
+    if not goes_on:
+        check_unused("output_dir", run)
     splits = read_splits(options)
     longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
     if longest + 2 > options.max_extra_tokens:  # which the search would say after hours of training
@@ -93,7 +95,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
             pairs = training_pairs(splits["train"], lexicon, options.copies, options.constituents, options.substitution)
             lines = (json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
             (part / "train.jsonl").write_text("".join(lines), encoding="utf-8")
-        trained = train(run, training, overrides)
+        trained = train(run, training, overrides, goes_on)
         model, _ = load_translator([run / "training" / "model"])
     model.generation_config.update(
         num_beams=options.num_beams,
@@ -132,15 +134,15 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
     }
 
 
-def train(run: Path, training: TrainingOptions, overrides: dict) -> dict:
-    """Train on run/data."""
+def train(run: Path, training: TrainingOptions, overrides: dict, goes_on: bool) -> dict:
+    """Train on run/data, from the last checkpoint if the run was interrupted."""
     overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
     # Pairs longer than a batch are left out of training, and reported.
     limits = dict.fromkeys(("max_source_length", "max_target_length"), complete(training).tokens_per_batch)
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
         replace(training, output_dir=str(run / "training")),
-        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer")),
+        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=goes_on),
         overrides,
     )
 
@@ -208,7 +210,7 @@ def table(results: dict) -> str:
 def main() -> None:
     parser = CommandParser(__doc__, (TrainingOptions, ModelOptions))
     add = parser.add_argument
-    add("--scale", choices=["smoke", "sample", "paper"], default="smoke", help="a minute, two hours, or the paper's")
+    add("--scale", choices=["smoke", "sample", "paper"], default="smoke", help="minutes, two hours, or the paper's")
     add("--trees", nargs="+", default=[], help="files of bracketed trees, plain or .gz, to split by file")
     for split, name in SPLITS.items():
         add(f"--{name}", nargs="+", default=[], help=f"files of {split} trees instead")

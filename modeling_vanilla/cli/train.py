@@ -30,7 +30,7 @@ from pathlib import Path
 import yaml
 from accelerate import PartialState
 
-from ..errors import one_line
+from ..errors import Interrupted, one_line
 from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
 from .parser import CommandParser, run_command
 
@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def train(given: Namespace) -> None:
         data, options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)
-        results = train_translation(data, training, options, model.overrides())
+        try:
+            results = train_translation(data, training, options, model.overrides())
+        except Interrupted as end:
+            raise Interrupted(end.signum, f"{end}; the same command with --resume goes on from there") from None
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
 

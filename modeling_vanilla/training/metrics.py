@@ -60,7 +60,8 @@ def translation_scores(
             raise ValueError(f"references: sentence {number} has none")
     # As sacreBLEU takes them: the first reference of every sentence, the second of every sentence, and so on.
     streams = [list(stream) for stream in zip_longest(*rows)]
-    bleu, chrf = sacrebleu.BLEU(tokenize=tokenize), sacrebleu.CHRF()
+    bleu = sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")  # which it warns of, as of a mistake
+    chrf = sacrebleu.CHRF()
     scores = {
         "bleu": (bleu.corpus_score(predictions, streams).score, str(bleu.get_signature())),
         "bleu_compound_split": compound_split_bleu(predictions, streams, tokenize),

@@ -286,8 +286,8 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
 
 def stop(state: TrainingState, signum: int) -> NoReturn:
     """End the run at a signal."""
-    name, where = signal.Signals(signum).name, f"update {state.progress.step} of {state.run}"
-    raise Interrupted(signum, f"{name}: stopped after {where}; the same command with --resume goes on from there")
+    where = f"update {state.progress.step} of {state.run}, which has its checkpoint"
+    raise Interrupted(signum, f"{signal.Signals(signum).name}: stopped after {where}")
 
 
 def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
