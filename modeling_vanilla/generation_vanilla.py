@@ -11,6 +11,7 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
+    GenerationMode,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
@@ -128,8 +129,8 @@ class GnmtGenerationMixin(GenerationMixin):
                 new_tokens = new_tokens.clamp(max=max(1, self.config.max_position_embeddings - prompt))
             given |= {"max_new_tokens": int(new_tokens.max()), "max_length": None}
         criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
-        if given.get("custom_generate") is None and (settings.num_beams or 1) > 1 and not settings.do_sample:
-            for name in ("streamer", "synced_gpus", "force_words_ids", "decoder_attention_mask"):
+        if given.get("custom_generate") is None and settings.get_generation_mode() is GenerationMode.BEAM_SEARCH:
+            for name in ("streamer", "synced_gpus", "decoder_attention_mask"):
                 if given.get(name) is not None and given[name] is not False:
                     raise ValueError(f"beam search takes no {name}")
             if settings.stop_strings is not None and given.get("tokenizer") is not None:

@@ -273,6 +273,7 @@ ODD_SETTINGS = [
     ({"length_penalty_type": "log"}, "length_penalty_type must be gnmt or length, not 'log'"),
     ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),
     ({"streamer": "any"}, "beam search takes no streamer"),
+    ({"num_beam_groups": 2}, "Group Beam Search requires `trust_remote_code=True`"),
 ]
 
 
