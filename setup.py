@@ -71,6 +71,8 @@ setup(
     project_urls={"Paper": "https://arxiv.org/abs/1706.03762"},
     packages=find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]),
     py_modules=["vanilla_command"],
+    # The default mode loses against a folder of this name beside a script, such as the clone.
+    options={"editable_wheel": {"mode": "compat"}},
     # The model card is the template that every saved model folder is filled from.
     package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "hub/static/*", "visualization/*.html"]},
     entry_points={"console_scripts": ["vanilla = vanilla_command:main"]},
