@@ -63,7 +63,7 @@ def test_the_page_translates_as_the_package_does(page, client, tiny):
 MALFORMED = [
     ("translate", ("a" * 1001, 4, 0.6), "A text has at most 1000 characters."),
     ("translate", ("a", 99, 0.6), "event: error"),
-    ("attention", ("a " * 140, "b"), "text: 1[0-9]+ tokens are too many for a picture, at most 128"),
+    ("attention", ("a " * 140, "b"), "source: 1[0-9]+ tokens are too many for a picture, at most 128"),
 ]
 
 

@@ -86,6 +86,6 @@ def test_all_pictures_of_a_sentence_with_the_model_s_own_translation(folder, tmp
     assert SOURCE.encode() in files.pop("attention.html")
     assert {*files} == {f"{kind}.png" for kind in pictures.KINDS}
     assert all(content.startswith(b"\x89PNG\r\n\x1a\n") for content in files.values())
-    options = ("--sentence", SOURCE, "--target", TARGET, "--layer", 2, "--output_dir", tmp_path / "one")
-    assert call(script.main, folder, *options).error == "layer must be from 0 to 1, not 2"  # of the encoder
+    options = ("--sentence", "a " * 140, "--target", TARGET, "--output_dir", tmp_path / "one")
+    assert call(script.main, folder, *options).error.endswith("are too many for a picture, at most 128")
     assert not (tmp_path / "one").exists()

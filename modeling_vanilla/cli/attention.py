@@ -1,11 +1,11 @@
 """Pictures of what a model attends to in a sentence: heat maps, and a page with lines as in the paper's appendix.
 
     vanilla attention runs/mine/model --sentence "A dog runs." --output_dir runs/attention
-    vanilla attention runs/mine/model --sentence "A dog runs." --target "Ein Hund rennt." --layer 3
+    vanilla attention runs/mine/model --sentence "A dog runs." --target "Ein Hund rennt."
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Without --target the model translates the
 sentence first. The words are the tokenizer's pieces. --output_dir then holds attention.html, a page for every use of
-attention, layer and head that needs no network; and for each use USE.png, a heat map of one layer, the mean of its
+attention, layer and head that needs no network; and for each use USE.png, a heat map of the last layer, the mean of its
 heads.
 
 Exit code: 0; 2 for bad input, with one line that says what is wrong.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..files import write_text
 from ..inference import load_translator, translate
-from ..visualization.attention import attention_maps, check_length, draw_heat_map, save_figure
+from ..visualization.attention import attention_maps, draw_heat_map, save_figure
 from .parser import CommandParser, add_loading, run_command
 
 
@@ -26,7 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("model", metavar="MODEL", help="folder of a model, or its name on the Hub")
     parser.add_argument("--sentence", metavar="TEXT", required=True, help="the source")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
-    parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: the last)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
     add_loading(parser)
     run_command(parser, visualize, arguments)
@@ -35,17 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def visualize(options: Namespace) -> None:
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
     sentence, target = options.sentence, options.target
-    check_length("sentence", tokenizer(sentence).input_ids)
     if target is None:
         (target,) = translate(model, tokenizer, [sentence])
         print(f"translation: {target}")
-    check_length("target", tokenizer(text_target=target).input_ids)
     maps = attention_maps(model, tokenizer, sentence, target)
-    # Every picture is drawn before the first is written: a layer that one kind has and another lacks leaves no file.
-    layers = {kind: len(each.weights) - 1 if options.layer is None else options.layer for kind, each in maps.items()}
-    figures = {kind: draw_heat_map(attention, layers[kind]) for kind, attention in maps.items()}
     options.output_dir.mkdir(parents=True, exist_ok=True)
     write_text(options.output_dir / "attention.html", maps.page(sentence))
-    for kind, figure in figures.items():
-        save_figure(figure, options.output_dir / f"{kind}.png")
+    for kind, attention in maps.items():
+        save_figure(draw_heat_map(attention, len(attention.weights) - 1), options.output_dir / f"{kind}.png")
     print(f"written to {options.output_dir}: attention.html, {', '.join(f'{kind}.png' for kind in maps)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..inference.loading import model_folder
 from ..training.averaging import write_average
 from ..training.checkpoints import list_checkpoints
-from .parser import CommandParser, add_revision, run_command
+from .parser import CommandParser, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,12 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("sources", nargs="+", metavar="SRC", help="a checkpoint or model; with --last, a run")
     parser.add_argument("destination", type=Path, metavar="DST", help="the folder to write, which must be new or empty")
     parser.add_argument("--last", type=int, metavar="N", help="average the last N checkpoints of the run SRC")
-    add_revision(parser)
     run_command(parser, average, arguments)
 
 
 def average(options: Namespace) -> None:
-    checkpoints = [model_folder(source, options.revision) for source in options.sources]
+    checkpoints = [model_folder(source) for source in options.sources]
     if options.last is not None:
         if options.last < 1 or len(checkpoints) > 1:
             raise ValueError(f"last {options.last}: must be at least 1, and of one run, not of {len(checkpoints)}")

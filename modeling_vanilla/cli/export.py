@@ -43,7 +43,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inference.exports import QUANTIZATIONS
 from ..interop.folders import export
 from .parser import CommandParser, add_revision, run_command, warn
 
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", choices=FORMATS, required=True, help="the format to write")
     parser.add_argument("source", metavar="SRC", help="a model folder, or its name on the Hub")
     parser.add_argument("destination", metavar="DST", type=Path, help="the folder to write, which must be new or empty")
-    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 (default: float32)")
+    parser.add_argument("--quantization", metavar="NAME", help='of ctranslate2, such as "int8" (default: float32)')
     add_revision(parser)
     run_command(parser, export_folder, arguments)
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import one_line
 from ..inference import translate_nbest
 from ..inference.loading import is_engine
-from ..visualization.attention import attention_maps, check_length
+from ..visualization.attention import attention_maps
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
 MAX_CHARACTERS = 1000  # of a text
@@ -47,11 +47,9 @@ class Translator:
         if not translation:
             return ""
         try:
-            check_length("text", self.tokenizer(text).input_ids)
-            check_length("translation", self.tokenizer(text_target=translation).input_ids)
+            return attention_maps(self.model, self.tokenizer, text, translation)._repr_html_()
         except ValueError as error:
             return html.escape(one_line(error))
-        return attention_maps(self.model, self.tokenizer, text, translation)._repr_html_()
 
     def attention_of_row(self, text: str, event: gr.SelectData) -> str:
         """Show the attention of the translation that is chosen in the table."""

@@ -38,7 +38,7 @@ def write_model_card(
         is_marian: whether it is exported as a MarianMT, which is loaded without code of its own.
     """
     inherited = dict(source or {})
-    origin = _origin(inherited) if source is not None else None
+    bases = " and ".join(map(_escape, _as_list(inherited.get("base_model", []))))
     licences = _as_list(inherited.get("license_name") or inherited.get("license") or [])
     languages = _as_list(inherited.pop("language", []))
     dataset = None
@@ -69,7 +69,7 @@ def write_model_card(
         dataset=dataset,
         metrics=_METRICS,
         pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
-        origin=origin,
+        origin=None if source is None else bases or "another model",
         model_id=model_id,
         is_marian=is_marian,
         licence=licence,
@@ -119,11 +119,6 @@ def source_metadata(model: str | Path) -> dict:
 
 def _as_list(value) -> list:
     return value if isinstance(value, list) else [value]
-
-
-def _origin(source: dict) -> str:
-    """What the model was made from."""
-    return " and ".join(map(_escape, _as_list(source.get("base_model", [])))) or "another model"
 
 
 def _escape(value) -> str:

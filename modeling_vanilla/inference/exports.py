@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from ..files import read_json
 
 POSITIONS = 1024  # rows of an exported table of sinusoids, by default
-QUANTIZATIONS = ("float32", "int8")  # how the matrices of an export are stored and multiplied
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -43,7 +43,7 @@ def to_ctranslate2(
         No line, as every setting is expressed; see `to_marian`.
 
     Raises:
-        ValueError: if CTranslate2 cannot express the model.
+        ValueError: if CTranslate2 cannot express the model, or has no such quantization.
     """
     config = model.config
     heads = {config.encoder_attention_heads, config.decoder_attention_heads}

@@ -1,6 +1,5 @@
 """Pictures: what a model attends to, and how a training run went. Needs matplotlib."""
 
 from .attention import AttentionMaps, attention_maps, draw_heat_map, save_figure
-from .curves import plot_run
 
-__all__ = ["AttentionMaps", "attention_maps", "draw_heat_map", "plot_run", "save_figure"]
+__all__ = ["AttentionMaps", "attention_maps", "draw_heat_map", "save_figure"]

@@ -10,7 +10,6 @@ In a notebook:
 
 import html
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +77,14 @@ def attention_maps(
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
 
     Raises:
-        ValueError: if the model is in training mode, in which dropout changes the weights.
+        ValueError: if the model is in training mode, in which dropout changes the weights, or a text is too long.
     """
     if model.training:
         raise ValueError("model: is in training mode; call model.eval() first")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
+    for name, ids in (("source", batch["input_ids"][0]), ("target", batch["labels"][0])):
+        if len(ids) > MAX_TOKENS:
+            raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
     with torch.inference_mode():
         outputs = model(**batch, output_attentions=True)
     sources, produced = (_pieces(tokenizer, batch[name][0]) for name in ("input_ids", "labels"))
@@ -99,20 +101,8 @@ def attention_maps(
     return maps
 
 
-def check_length(name: str, ids: Sequence[int]) -> None:
-    """Raise ValueError if there are more token ids than MAX_TOKENS."""
-    if len(ids) > MAX_TOKENS:
-        raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
-
-
 def draw_heat_map(attention: AttentionMap, layer: int) -> Figure:
-    """The mean of all heads of one layer as a heat map.
-
-    Raises:
-        ValueError: if there is no such layer; they count from 0.
-    """
-    if not 0 <= layer < len(attention.weights):
-        raise ValueError(f"layer must be from 0 to {len(attention.weights) - 1}, not {layer}")
+    """The mean of all heads of one layer, counted from 0, as a heat map."""
     rows, columns = attention.rows, attention.columns
     figure = Figure(figsize=(2 + 0.4 * max(8, len(columns)), 2 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()

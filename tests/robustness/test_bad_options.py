@@ -39,7 +39,6 @@ OPTIONS = {
         alignments: out.txt missing/file
     """,
     "attention": """
-        layer: -1 7 x
         output_dir: source.txt /proc/new
     """,
     "average --last": "last: 0 x",
