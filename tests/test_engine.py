@@ -80,7 +80,6 @@ def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):
     "options, message",
     [
         (("--terms", "terms"), "terms: the engine ctranslate2 has none"),
-        (("--bf16",), "--bf16 is for the engine torch"),
         (("--alignments", "out", "--alignment_layer", "1"), "layer 1: the engine ctranslate2 tells of layer 0 alone"),
         (("--device", "mps"), "mps"),
     ],

@@ -48,7 +48,7 @@ def score(options: Namespace) -> None:
         scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
         if alignments:
             settings = (options.alignment_layer, options.tokens_per_batch)
-            links = word_alignments(model, tokenizer, sources, targets, *settings, show_progress=True)
+            links = word_alignments(model, tokenizer, sources, targets, *settings)
             write_lines(map(pharaoh, links), alignments)
         lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
         write_lines(lines, output)

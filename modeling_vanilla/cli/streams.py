@@ -30,7 +30,7 @@ def add_shared_options(parser: CommandParser) -> None:
     add("--alignment_layer", type=int, default=0, metavar="N", help="decoder layer of the word alignments")
     size = "of a batch, with padding, times the beams of a search (default: 4096 on a CPU, 32768 on a GPU)"
     add("--tokens_per_batch", type=int, metavar="N", help=size)
-    add("--bf16", action="store_true", help="compute in bfloat16 (torch)")
+    add("--bf16", action="store_true", help="compute in bfloat16, with the engine torch")
     add_engine(parser)
     add_loading(parser)
 
@@ -46,8 +46,6 @@ def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, P
     Raises:
         ValueError: they cannot be loaded, or are to give word alignments and cannot.
     """
-    if options.bf16 and options.engine != "torch":
-        raise ValueError("--bf16 is for the engine torch; the engine ctranslate2 has --quantization")
     dtype = torch.bfloat16 if options.bf16 else torch.float32
     device = options.device
     if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():

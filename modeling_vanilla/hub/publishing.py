@@ -58,8 +58,7 @@ def publish_folder(folder: Path, repo: str, private: bool = False, space_sdk: st
     with _refusals(repo):
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
         kind = "space" if space_sdk else "model"
-        message = "Publish the model"
-        return HfApi().create_commit(repo, files, commit_message=message, repo_type=kind).oid
+        return HfApi().create_commit(repo, files, commit_message="Publish the model", repo_type=kind).oid
 
 
 def open_repo(repo: str, private: bool, space_sdk: str | None = None) -> None:

@@ -23,7 +23,6 @@ def word_alignments(
     targets: Sequence[str],
     layer: int = 0,
     tokens_per_batch: int | None = None,
-    show_progress: bool = False,
 ) -> list[Links]:
     """Align the words of each target with those of its source; white space separates words.
 
@@ -46,7 +45,7 @@ def word_alignments(
     check_pairs(sources, targets)
     check_alignable(model, tokenizer, layer)
     encoded = _encode(tokenizer, sources, "text"), _encode(tokenizer, targets, "text_target")
-    return _align_tokens(model, tokenizer, *encoded, layer, tokens_per_batch, show_progress)
+    return _align_tokens(model, tokenizer, *encoded, layer, tokens_per_batch)
 
 
 def align_translations(
@@ -66,19 +65,19 @@ def align_translations(
         for piece, own in zip(pieces, words, strict=True)
     ]
     targets = _encode(tokenizer, [text for translation in translations for text in translation.best], "text_target")
-    links = iter(_align_tokens(model, tokenizer, encoded, targets, layer, tokens_per_batch, False))
+    links = iter(_align_tokens(model, tokenizer, encoded, targets, layer, tokens_per_batch))
     return [
         join_links(source, translation.pieces, translation.best, [next(links) for _ in translation.pieces])
         for source, translation in zip(sources, translations, strict=True)
     ]
 
 
-def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int | None, show_progress: bool):
+def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int | None):
     """The links of each pair of texts, given as token ids and the words of these."""
     links: list[Links] = [[] for _ in sources]
     ids = ([ids for ids, _ in side] for side in (sources, targets))
     attend = _attention_of_engine if is_engine(model) else _attention
-    for row, weights in attend(model, tokenizer, *ids, layer, tokens_per_batch, show_progress):
+    for row, weights in attend(model, tokenizer, *ids, layer, tokens_per_batch, False):
         source_words, target_words = sources[row][1], targets[row][1][:-1]
         # Step t reads target token t - 1.
         links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)
