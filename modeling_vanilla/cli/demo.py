@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def serve(options: Namespace) -> None:
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
-    examples = read_examples(options.examples)
     model, tokenizer = load_translator([options.model], options.device, revision=options.revision, **engine_of(options))
-    page = build_page(model, tokenizer, examples)
+    page = build_page(model, tokenizer, read_examples(options.examples))
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()
