@@ -141,7 +141,7 @@ WRONG_OPTIONS = [
     ({"test_file": "{good}"}, "no training data: give train_file"),
     ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}$"),
     ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}$"),
-    ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs: 5 must be at least 1, of a dataset_name"),
+    ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs 5: needs dataset_name"),
 ]
 
 

@@ -146,7 +146,8 @@ def load_config(folder: Path) -> VanillaConfig:
     if not (folder / "config.json").is_file():
         better = folder / "model"  # of a run's folder
         hint = f"; did you mean {better}?" if (better / "config.json").is_file() else ""
-        raise ValueError(f"model: {folder} is no model folder, as it has no config.json{hint}")
+        why = "has no config.json" if folder.is_dir() else "does not exist"
+        raise ValueError(f"model: {folder} is no model folder, as it {why}{hint}")
     try:
         config = AutoConfig.from_pretrained(folder, **_LOCAL)
     except (AttributeError, TypeError, ValueError, OSError, RecursionError, StrictDataclassError) as error:

@@ -55,8 +55,10 @@ class CorpusOptions:
     target_lang: str = _option("de", "Target language, likewise.")
 
     def __post_init__(self):
-        if self.max_train_pairs is not None and (self.max_train_pairs < 1 or self.dataset_name is None):
-            raise ValueError(f"max_train_pairs: {self.max_train_pairs} must be at least 1, of a dataset_name")
+        if self.max_train_pairs is not None and self.dataset_name is None:
+            raise ValueError(f"max_train_pairs {self.max_train_pairs}: needs dataset_name; of files all pairs are read")
+        if self.max_train_pairs is not None and self.max_train_pairs < 1:
+            raise ValueError(f"max_train_pairs must be at least 1, not {self.max_train_pairs}")
         has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
         if has_columns and self.source_lang == self.target_lang:
             raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")

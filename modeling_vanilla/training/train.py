@@ -144,6 +144,8 @@ def _train_translation(
         write_run(run, record)
         if checkpoint is None:
             tell_beginning(state, pairs, reason, removed)
+        else:
+            inform(f"goes on after update {state.progress.step}")
     group.wait_for_everyone()
     if options.model and "validation" in pairs and not state.progress.validations:
         validate(state, pairs["validation"])  # the scores before fine-tuning
@@ -219,6 +221,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     tracked = {name: value for name, value in asdict(training).items() if value is not None}
     accelerator.init_trackers("modeling_vanilla", tracked)
     is_main, total = accelerator.is_main_process, training.max_steps
+    seconds_before, tokens_before = progress.seconds, progress.tokens  # those of another start had another speed
     bar = progress_bar(desc="Training", unit=" updates", initial=progress.step, total=total, disable=not is_main)
     try:
         with on_signal(received.append), bar:
@@ -232,7 +235,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 update = next(updates)
                 figures = take_update(state, model, update)
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
-                speed = progress.tokens / progress.seconds
+                speed = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
                 accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
                 bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
                 bar.update()
