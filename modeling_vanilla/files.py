@@ -80,6 +80,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     with disk_errors(path), _temporary_folder(target) as temporary:
         part = temporary / "new"
         yield part
+        _sync(part)
         part.replace(target)
 
 
@@ -102,6 +103,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             for path in part.rglob("*"):
                 if path.is_file():  # safetensors makes files for their owner alone; the umask decides, as of `part`
                     path.chmod(part.stat().st_mode & 0o666)
+                    _sync(path)
             if target.is_dir():
                 target.rename(old)
             try:
@@ -110,6 +112,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 if old.exists():
                     old.rename(target)
                 raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file is on the disk, so that a machine that is switched off leaves all of it under its name."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def delete_folder(folder: Path) -> None:
