@@ -17,12 +17,11 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {name: ROOT / f"examples/notebooks/{name}.ipynb" for name in ("paper", "paper.ko")}
 CODE = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PLACE = "<!-- code -->\n"  # where a translation has the next block of code
-# Where the package is there already, as in this repository, nothing is installed.
 INSTALL = """\
 import importlib.util
 
-if importlib.util.find_spec("modeling_vanilla") is None:  # as on Colab
-    %pip install --quiet "modeling-vanilla[train]"
+if importlib.util.find_spec("modeling_vanilla") is None:  # it is not on PyPI: install it from this clone
+    %pip install --quiet "../..[train]"
 """
 
 
@@ -44,6 +43,7 @@ def parts(name: str) -> tuple[list[str], list[str]]:
 def notebook(name: str, outputs: list[list] | None = None):
     """A page as a notebook, with the outputs of its code cells if they are given."""
     texts, blocks = parts(name)
+    texts = [text.replace("](results/", "](../../docs/results/") for text in texts]  # links from the notebook's folder
     cells = [new_markdown_cell(texts[0].strip()), new_code_cell(INSTALL.strip())]
     for block, text in zip(blocks, texts[1:], strict=True):
         cells += [new_code_cell(block.strip()), new_markdown_cell(text.strip())]
