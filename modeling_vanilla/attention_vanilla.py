@@ -81,7 +81,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             rows: B * beams. q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which beams share.
             attention_mask: broadcastable to (B, H, beams * T, S).
-            output_attentions: whether "sdpa" makes way for "eager", which has weights.
+            output_attentions: whether to return weights; "sdpa" then computes as "eager" does.
 
         Returns:
             Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end gives none.
