@@ -61,6 +61,8 @@ def read_json(path: Path) -> dict:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: cannot be read: it holds a {type(value).__name__}, not an object")
     return value
 
 
