@@ -237,7 +237,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
                 progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
                 speed = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
                 accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
-                bar.set_postfix_str(f"training loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+                bar.set_postfix_str(f"smoothed loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
                 bar.update()
                 is_due = validation is not None and is_validation_due(training, progress.step)
                 signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
