@@ -77,6 +77,11 @@ def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
     assert "another num_beams" in call(command.main, *given, "--num_beams", 3).error
     source.write_bytes(as_lines(["other", *LINES[1:]]))
     assert f"{kept / '0'}: is of another input" in call(command.main, *given).error
+    source.write_bytes(as_lines([*LINES[:10], "other", *LINES[11:]]))
+    with monkeypatch.context() as main_process:
+        main_process.setenv("RANK", "0")
+        main_process.setenv("WORLD_SIZE", "2")
+        assert f"{kept / '1'}: is of another input" in call(command.main, *given).error
     source.write_bytes(as_lines(LINES))
     (kept / "of the user").write_text("stays")
     assert call(command.main, *given).code == 0

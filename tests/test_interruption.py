@@ -107,8 +107,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(train, whole, tmp_path, written):
     done = train(run)
     watcher.join()
     step = checkpoint_step(list_checkpoints(run)[-1])
-    stopped = f"error: SIGTERM: stopped after update {step} of {run}, which has its checkpoint; "
-    stopped += "the same command with --resume goes on from there"
+    stopped = f"error: SIGTERM: stopped after update {step} of {run}; the same command with --resume goes on from there"
     assert (done.code, done.errors.splitlines()[-1]) == (143, stopped)
     assert step < STEPS and not (run / "model").exists()
     assert_resumes(train, run, whole)

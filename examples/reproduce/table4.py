@@ -48,12 +48,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json, write_text
+from modeling_vanilla.files import check_unused, json_text, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.recipe import complete
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
+MADE_WITH = ("trees", "train_trees", "validation_trees", "test_trees", "copies", "constituents", "substitution")
 SPLITS = {split: f"{split}_trees" for split in ("train", "validation", "test")}  # the option of each
 PARSERS = {
     True: ("constrained", "**this run**, among trees alone"),
@@ -75,9 +76,13 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    goes_on = (run / "training" / "run.json").is_file() and not (run / "results.json").exists()
+    is_begun = (run / "training" / "run.json").is_file() and not (run / "results.json").exists()
+    goes_on = is_begun and not options.ensemble
+    made_with = {name: getattr(options, name) for name in MADE_WITH}
     if not goes_on:
         check_unused("output_dir", run)
+    elif read_json(run / "data" / "options.json") != made_with:
+        raise ValueError(f"output_dir: {run} was begun with other trees or other copies of them")
     splits = read_splits(options)
     longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
     if longest + 2 > options.max_extra_tokens:  # which the search would say after hours of training
@@ -95,6 +100,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
             pairs = training_pairs(splits["train"], lexicon, options.copies, options.constituents, options.substitution)
             lines = (json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
             (part / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+            (part / "options.json").write_text(json_text(made_with), encoding="utf-8")
         trained = train(run, training, overrides, goes_on)
         model, _ = load_translator([run / "training" / "model"])
     model.generation_config.update(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import std
 
-from ..files import delete_folder, locked, read_json, whole_folder, write_json
+from ..files import delete_folder, json_text, locked, read_json, whole_folder, write_json
 from ..inference.loading import model_folder
 from ..progress import inform
 from .streams import input_lines
@@ -71,8 +71,9 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def digest_of_block(block: Block) -> str:
-    return hashlib.sha256("\n".join(map("\n".join, block.values())).encode()).hexdigest()
+def digest_of_block(settings: dict, block: Block) -> str:
+    """The digest of the settings and of the lines that are read."""
+    return hashlib.sha256("\n".join(map("\n".join, [[json_text(settings)], *block.values()])).encode()).hexdigest()
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
                 yield True
             finally:
                 if rank == 0 and not any(path.name.isdigit() for path in folder.iterdir()):
-                    file.unlink()
+                    file.unlink(missing_ok=True)
     finally:
         if rank == 0:
             with suppress(OSError):  # there is something in it
@@ -118,7 +119,7 @@ def check_settings(folder: Path, settings: dict) -> None:
 
 
 def translate_missing(
-    folder: Path, blocks: Callable[[], Iterator[Block]], outputs_of: Callable[[int, Block], Block]
+    folder: Path, settings: dict, blocks: Callable[[], Iterator[Block]], outputs_of: Callable[[int, Block], Block]
 ) -> int:
     """Translate and keep the blocks of this process that are not kept yet; the main process waits for the others'.
 
@@ -134,21 +135,22 @@ def translate_missing(
     rank, processes = process()
     count = 0
     for count, block in enumerate(blocks(), start=1):
-        if not (folder / "settings.json").exists():
-            break  # the main process has joined all blocks
-        number, digest = count - 1, digest_of_block(block)
-        kept = folder / str(number)
-        if number % processes != rank:
-            continue
-        if not kept.exists():
+        if rank and not (folder / "settings.json").exists():
+            break  # the main process joins all blocks, and then deletes them
+        number, digest = count - 1, digest_of_block(settings, block)
+        kept, is_own = folder / str(number), number % processes == rank
+        if kept.exists():
+            if (is_own or rank == 0) and (kept / "digest").read_text().strip() != digest:
+                raise ValueError(f"{kept}: is of another input or setting; give that again, or delete {folder}")
+        elif is_own:
             outputs = outputs_of(number, block)
             with whole_folder(kept) as part:
                 for name, lines in {**outputs, "digest": [digest]}.items():
                     (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
-        elif (kept / "digest").read_text().strip() != digest:
-            raise ValueError(f"{kept}: is of another input; give that again, or delete {folder}")
-    while rank == 0 and not all((folder / str(number)).exists() for number in range(count)):
-        time.sleep(0.5)
+    if rank == 0 and (missing := [number for number in range(count) if not (folder / str(number)).exists()]):
+        inform(f"{folder}: waits for {len(missing)} blocks of other processes; start again what has ended")
+        while not all((folder / str(number)).exists() for number in missing):
+            time.sleep(0.5)
     return count
 
 
@@ -160,7 +162,8 @@ def read_blocks(folder: Path, count: int) -> Iterator[Block]:
 
 
 def delete_blocks(folder: Path, count: int) -> None:
-    """Delete what these functions wrote, and nothing else in the folder."""
+    """Delete what these functions wrote, and nothing else in the folder; settings.json first, as others look for it."""
+    (folder / "settings.json").unlink()
     for number in range(count):
         delete_folder(folder / str(number))
     for path in folder.glob(".*.vanilla.tmp"):

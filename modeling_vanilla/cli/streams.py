@@ -122,10 +122,10 @@ def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | No
 @contextmanager
 def _stream(path: Path | None) -> Iterator[BinaryIO]:
     """Open a stream to a file, which appears under its name when the block ends, or to stdout for None."""
-    if path is None:
-        yield sys.stdout.buffer
+    if path in (None, Path("/dev/stdout"), Path("/dev/stderr")):
+        yield sys.stdout.buffer if path != Path("/dev/stderr") else sys.stderr.buffer
     elif not is_file(path):
-        with path.open("ab") as stream:  # what is in a log behind /dev/stderr stays
+        with path.open("ab") as stream:
             yield stream
     else:
         opened = gzip.open if path.suffix.lower() == ".gz" else open

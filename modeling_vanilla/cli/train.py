@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             results = train_translation(data, training, options, model.overrides())
         except Interrupted as end:
+            if not (Path(training.output_dir) / "run.json").is_file():
+                raise
             raise Interrupted(end.signum, f"{end}; the same command with --resume goes on from there") from None
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))

@@ -144,8 +144,9 @@ def translate_file(options: Namespace) -> None:
             best = write_blocks(options, (outputs_of(number, block) for number, block in enumerate(blocks())))
         else:
             folder = options.output.with_name(f"{options.output.name}.blocks")
-            with kept_blocks(folder, settings_of_blocks(options), rank) as is_there:
-                count = translate_missing(folder, blocks, outputs_of) if is_there else 0
+            kept = settings_of_blocks(options)
+            with kept_blocks(folder, kept, rank) as is_there:
+                count = translate_missing(folder, kept, blocks, outputs_of) if is_there else 0
                 if rank > 0:
                     return
                 best = write_blocks(options, read_blocks(folder, count))

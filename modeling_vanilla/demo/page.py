@@ -74,7 +74,7 @@ def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examp
         button = gr.Button("Translate", variant="primary")
         with gr.Row():  # at first the model's own search, which is always within the bounds
             num_beams = gr.Slider(1, max(MAX_BEAMS, beams), beams, step=1, precision=0, label="Beams")
-            penalty = gr.Slider(0, max(MAX_LENGTH_PENALTY, alpha), alpha, step=0.1, label="Length penalty")
+            penalty = gr.Slider(min(0, alpha), max(MAX_LENGTH_PENALTY, alpha), alpha, step=0.1, label="Length penalty")
         if examples:
             gr.Examples([[example] for example in examples], text, elem_id="examples")
         nbest = gr.Dataframe(headers=COLUMNS, label="Best of each beam", interactive=False, wrap=True, elem_id="nbest")

@@ -89,9 +89,12 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
     results = own.with_name("results.json")
     # A run's best/ has other scores.
     facts = read_json(results) if own.name == "model" and results.is_file() else None
-    # A folder without a card, such as a run's best/, does not say what it was made from.
-    is_made = facts is None or facts["settings"]["model"]["model"] is not None
-    write_model_card(folder, model, facts, (source_metadata(made_from) or None) if is_made else None, **options)
+    try:
+        # A folder without a card, such as a run's best/, does not say what it was made from.
+        is_made = facts is None or facts["settings"]["model"]["model"] is not None
+        write_model_card(folder, model, facts, (source_metadata(made_from) or None) if is_made else None, **options)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
 
 def source_metadata(model: str | Path) -> dict:

@@ -289,8 +289,8 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
 
 def stop(state: TrainingState, signum: int) -> NoReturn:
     """End the run at a signal."""
-    where = f"update {state.progress.step} of {state.run}, which has its checkpoint"
-    raise Interrupted(signum, f"{signal.Signals(signum).name}: stopped after {where}")
+    name = signal.Signals(signum).name
+    raise Interrupted(signum, f"{name}: stopped after update {state.progress.step} of {state.run}")
 
 
 def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
