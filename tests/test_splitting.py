@@ -1,4 +1,4 @@
-"""Where text is cut: at its lines, sentences, clause marks, blanks; in linear time whatever the text is."""
+"""Where text is cut: at its lines, sentences, blanks; in linear time whatever the text is."""
 
 import re
 import time

@@ -22,6 +22,7 @@ from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
+from modeling_vanilla.training.run_record import is_begun
 from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 from modeling_vanilla.training.train import process_group
 
@@ -164,7 +165,7 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     for row in progress_bar(options.rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
             fields = {name: value for name, value in scaled(row, scale).items() if name != "vocab_size"}
-            goes_on = (output / row / "run.json").is_file()
+            goes_on = is_begun(output / row)
             model = TranslationOptions(preset=row, tokenizer=str(tokenizer), resume=goes_on)
             train_translation(data, training_of(output / row, scale, options), model, fields)
         if state.is_main_process:

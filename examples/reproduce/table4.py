@@ -52,10 +52,11 @@ from modeling_vanilla.files import check_unused, json_text, read_json, whole_fol
 from modeling_vanilla.inference import load_translator
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
 from modeling_vanilla.training.recipe import complete
+from modeling_vanilla.training.run_record import is_begun
 
 SCALES = Path(__file__).resolve().parent / "parsing" / "scales"  # for each scale, its defaults of options and model
-MADE_WITH = ("trees", "train_trees", "validation_trees", "test_trees", "copies", "constituents", "substitution")
 SPLITS = {split: f"{split}_trees" for split in ("train", "validation", "test")}  # the option of each
+MADE_WITH = ("trees", *SPLITS.values(), "copies", "constituents", "substitution")  # the options that make the data
 PARSERS = {
     True: ("constrained", "**this run**, among trees alone"),
     False: ("unconstrained", "**this run**, searching freely"),
@@ -76,8 +77,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    is_begun = (run / "training" / "run.json").is_file() and not (run / "results.json").exists()
-    goes_on = is_begun and not options.ensemble
+    goes_on = is_begun(run / "training") and not (options.ensemble or (run / "results.json").exists())
     made_with = {name: getattr(options, name) for name in MADE_WITH}
     if not goes_on:
         check_unused("output_dir", run)

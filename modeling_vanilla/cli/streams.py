@@ -122,8 +122,10 @@ def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | No
 @contextmanager
 def _stream(path: Path | None) -> Iterator[BinaryIO]:
     """Open a stream to a file, which appears under its name when the block ends, or to stdout for None."""
-    if path in (None, Path("/dev/stdout"), Path("/dev/stderr")):
-        yield sys.stdout.buffer if path != Path("/dev/stderr") else sys.stderr.buffer
+    if path is None or path == Path("/dev/stdout"):
+        yield sys.stdout.buffer
+    elif path == Path("/dev/stderr"):
+        yield sys.stderr.buffer
     elif not is_file(path):
         with path.open("ab") as stream:
             yield stream

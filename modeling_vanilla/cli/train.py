@@ -32,6 +32,7 @@ from accelerate import PartialState
 
 from ..errors import Interrupted, one_line
 from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
+from ..training.run_record import is_begun
 from .parser import CommandParser, run_command
 
 _NULL = ("", "~", "null", "Null", "NULL")  # what YAML may write for no value
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             results = train_translation(data, training, options, model.overrides())
         except Interrupted as end:
-            if not (Path(training.output_dir) / "run.json").is_file():
+            if not is_begun(Path(training.output_dir)):
                 raise
             raise Interrupted(end.signum, f"{end}; the same command with --resume goes on from there") from None
         if PartialState().is_main_process:

@@ -84,6 +84,9 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
     Args:
         made_from: the folder of the model or its name on the Hub, whose card says what a model that was converted or
             fine-tuned was made from.
+
+    Raises:
+        ValueError: if these results are not as `vanilla train` writes them.
     """
     own = Path(made_from).resolve()
     results = own.with_name("results.json")

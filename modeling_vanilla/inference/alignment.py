@@ -75,18 +75,18 @@ def align_translations(
 def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_batch: int | None):
     """The links of each pair of texts, given as token ids and the words of these."""
     links: list[Links] = [[] for _ in sources]
-    ids = ([ids for ids, _ in side] for side in (sources, targets))
+    source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
     attend = _attention_of_engine if is_engine(model) else _attention
-    for row, weights in attend(model, tokenizer, *ids, layer, tokens_per_batch, False):
+    for row, weights in attend(model, tokenizer, source_ids, target_ids, layer, tokens_per_batch):
         source_words, target_words = sources[row][1], targets[row][1][:-1]
         # Step t reads target token t - 1.
         links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)
     return links
 
 
-def _attention(model, tokenizer, sources, targets, layer, *settings) -> Iterator[tuple[int, torch.Tensor]]:
+def _attention(model, tokenizer, sources, targets, layer, size) -> Iterator[tuple[int, torch.Tensor]]:
     """The number of each pair, and its cross-attention (steps, S); there are steps of padding at the end."""
-    for rows, inputs, _ in pair_batches(model, tokenizer, sources, targets, *settings):
+    for rows, inputs, _ in pair_batches(model, tokenizer, sources, targets, size):
         with torch.inference_mode():
             outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in _members(model)]
         attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
@@ -94,9 +94,9 @@ def _attention(model, tokenizer, sources, targets, layer, *settings) -> Iterator
             yield row, weights[:, : len(sources[row])]
 
 
-def _attention_of_engine(model, tokenizer, sources, targets, layer, *settings) -> Iterator[tuple[int, torch.Tensor]]:
+def _attention_of_engine(model, tokenizer, sources, targets, layer, size) -> Iterator[tuple[int, torch.Tensor]]:
     read = [target[:-1] for target in targets]  # without EOS
-    for rows in pair_rows(model, sources, targets, *settings):
+    for rows in pair_rows(model, sources, targets, size):
         found = model.cross_attention([sources[row] for row in rows], [read[row] for row in rows])
         yield from zip(rows, found, strict=True)
 

@@ -64,7 +64,7 @@ def pair_batches(
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
     tokens_per_batch: int | None,
-    show_progress: bool,
+    show_progress: bool = False,
 ) -> Iterator[tuple[list[int], dict[str, torch.Tensor], torch.Tensor]]:
     """Pairs of token ids, batch by batch, for a model that reads each target as it stands.
 
@@ -85,7 +85,9 @@ def pair_batches(
         yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
 
 
-def pair_rows(model, sources, targets, tokens_per_batch: int | None, show_progress: bool) -> Iterator[list[int]]:
+def pair_rows(
+    model, sources, targets, tokens_per_batch: int | None, show_progress: bool = False
+) -> Iterator[list[int]]:
     """The row numbers of each batch of pairs of token ids; arguments as `pair_batches` has them."""
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
     size = default_tokens(model.device) if tokens_per_batch is None else tokens_per_batch

@@ -42,9 +42,14 @@ def write_run(run: Path, record: dict) -> None:
     write_json(run / _FILE, record)
 
 
+def is_begun(run: Path) -> bool:
+    """Whether a folder holds a run that `resume` can go on with."""
+    return (run / _FILE).is_file()
+
+
 def read_run(run: Path) -> dict:
     """The record of a run; ValueError if the folder has none that this version can go on with."""
-    if not (run / _FILE).is_file():
+    if not is_begun(run):
         raise ValueError(f"resume: {run} holds no run, as it has no {_FILE}")
     record = read_json(run / _FILE)
     if not all(isinstance(record.get(part), dict) for part in ("data", "training", "model", "pairs")):
