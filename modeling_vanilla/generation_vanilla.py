@@ -29,16 +29,24 @@ OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
 # Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
-# Processors of transformers that treat each row by itself, as another one says by an attribute `row_by_row`. Where any
-# may keep something for each row, no sentence leaves the batch.
+# Processors of transformers that treat each row by itself, as another one says by an attribute `row_by_row`: all that a
+# setting adds to a beam search, but those that find a sentence at its row (encoder_..., guidance_scale, SynthID's). One
+# that is not listed, of a caller or a later transformers, costs time alone; listed wrongly, it would change the result.
 ROW_BY_ROW = (
+    logits_process.ExponentialDecayLengthPenalty,
+    logits_process.ForcedBOSTokenLogitsProcessor,
     logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
     logits_process.MinLengthLogitsProcessor,
     logits_process.MinNewTokensLengthLogitsProcessor,
     logits_process.NoBadWordsLogitsProcessor,
     logits_process.NoRepeatNGramLogitsProcessor,
     logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.SequenceBiasLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
+    logits_process.WatermarkLogitsProcessor,
 )
 
 

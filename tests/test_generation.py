@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers import batch_of, make_tokenizer, pad_right
 from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, random_sources
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
 
 from modeling_vanilla import VanillaForConditionalGeneration
 
@@ -201,6 +201,24 @@ def test_processors_and_criteria_find_each_sentence_at_its_row():
         rules = {"prefix_allowed_tokens_fn": lambda row, tokens: sorted(allowed[row])}
         output = model.generate(**batch_of(sources), num_beams=3, **rules, stopping_criteria=[ends_with_its_own])
         assert output.tolist() == pad_right(expected).tolist(), f"seed {seed}"
+
+
+BY_ITSELF = {"renormalize_logits": True, "remove_invalid_values": True, "forced_bos_token_id": 5, "min_length": 3}
+BY_ITSELF |= {"suppress_tokens": [5], "begin_suppress_tokens": [5], "bad_words_ids": [[5]], "forced_eos_token_id": EOS}
+BY_ITSELF |= {"sequence_bias": {(5,): -1.0}, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "min_new_tokens": 2}
+BY_ITSELF |= {"exponential_decay_length_penalty": (2, 1.1), "watermarking_config": WatermarkingConfig()}
+AT_ITS_ROW = {"encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 1}
+
+
+@pytest.mark.parametrize(("setting", "value"), [*BY_ITSELF.items(), *AT_ITS_ROW.items()])
+def test_sentences_leave_the_batch_unless_a_processor_finds_them_at_their_rows(setting, value):
+    """The decoder gets fewer rows than with another processor, which is unknown and changes nothing."""
+    model, rows = random_model(0), []
+    given = {**batch_of(random_sources(0, (1, 9, 2))), "num_beams": 3, setting: value}
+    model.get_decoder().embed_tokens.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    expected, count = model.generate(**given).tolist(), sum(rows)
+    assert model.generate(**given, logits_processor=[lambda input_ids, scores: scores]).tolist() == expected
+    assert (count < sum(rows) - count) == (setting in BY_ITSELF)
 
 
 def test_stop_strings_end_a_hypothesis_as_in_transformers():
