@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 from numbers import Integral, Real
 
 import torch
@@ -106,7 +107,7 @@ class GnmtGenerationMixin(GenerationMixin):
     has_own_beam_search = True
 
     @torch.no_grad()
-    def generate(self, inputs=None, generation_config=None, search=BeamSearch.start, **kwargs):
+    def generate(self, *args, search=BeamSearch.start, **kwargs):
         """As GenerationMixin's, with the search and the limit of 6.1.
 
         The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
@@ -117,7 +118,10 @@ class GnmtGenerationMixin(GenerationMixin):
         Raises:
             ValueError: as `search_settings` does, and for what beam search does not take.
         """
-        given = named_cache(_given_settings(generation_config, kwargs), CACHE)
+        given = inspect.signature(super().generate).bind(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        inputs, generation_config = given.pop("inputs", None), given.pop("generation_config", None)
+        given = named_cache(_given_settings(generation_config, given), CACHE)
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
         settings = search_settings(self, **given)
         ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
