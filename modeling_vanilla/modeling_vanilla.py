@@ -4,6 +4,7 @@ Axes: B batch, S source length, T target length, H heads, D d_model, V vocabular
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -243,6 +244,7 @@ class VanillaModel(VanillaPreTrainedModel):
 
         The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
         """
+        kwargs["return_dict"] = True  # whatever the configuration says
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -264,6 +266,26 @@ class VanillaModel(VanillaPreTrainedModel):
             **{names.get(name, name): value for name, value in decoder_outputs.items()},
             **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
         )
+
+
+@dataclass
+class FusedLossOutput(Seq2SeqModelOutput):
+    """The output in training mode with labels: the fused loss never holds the logits, and reading them says so."""
+
+    loss: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        # No field, but an AttributeError: what copies or converts an output by its fields, as FSDP does, leaves it out.
+        raise AttributeError("logits: none in training mode with labels, unless return_dict=False: (loss, logits, ...)")
+
+    def to_tuple(self) -> tuple:
+        return self.loss, self.logits
+
+    def __getitem__(self, key):
+        if key == "logits":
+            return self.logits
+        return self.loss if key == 0 else super().__getitem__(key)
 
 
 class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixin):
@@ -296,7 +318,6 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
     @named_arguments
-    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -310,8 +331,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
         **kwargs,
-    ) -> Seq2SeqLMOutput:
+    ) -> Seq2SeqLMOutput | FusedLossOutput | tuple:
         """Compute the logits of the target, and the loss if there are labels. All else is as in VanillaModel.forward.
 
         Args:
@@ -320,9 +342,10 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
 
         Returns:
-            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); None in
-            training mode with labels, as the fused loss never holds the whole of them.
+            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); in training
+            mode with labels only if return_dict is False, as the fused loss never holds the whole of them.
         """
+        return_dict = self.config.return_dict if return_dict is None else return_dict
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -337,16 +360,18 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         fields, smoothing = dict(outputs), (self.config.label_smoothing, num_items_in_batch)
-        x, loss, logits = fields.pop("last_hidden_state"), None, None
-        if labels is not None and self.training and _is_plain(self.lm_head):
+        if labels is not None and self.training and return_dict and _is_plain(self.lm_head):
+            x = outputs.last_hidden_state
             loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, *smoothing)
-        else:
-            logits = self.lm_head(x)
-            loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
+            return FusedLossOutput(loss=loss, **fields)
+        logits = self.lm_head(fields.pop("last_hidden_state"))
+        loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
+        output = Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
+        return output if return_dict else output.to_tuple()
 
 
 def _is_plain(layer: nn.Linear) -> bool:

@@ -1,10 +1,12 @@
 """The label-smoothed loss, plain and fused, against torch's own in 64 bits."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from accelerate.hooks import ModelHook, add_hook_to_module
+from accelerate.utils import convert_to_fp32
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -144,10 +146,7 @@ def batch():
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("epsilon", "bias"), [(0.0, False), (0.1, False), (0.1, True)])
 def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon, bias):
-    """That of the logits on labels that are not shifted, by torch, and its gradients.
-
-    Training mode returns no logits, unless the output has a bias.
-    """
+    """That of the logits on labels that are not shifted, by torch, and its gradients."""
     model = make_model(tie_word_embeddings=tied, label_smoothing=epsilon, output_bias=bias)
     assert not bias or not VanillaForConditionalGeneration(model.config).lm_head.bias.any()
     logits, smoothed = model(**batch).logits.flatten(0, 1), {"ignore_index": IGNORED, "label_smoothing": epsilon}
@@ -160,8 +159,22 @@ def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon,
         output = model(**batch)
         output.loss.backward()
         close([output.loss, *(parameter.grad for parameter in model.parameters())], expected, 1e-5)
-        assert (output.logits is None) == (training and not bias)
+        assert hasattr(output, "logits") == (not training or bias)
         assert output.past_key_values is None
+
+
+@pytest.mark.parametrize("copied", [convert_to_fp32, replace], ids=["by accelerate", "by FSDP"])
+def test_the_second_output_is_the_logits_or_says_how_to_get_them(make_model, batch, copied):
+    model = make_model()
+    loss, logits, *_ = model(**batch).to_tuple()
+    output = copied(model.train()(**batch))
+    close((output[0], output.loss), (loss, loss))
+    for read in (lambda: output.logits, lambda: output["logits"], lambda: output[1], lambda: output[1:]):
+        with pytest.raises(AttributeError, match=r"^logits: .* return_dict=False"):
+            read()
+    close(model(**batch, return_dict=False)[:2], (loss, logits))
+    model.config.return_dict = False
+    close(model(**batch)[:2], (loss, logits))
 
 
 def add_accelerates_hook(layer, call):
