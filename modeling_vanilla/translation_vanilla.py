@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .configuration_vanilla import named_tokens
 from .generation_vanilla import search_settings
 from .search_vanilla import length_penalty
 from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts
@@ -155,11 +156,11 @@ def _hypotheses(
     alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
     alpha = 1.0 if alpha is None else alpha
     ranks = getattr(output, "sequences_scores", None)  # -inf where there is no such hypothesis
+    eos = named_tokens(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
     for row, (start, *ids) in enumerate(sequences):
-        has_eos = tokenizer.eos_token_id in ids
-        if has_eos:
-            ids = ids[: ids.index(tokenizer.eos_token_id) + 1]
-        while not has_eos and ids and ids[-1] == tokenizer.pad_token_id:
+        end = min((ids.index(token) + 1 for token in eos if token in ids), default=None)
+        ids = ids[:end]
+        while not end and ids and ids[-1] == tokenizer.pad_token_id:
             ids.pop()
         text = str(tokenizer.decode(ids, skip_special_tokens=True))
         values = () if log_probs is None else tuple(log_probs[row, : len(ids)].tolist())
@@ -167,7 +168,7 @@ def _hypotheses(
         rank = score if ranks is None else ranks[row].item()
         score = score if rank > -math.inf else rank
         # The search of transformers counts a hypothesis at the limit as finished.
-        yield Hypothesis(text, score, (), values, (start, *ids), has_eos or formula == "length", rank)
+        yield Hypothesis(text, score, (), values, (start, *ids), bool(end) or formula == "length", rank)
 
 
 def translate_texts(

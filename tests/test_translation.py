@@ -144,14 +144,17 @@ def test_scores_are_the_models_own_in_every_search(model, tokenizer, architectur
 
 @pytest.mark.parametrize("alpha", (0.6, 1.0))
 def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
+    word = translate_nbest(model, tokenizer, SENTENCES[:1], 1)[0][0].ids[2]
+    model.generation_config.eos_token_id = ends = [tokenizer.eos_token_id, word]
     nbest = translate_nbest(model, tokenizer, SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
     settings = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
     for sentence, hypotheses in zip(SENTENCES, nbest, strict=True):
         output = model.generate(**tokenizer(sentence, return_tensors="pt"), length_penalty=alpha, **settings)
-        texts, scores, _, _, ids, _, ranks = zip(*hypotheses, strict=True)
+        texts, scores, _, _, ids, finished, ranks = zip(*hypotheses, strict=True)
         assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4) == ranks
         assert pad_right(ids).tolist() == output.sequences.tolist()
+        assert [*finished] == [one[-1] in ends for one in ids]
 
 
 def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
