@@ -7,6 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -103,6 +104,19 @@ def default_tokens(device: torch.device) -> int:
     return TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
 
 
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Without gradients and dropout; each module is in the mode it was in afterwards."""
+    in_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in in_training:
+            module.training = True
+
+
 def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -134,7 +148,7 @@ def search_batch(
     inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
     processors = [*(settings.arguments.get("logits_processor") or ()), *further.get("logits_processor", ())]
     arguments = {**settings.arguments, **further, "logits_processor": processors}
-    with torch.inference_mode():
+    with evaluating(model):
         output = model.generate(**inputs, **arguments)
     grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
     if settings.beams > 1:

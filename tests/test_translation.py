@@ -15,6 +15,7 @@ from modeling_vanilla.inference.terms import ForcedPrefix
 from modeling_vanilla.inference.translation import token_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Hypothesis, TranslationSettings, translate_texts
+from modeling_vanilla.visualization import attention_maps
 
 LONGEST = "the old man gives the small child a red apple"
 SENTENCES = ["a dog sees a cat", "a cat", LONGEST, "a dog", "Grüße, 안녕, 🙂!", "the man sees", "a"]
@@ -168,6 +169,21 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert ids[-1] == tokenizer.eos_token_id and pair.tokens == len(ids)
         assert pair.log_prob == pytest.approx(total, abs=1e-3)
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
+
+
+def test_training_mode_changes_nothing_and_is_not_changed(make_model, tokenizer):
+    model = make_model(vocab_size=len(tokenizer), dropout=0.5)
+    pair = model, tokenizer, SENTENCES[:2], SENTENCES[:2]
+
+    def results():
+        maps = attention_maps(model, tokenizer, *SENTENCES[:2])
+        found = translate_nbest(*pair[:3], 2), score_pairs(*pair), word_alignments(*pair)
+        return *found, [one.weights.tolist() for one in maps.values()]
+
+    expected = results()
+    model.train().get_encoder().eval()
+    assert results() == expected
+    assert [model.training, model.get_encoder().dropout.training, model.lm_head.training] == [True, False, True]
 
 
 @pytest.mark.parametrize("nbest", [1, 3])

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..splitting_vanilla import Piece, encode
-from ..translation_vanilla import Translation
+from ..translation_vanilla import Translation, evaluating
 from .loading import is_engine
 from .scoring import check_pairs, pair_batches, pair_rows
 
@@ -87,7 +87,7 @@ def _align_tokens(model, tokenizer, sources, targets, layer: int, tokens_per_bat
 def _attention(model, tokenizer, sources, targets, layer, size) -> Iterator[tuple[int, torch.Tensor]]:
     """The number of each pair, and its cross-attention (steps, S); there are steps of padding at the end."""
     for rows, inputs, _ in pair_batches(model, tokenizer, sources, targets, size):
-        with torch.inference_mode():
+        with evaluating(model):
             outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in _members(model)]
         attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
         for row, weights in zip(rows, attention.cpu(), strict=True):

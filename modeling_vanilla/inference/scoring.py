@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..progress import progress_bar, track_batches
 from ..splitting_vanilla import check_texts, encode
-from ..translation_vanilla import batches_by_length, default_tokens
+from ..translation_vanilla import batches_by_length, default_tokens, evaluating
 from .loading import is_engine
 
 
@@ -49,7 +49,7 @@ def score_pairs(
         return [PairScore(sum(values), len(values)) for values in progress]
     scores = [PairScore(0.0, 0)] * len(sources)
     for rows, inputs, labels in pair_batches(model, tokenizer, source_ids, target_ids, tokens_per_batch, show_progress):
-        with torch.inference_mode():
+        with evaluating(model):
             logits = model(**inputs, use_cache=False).logits.float()
             # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
             log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)

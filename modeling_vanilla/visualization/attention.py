@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import whole_file
+from ..translation_vanilla import evaluating
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
 MIN_WEIGHT = 0.05
@@ -77,15 +78,13 @@ def attention_maps(
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
 
     Raises:
-        ValueError: if the model is in training mode, in which dropout changes the weights, or a text is too long.
+        ValueError: if a text is too long.
     """
-    if model.training:
-        raise ValueError("model: is in training mode; call model.eval() first")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
     for name, ids in (("source", batch["input_ids"][0]), ("target", batch["labels"][0])):
         if len(ids) > MAX_TOKENS:
             raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
-    with torch.inference_mode():
+    with evaluating(model):
         outputs = model(**batch, output_attentions=True)
     sources, produced = (_pieces(tokenizer, batch[name][0]) for name in ("input_ids", "labels"))
     start = _pieces(tokenizer, torch.tensor([model.config.decoder_start_token_id]))
