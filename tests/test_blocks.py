@@ -11,6 +11,7 @@ import time
 import pytest
 from helpers import ROOT, add_noise, as_lines, call, environment, make_tiny, save_folder
 
+from modeling_vanilla.cli import blocks
 from modeling_vanilla.cli import translate as command
 
 WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
@@ -35,6 +36,14 @@ def options(folder, source, output, *more):
     return [folder, "--input", source, "--output", output, "--max_extra_tokens", 3, "--num_beams", 2, *more]
 
 
+def pipe(lines):
+    """A file that can be read once, always under the same name."""
+    reader, writer = os.pipe()
+    os.write(writer, as_lines(lines))
+    os.close(writer)
+    return f"/dev/fd/{os.dup2(reader, 60)}"
+
+
 def rounded(output: str) -> str:
     """Batches of other sizes round the scores in another way."""
     return re.sub(r"-?[0-9]+\.[0-9]+(e-[0-9]+)?", lambda number: f"{float(number[0]):.2f}", output)
@@ -47,7 +56,7 @@ def test_blocks_change_nothing(folder, source, tmp_path):
         results = []
         for size in (1000, 7):
             given = [*options(folder, source, tmp_path / "out", *more), "--lines_per_block", size]
-            done = call(command.main, *given, "--reference", source)
+            done = call(command.main, *given, "--reference", pipe(LINES))
             assert done.code == 0, done.errors
             bleu = [line for line in done.errors.splitlines() if line.startswith("bleu")]
             links = (tmp_path / "links").read_bytes() if "--alignments" in more else b""
@@ -89,6 +98,13 @@ def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
     assert [path.name for path in kept.iterdir()] == ["of the user"]
 
 
+def test_terms_of_a_pipe_are_compared(folder, source, tmp_path, monkeypatch):
+    given = [*options(folder, source, tmp_path / "out"), "--terms"]
+    monkeypatch.setattr(command, "write_blocks", lambda *_: sys.exit(9))
+    assert call(command.main, *given, pipe(["a dog\tHund"])).code == 9
+    assert "another terms" in call(command.main, *given, pipe(["a dog\tKatze"])).error
+
+
 def test_lengths_that_differ(folder, source, tmp_path):
     (tmp_path / "few").write_bytes(as_lines(LINES[:-1]))
     assert "39" in call(command.main, folder, "--input", source, "--prefix", tmp_path / "few").error
@@ -107,7 +123,7 @@ def test_processes_share_the_blocks(folder, source, tmp_path):
     assert alone.code == 0
     given = [*options(folder, source, tmp_path / "shared"), "--lines_per_block", 4, "--quiet"]
     running = [start(given, tmp_path, RANK=rank, WORLD_SIZE="2") for rank in "01"]
-    assert [process.wait(120) for process in running] == [0, 0]
+    assert running[1].wait(120) == 0 and (tmp_path / "shared").exists() and running[0].wait(120) == 0
     assert (tmp_path / "shared").read_bytes() == (tmp_path / "alone").read_bytes()
     assert not (tmp_path / "shared.blocks").exists()
 
@@ -115,6 +131,19 @@ def test_processes_share_the_blocks(folder, source, tmp_path):
 def test_several_processes_need_files(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "several processes need --input FILE and --output FILE" in call(command.main, folder, stdin=b"a\n").error
+
+
+RANKS = [("1", "1", "RANK=1"), ("2", "2", "RANK=2"), ("", "1", "RANK="), ("1", "2", "not begun")]
+
+
+@pytest.mark.parametrize(("rank", "processes", "error"), RANKS)
+def test_no_process_ends_well_without_the_output(folder, source, tmp_path, monkeypatch, rank, processes, error):
+    """One that is alone, but is not the main one, where an older output lies, too."""
+    monkeypatch.setattr(blocks, "PATIENCE", 0)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    (tmp_path / "out").write_text("older")
+    assert error in call(command.main, *options(folder, source, tmp_path / "out")).error
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import os
 import shutil
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from .streams import input_lines
 
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
-PATIENCE = 60  # seconds that a process waits for the main one to begin
+PATIENCE = 60  # seconds without a sign of the main process until another one gives up
 
 # What the blocks do not depend on, or what is told by their digests.
 _NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
@@ -31,8 +31,15 @@ _NOT_COMPARED |= {"revision", "debug", "quiet"}
 
 
 def process() -> tuple[int, int]:
-    """The number of this process and how many there are, by the variables that torchrun and accelerate set."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    """The number of this process and how many there are, by the variables that torchrun and accelerate set.
+
+    Raises:
+        ValueError: if there is no such process.
+    """
+    rank, processes = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
+        raise ValueError(f"RANK={rank} WORLD_SIZE={processes}: the rank must be from 0 to the world size - 1")
+    return int(rank), int(processes)
 
 
 def take_blocks(streams: dict[str, Path | None], size: int, bar: std.tqdm) -> Iterator[Block]:
@@ -53,21 +60,20 @@ def take_blocks(streams: dict[str, Path | None], size: int, bar: std.tqdm) -> It
         bar.update(read - bar.n)
 
 
-def settings_of_blocks(options: Namespace) -> dict:
+def settings_of_blocks(options: Namespace, terms: dict) -> dict:
     """What the translations depend on but for the lines that are read: the options, and digests of models and terms."""
     given = {name: value for name, value in vars(options).items() if name not in _NOT_COMPARED}
-    folders = [model_folder(name, options.revision) for name in options.model]
-    read = [[path for path in folder.iterdir() if path.is_file() and path.suffix != ".md"] for folder in folders]
-    given["model"] = [digest_of_files(paths) for paths in read]
-    given["terms"] = digest_of_files([options.terms]) if options.terms else None
+    given["model"] = [digest_of_folder(model_folder(name, options.revision)) for name in options.model]
+    given["terms"] = hashlib.sha256(json_text(terms).encode()).hexdigest()
     return given | {name: bool(getattr(options, name)) for name in ("alignments", "reference", "prefix")}
 
 
-def digest_of_files(paths: Iterable[Path]) -> str:
+def digest_of_folder(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(paths):
-        with path.open("rb") as file:
-            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix != ".md":
+            with path.open("rb") as file:
+                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
@@ -77,37 +83,52 @@ def digest_of_block(settings: dict, block: Block) -> str:
 
 
 @contextmanager
-def kept_blocks(folder: Path, settings: dict, rank: int) -> Iterator[bool]:
-    """Make the folder of the blocks and hold it, or find it, as the main process, 0, makes it.
-
-    Yields:
-        Whether the folder is there: the main process may have joined all blocks before another one begins.
+def kept_blocks(folder: Path, settings: dict) -> Iterator[None]:
+    """Make the folder of the blocks and hold it, as the main process, 0, does.
 
     Raises:
         ValueError: if the folder has blocks of other settings, or another run holds it.
     """
     file = folder / "settings.json"
     try:
-        with nullcontext() if rank else locked("output", folder / "run"):
-            if rank == 0 and not file.exists():
-                write_json(file, settings)
-            end = time.monotonic() + PATIENCE
-            while not file.exists() and time.monotonic() < end:
-                time.sleep(1)
+        with locked("output", folder / "run"):
             if not file.exists():
-                inform(f"{folder}: is not there; the main process has joined all blocks, or has not begun")
-                yield False
-                return
+                write_json(file, settings)
             check_settings(folder, settings)
             try:
-                yield True
+                yield
             finally:
-                if rank == 0 and not any(path.name.isdigit() for path in folder.iterdir()):
+                if not any(path.name.isdigit() for path in folder.iterdir()):
                     file.unlink(missing_ok=True)
     finally:
-        if rank == 0:
-            with suppress(OSError):  # there is something in it
-                folder.rmdir()
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
+
+
+def last_change(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
+
+
+def help_main_process(folder: Path, settings: dict, output: Path, before: int | None, work: Callable[[], int]) -> None:
+    """Do the work of another process than 0 when the folder is there, and wait until the main one has joined all.
+
+    Args:
+        before: the last change of the output before this process began.
+
+    Raises:
+        ValueError: if the folder has blocks of other settings, or the main process has ended or not begun.
+    """
+    end, is_done = time.monotonic() + PATIENCE, False
+    while last_change(output) == before:
+        if (folder / "settings.json").exists():
+            if not is_done:
+                check_settings(folder, settings)
+                work()
+                inform(f"{folder}: waits for the main process, of RANK 0")
+            end, is_done = time.monotonic() + PATIENCE, True
+        elif time.monotonic() > end:
+            raise ValueError(f"{output}: is not written, as the main process, of RANK 0, has not begun or has failed")
+        time.sleep(0.5)
 
 
 def check_settings(folder: Path, settings: dict) -> None:
@@ -119,12 +140,12 @@ def check_settings(folder: Path, settings: dict) -> None:
 
 
 def translate_missing(
-    folder: Path, settings: dict, blocks: Callable[[], Iterator[Block]], outputs_of: Callable[[int, Block], Block]
+    folder: Path, settings: dict, blocks: Iterator[Block], outputs_of: Callable[[int, Block], Block]
 ) -> int:
     """Translate and keep the blocks of this process that are not kept yet; the main process waits for the others'.
 
     Args:
-        blocks: reads the input from its beginning. outputs_of: the lines of each output of a block.
+        blocks: of the input. outputs_of: the lines of each output of a block.
 
     Returns:
         The number of all blocks.
@@ -134,7 +155,7 @@ def translate_missing(
     """
     rank, processes = process()
     count = 0
-    for count, block in enumerate(blocks(), start=1):
+    for count, block in enumerate(blocks, start=1):
         if rank and not (folder / "settings.json").exists():
             break  # the main process joins all blocks, and then deletes them
         number, digest = count - 1, digest_of_block(settings, block)

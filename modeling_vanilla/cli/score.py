@@ -21,14 +21,7 @@ from ..inference import pharaoh, score_pairs, word_alignments
 from ..inference.scoring import PairScore
 from ..progress import inform
 from .parser import CommandParser, run_command
-from .streams import (
-    add_shared_options,
-    check_outputs,
-    input_lines,
-    output_streams,
-    translator_of,
-    write_lines,
-)
+from .streams import add_shared_options, check_outputs, input_lines, output_streams, translator_of, write_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

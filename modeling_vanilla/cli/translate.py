@@ -49,12 +49,12 @@ import json
 import re
 import sys
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from ..errors import Interrupted
-from ..files import read_lines
 from ..inference import pharaoh, read_terms
 from ..inference.alignment import Links, align_translations
 from ..inference.terms import Terminology
@@ -64,7 +64,9 @@ from ..translation_vanilla import Translation, TranslationSettings
 from .blocks import (
     Block,
     delete_blocks,
+    help_main_process,
     kept_blocks,
+    last_change,
     process,
     read_blocks,
     settings_of_blocks,
@@ -124,7 +126,7 @@ def translate_file(options: Namespace) -> None:
     if options.lines_per_block < 1:
         raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
     streams = {"input": options.input, "prefix": options.prefix}
-    streams |= {f"reference {path}": path for path in options.reference or ()}
+    streams |= {f"reference{number}": path for number, path in enumerate(options.reference or ())}
     lines = check_lengths(streams)
     if options.reference:
         # Imported here, as it needs a package that translation does not.
@@ -135,31 +137,32 @@ def translate_file(options: Namespace) -> None:
     rank, processes = process()
     if processes > 1 and not (options.input and is_file(options.output)):
         raise ValueError("several processes need --input FILE and --output FILE")
+    before = last_change(options.output) if rank else None
     translator = translator_of(options, bool(options.alignments or options.json))
     settings, terms = settings_of(options, *translator), terms_of(options, translator[1])
     with progress_bar(total=lines, unit=" lines", disable=rank > 0) as bar:
         outputs_of = partial(block_outputs, options, translator, settings, terms, bar)
-        blocks = partial(take_blocks, streams, options.lines_per_block, bar)
+        blocks = take_blocks(streams, options.lines_per_block, bar)
         if not is_file(options.output):
-            best = write_blocks(options, (outputs_of(number, block) for number, block in enumerate(blocks())))
+            scored = write_blocks(options, (outputs_of(number, block) for number, block in enumerate(blocks)))
         else:
             folder = options.output.with_name(f"{options.output.name}.blocks")
-            kept = settings_of_blocks(options)
-            with kept_blocks(folder, kept, rank) as is_there:
-                count = translate_missing(folder, kept, blocks, outputs_of) if is_there else 0
-                if rank > 0:
-                    return
-                best = write_blocks(options, read_blocks(folder, count))
+            kept = settings_of_blocks(options, terms.targets)
+            work = partial(translate_missing, folder, kept, blocks, outputs_of)
+            if rank > 0:
+                return help_main_process(folder, kept, options.output, before, work)
+            with kept_blocks(folder, kept):
+                count = work()
+                scored = write_blocks(options, read_blocks(folder, count))
                 delete_blocks(folder, count)
-    if best and options.reference:
-        references = [list(read_lines(path)) for path in options.reference]
-        scores = translation_scores(best, [*zip(*references, strict=True)], tokenize)
+    if best := scored.pop("best", None):
+        scores = translation_scores(best, [*zip(*scored.values(), strict=True)], tokenize)
         for name in ("bleu", "bleu_compound_split"):
             print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
 
 
 def block_outputs(options: Namespace, translator, settings, terms, bar, number: int, block: Block) -> Block:
-    """The lines of each output of a block: "output", "alignments" and, for scores, "best"."""
+    """The lines of each output of a block: "output", "alignments" and, for scores, "best" and each reference."""
     model, tokenizer = translator
     sources, first = block["input"], number * options.lines_per_block
 
@@ -181,19 +184,21 @@ def block_outputs(options: Namespace, translator, settings, terms, bar, number: 
     outputs["output"] = [*(map(as_json, found, links) if options.json else as_lines(found, options.nbest, first))]
     if options.reference:
         outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in found]
+        outputs |= {name: lines for name, lines in block.items() if name not in ("input", "prefix")}
     return outputs
 
 
-def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
-    """Write the outputs of each block, and return the best translations where there are references."""
-    best = []
+def write_blocks(options: Namespace, blocks: Iterable[Block]) -> Block:
+    """Write the outputs of each block, and return the lines for scores: the best translations and each reference."""
+    scored: Block = defaultdict(list)
     with output_streams(options) as (output, alignments):
         for block in blocks:
             write_lines(block["output"], output)
             if alignments:
                 write_lines(block["alignments"], alignments)
-            best += block.get("best", [])
-    return best
+            for name in block.keys() - {"output", "alignments"}:
+                scored[name] += block[name]
+    return scored
 
 
 def translate_interactively(options: Namespace) -> None:
