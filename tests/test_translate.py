@@ -173,6 +173,7 @@ def test_interactive_answers_each_line_before_it_reads_the_next(folder, translat
 BAD_INPUT = [
     (["--output", "out", "--reference", "two"], "two has 2 lines, the input 1"),
     (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
+    (["--num_beams", str(10**20)], "argument --num_beams: must be from .*, not 10{20}; see --help"),
     (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
 ]
 

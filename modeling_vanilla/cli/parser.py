@@ -18,6 +18,7 @@ from ..inference.loading import ENGINES
 from ..progress import set_quiet
 
 EXAMPLES = 5
+MOST = 2**31 - 1  # the largest number that all of torch, NumPy and CTranslate2 take
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -48,9 +49,17 @@ class CommandParser(HfArgumentParser):
         super().__init__(
             dataclass_types, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False
         )
+        self.register("type", int, whole_number)  # for the fields of dataclasses, too
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {' '.join(message.split())}; see --help\n")
+
+
+def whole_number(text: str) -> int:
+    """The number that an option of type int gives."""
+    if abs(number := int(text)) > MOST:
+        raise argparse.ArgumentTypeError(f"must be from {-MOST} to {MOST}, not {text}")
+    return number
 
 
 def add_examples(parser: CommandParser) -> None:

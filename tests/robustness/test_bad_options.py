@@ -13,9 +13,9 @@ OPTIONS = {
         source_lang: fr
     """,
     "train": """
-        max_steps tokens_per_update validate_steps early_stopping checkpoint_steps max_train_pairs: 0 1.5
+        max_steps tokens_per_update validate_steps early_stopping max_train_pairs: 0 1.5 100000000000000000000
         learning_rate_scale max_grad_norm: 0 nan x
-        seed: -1 1.5
+        seed: -1 1.5 100000000000000000000
         mixed_precision bleu_tokenize preset tokenizer_algorithm activation_function: nothing
         model tokenizer train_file validation_file dataset_name train_source validation_target: missing
         max_source_length d_model d_k encoder_attention_heads decoder_layers vocab_size attention_window: 0 x
@@ -24,9 +24,9 @@ OPTIONS = {
     """,
     "finetune": "train_file model: missing\noutput_dir: source.txt run",  # the others are transformers'
     "translate": """
-        nbest num_beams max_source_tokens tokens_per_batch: 0 x
+        nbest num_beams max_source_tokens tokens_per_batch inter_threads: 0 x 100000000000000000000
         length_penalty: nan x
-        max_extra_tokens: -1 x
+        max_extra_tokens: -1 x 100000000000000000000
         device: nothing cuda:99
         input reference prefix terms: missing model
         alignments: out.txt missing/file
