@@ -155,7 +155,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file as `whole_file` does."""
     with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON reads a file's name back as it was
 
 
 def write_json(path: Path, value: dict) -> None:
@@ -172,7 +172,9 @@ def json_text(value: dict) -> str:
 
 
 def check_unused(name: str, folder: Path) -> None:
-    """Raise ValueError unless `folder` is new or empty; `name` is its option."""
+    """Raise ValueError unless `folder` is new or empty, under a name that is UTF-8; `name` is its option."""
+    if str(folder).encode(errors="replace").decode() != str(folder):  # tokenizers could not write there
+        raise ValueError(f"{name}: {str(folder)!a} is not UTF-8")
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise ValueError(f"{name}: {folder} holds something already; choose another folder")
 

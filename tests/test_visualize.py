@@ -80,9 +80,9 @@ def test_the_page_holds_the_weights_shows_words_as_words_and_needs_no_network():
 
 
 def test_all_pictures_of_a_sentence_with_the_model_s_own_translation(folder, tmp_path):
-    done = call(script.main, folder, "--sentence", SOURCE, "--output_dir", tmp_path / "out")
+    done = call(script.main, folder, "--sentence", SOURCE, "--output_dir", tmp_path / "out\udcff")
     assert done.succeeded.output.startswith("translation: ")
-    files = tree(tmp_path / "out")
+    files = tree(tmp_path / "out\udcff")
     assert SOURCE.encode() in files.pop("attention.html")
     assert {*files} == {f"{kind}.png" for kind in pictures.KINDS}
     assert all(content.startswith(b"\x89PNG\r\n\x1a\n") for content in files.values())

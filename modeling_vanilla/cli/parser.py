@@ -1,6 +1,7 @@
 """What all commands share: help that keeps the lines of its examples, bad usage in one line, --debug and --quiet."""
 
 import argparse
+import io
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -126,5 +127,7 @@ def run_command(
     parser.add_argument("--quiet", action="store_true", help="say nothing on stderr but warnings and errors")
     options = parser.parse_args(arguments)
     set_quiet(options.quiet)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file need not be text; as stderr has it
     with one_line_errors(options.debug), _warnings_as_lines():
         command(options)

@@ -9,7 +9,7 @@ from trial import PROGRAMS, check
 OPTIONS = {
     "check": """
         train_file dataset_name train_source: missing source.txt
-        output_dir: source.txt run
+        output_dir: source.txt run new\udcff
         source_lang: fr
     """,
     "train": """
