@@ -1,5 +1,6 @@
 """The configuration of the Transformer, in the paper's terms, and a preset for every row of its Table 3."""
 
+import math
 from functools import partial
 
 from huggingface_hub.dataclasses import strict
@@ -68,6 +69,16 @@ def named_tokens(ids: int | list[int] | None) -> list[int]:
     return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
 
 
+def check_tokens(settings, vocab_size: int) -> None:
+    """Raise a ValueError for a special token of a configuration that is none of the vocabulary."""
+    for field, ids in vars(settings).items():
+        if field.endswith("_token_id"):
+            least = -math.inf if field in ("pad_token_id", "bos_token_id", "eos_token_id") else 0
+            for token_id in ids if isinstance(ids, list) else [ids]:
+                if token_id is not None and not (isinstance(token_id, int) and least <= token_id < vocab_size):
+                    raise ValueError(f"{field} {token_id!r} is outside the vocabulary of {vocab_size} tokens")
+
+
 @strict
 class VanillaConfig(PreTrainedConfig):
     """Configuration of the Transformer of "Attention Is All You Need" (arXiv:1706.03762), by default its base model.
@@ -94,7 +105,8 @@ class VanillaConfig(PreTrainedConfig):
             Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default trains several times
             faster. Embeddings and learned positions have d_model^-0.5: times sqrt(d_model), tokens have unit variance.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
-        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id: None or a negative number means never.
+        pad_token_id, bos_token_id, eos_token_id: None or a negative number means never.
+        decoder_start_token_id: the token that the decoder reads first.
         use_cache: whether the decoder caches the keys and values of earlier positions.
         max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
             a training source; a longer text is translated sentence by sentence. None: unknown.
@@ -179,17 +191,18 @@ class VanillaConfig(PreTrainedConfig):
         for field, kind in VanillaConfig.__annotations__.items():
             value = getattr(self, field)
             if kind in (int, int | None) and not field.endswith("_token_id"):
-                require(field, value is None or value >= 1, "at least 1")
+                most = 1000 if field.endswith("_layers") else 10**8  # no model has more; building it would never end
+                require(field, value is None or 1 <= value <= most, f"from 1 to {most}")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
             divides = self.d_model % getattr(self, field) == 0
             meaning = f"a divisor of d_model {self.d_model}, unless d_k and d_v are given"
             require(field, divides or None not in (self.d_k, self.d_v), meaning)
         for field in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             require(field, 0 <= getattr(self, field) < 1, "at least 0 and below 1")
+        for field in ("init_std", "layer_norm_eps"):
+            value = getattr(self, field)
+            require(field, value is None or 0 < value < math.inf, "above 0 and finite")
         known = ("sinusoidal", "learned")
         require("position_embedding_type", self.position_embedding_type in known, " or ".join(known))
         require("activation_function", self.activation_function in ACT2FN, "an activation that transformers knows")
-        for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            for token_id in named_tokens(getattr(self, field)):
-                if token_id >= self.vocab_size:
-                    raise ValueError(f"{field} {token_id} is outside the vocabulary of {self.vocab_size} tokens")
+        check_tokens(self, self.vocab_size)

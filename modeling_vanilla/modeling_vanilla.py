@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla import CrossAttention, SelfAttention
 from .cache_vanilla import CACHE, named_arguments
-from .configuration_vanilla import VanillaConfig
+from .configuration_vanilla import VanillaConfig, check_tokens
 from .cpu_vanilla import Dropout
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
@@ -304,6 +304,14 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.loss_type = None  # else transformers 5.10 infers from the class name that the loss shifts the labels
         self.post_init()
 
+    def adjust_generation_fn(self, *args, **kwargs) -> None:
+        """As GenerationMixin's; what a folder without generation_config.json does not say is the search of 6.1."""
+        super().adjust_generation_fn(*args, **kwargs)
+        if (found := self.generation_config)._from_model_config:
+            self.generation_config = default_generation_config(self.config)
+            self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
+        check_tokens(self.generation_config, self.config.vocab_size)
+
     def save_pretrained(self, *args, **kwargs) -> None:
         """As PreTrainedModel's; both embeddings are written where PEFT has merged an lm_head of its own."""
         source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
@@ -315,7 +323,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
+        pad = max(self.config.pad_token_id or 0, 0)  # where there is no label, any token will do
+        return shifted.masked_fill(shifted == IGNORED, pad)
 
     @named_arguments
     def forward(

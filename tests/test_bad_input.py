@@ -1,5 +1,6 @@
 """Model folders that are none, or broken: from_pretrained and load_translator say in one line which, and why."""
 
+import json
 import re
 import shutil
 import sys
@@ -35,6 +36,17 @@ def not_a_number(folder):
     change_weights(folder / WEIGHTS, lambda tensors: tensors["model.encoder.embed_tokens.weight"][-1].fill_(torch.nan))
 
 
+def search(**fields):
+    return lambda folder: change_json(folder / "generation_config.json", **fields)
+
+
+def elsewhere(folder):
+    """Its index names weights beside the folder, which `vanilla push` would publish."""
+    (folder / WEIGHTS).rename(folder.with_name("other.safetensors"))
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "../other.safetensors"}}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+
+
 def nested(folder):
     """Its files are one folder further down."""
     shutil.copytree(folder, folder / "model")
@@ -45,6 +57,10 @@ FAULTS = {
     "pickled": (pickled, "model: {} cannot be loaded: .*no file named model.safetensors"),
     "NaN": (not_a_number, "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
     "huge": (changed(d_model=10**7), "model: {} .*: its weights are of other shapes than config.json says"),
+    "layers": (changed(encoder_layers=10**7), "model: {}/config.json is bad: .*encoder_layers must be from 1 to 1000"),
+    "elsewhere": (elsewhere, "model: {} .*: model.safetensors.index.json names '../other.safetensors', "),
+    "eos": (search(eos_token_id=[2, 9999]), "model: {} .*: eos_token_id 9999 is outside the vocabulary"),
+    "start": (search(decoder_start_token_id="x"), "model: {} .*: decoder_start_token_id 'x' is outside the vocabulary"),
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
     "the folder above": (nested, "model: {} is .* config.json; did you mean {}/model[?]$"),
     "adapter": (text("adapter_config.json", "{}"), "model: {} holds an adapter, as it has adapter_config.json; "),

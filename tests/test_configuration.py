@@ -1,5 +1,7 @@
 """VanillaConfig: the paper's defaults, every row of Table 3, and what is refused."""
 
+import math
+
 import pytest
 
 from modeling_vanilla import PRESETS, VanillaConfig
@@ -53,7 +55,8 @@ def test_presets_have_the_figures_of_their_row(name):
 
 COUNTS = ["vocab_size", "d_model", "encoder_layers", "decoder_attention_heads", "d_k", "attention_window"]
 IMPOSSIBLE = [
-    *[({field: 0}, [field, "0"]) for field in COUNTS],
+    *[({field: value}, [field, str(value)]) for field in COUNTS for value in (0, 10**9)],
+    *[({field: value}, [field, str(value)]) for field in ("init_std", "layer_norm_eps") for value in (-1, 0, math.inf)],
     *[({field: value}, [field, str(value)]) for field in ("dropout", "label_smoothing") for value in (-0.1, 1)],
     ({"decoder_start_token_id": 37000}, ["decoder_start_token_id", "37000 is outside the vocabulary"]),
     ({"eos_token_id": [2, 99], "vocab_size": 50}, ["eos_token_id", "99", "50"]),

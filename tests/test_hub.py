@@ -33,7 +33,18 @@ def test_the_auto_classes_know_the_model(folder, model, trust):
     torch.testing.assert_close(loaded[2].eval()(**inputs).logits, model(**inputs).logits, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("given", [{}, {"num_beams": 2}])
+def test_what_no_generation_config_says_is_the_search_of_the_paper(given, folder):
+    """transformers writes _from_model_config where there was none."""
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({"_from_model_config": True, **given})) if given else file.unlink()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    expected = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50, **given}
+    assert expected == {name: getattr(model.generation_config, name) for name in expected}
+
+
 # Without the package
+
 
 LOADED = """
 import json

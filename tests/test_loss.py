@@ -143,6 +143,11 @@ def batch():
     return {"input_ids": torch.randint(4, 41, (3, 7)), "labels": labels}
 
 
+def test_without_a_padding_token_the_loss_is_the_same(make_model, batch):
+    """Where there is no label, the decoder may read any token."""
+    close(*(make_model(pad_token_id=pad)(**batch).loss for pad in (0, None)))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("epsilon", "bias"), [(0.0, False), (0.1, False), (0.1, True)])
 def test_training_and_evaluation_have_one_loss(make_model, batch, tied, epsilon, bias):
