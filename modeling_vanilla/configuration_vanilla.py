@@ -3,6 +3,10 @@
 import math
 from functools import partial
 
+from transformers.utils.versions import require_version
+
+require_version("transformers>=5.10.1")  # of which the other imports would say less
+
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN

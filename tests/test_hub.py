@@ -2,12 +2,13 @@
 
 import ast
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import call, run_elsewhere
+from helpers import ROOT, call, run_elsewhere
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipeline
@@ -44,6 +45,15 @@ def test_what_no_generation_config_says_is_the_search_of_the_paper(given, folder
 
 
 # Without the package
+
+
+def test_an_older_transformers_is_told_which_is_needed(monkeypatch):
+    needed = re.search("transformers>=[0-9.]+", (ROOT / "setup.py").read_text())[0]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.57.6")
+    with pytest.raises(ImportError, match=f"^{needed} is required.* but found transformers==4.57.6"):
+        exec((PACKAGE / "configuration_vanilla.py").read_text(), {})
+    pages = ("README.md", "README.ko.md", "docs/howto/publish.md", "model_card.md")
+    assert all(needed in (ROOT / page).read_text(encoding="utf-8") for page in pages)
 
 
 LOADED = """
