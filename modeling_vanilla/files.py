@@ -106,12 +106,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 if path.is_file():  # safetensors makes files for their owner alone; the umask decides, as of `part`
                     path.chmod(part.stat().st_mode & 0o666)
                     _sync(path)
-            if target.is_dir():
-                target.rename(old)
             try:
+                if target.is_dir():
+                    target.rename(old)
                 part.rename(target)
             except BaseException:
-                if old.exists():
+                if old.exists() and not target.exists():
                     old.rename(target)
                 raise
 
@@ -134,6 +134,15 @@ def _temporary_folder(target: Path) -> Iterator[Path]:
     prefix = f".{target.name}."
     with tempfile.TemporaryDirectory(_TEMPORARY, prefix, target.parent, ignore_cleanup_errors=True) as temporary:
         yield Path(temporary)
+
+
+def _clean(temporary: Path) -> None:
+    """Delete what a killed process has left; where it had moved the old folder away, put the new one in its place."""
+    target = temporary.with_name(temporary.name.removesuffix(_TEMPORARY).rpartition(".")[0].removeprefix("."))
+    new, old = temporary / "new", temporary / "old"
+    if new.exists() and old.exists() and not target.exists():
+        new.rename(target)
+    shutil.rmtree(temporary)
 
 
 @contextmanager
@@ -198,7 +207,7 @@ def locked(name: str, folder: Path) -> Iterator[None]:
             raise ValueError(f"{name}: {folder} is in use by another process") from error
     try:
         for path in folder.glob(f".*{_TEMPORARY}"):
-            shutil.rmtree(path)
+            _clean(path)
         yield
     finally:
         Path(lock.lock_file).unlink(missing_ok=True)

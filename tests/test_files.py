@@ -7,6 +7,8 @@ import itertools
 import os
 import random
 import signal
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,23 @@ def test_a_killed_writer_leaves_all_or_nothing(whole, place, tmp_path):
     files.write_text(tmp_path / "kept", "")
     with files.locked("output_dir", tmp_path):
         assert {path.name for path in tmp_path.iterdir()} <= {"place", "kept"}
+
+
+@pytest.mark.parametrize(("end", "left"), [(partial(signal.raise_signal, signal.SIGKILL), b"new"), (sys.exit, b"old")])
+def test_what_ends_between_the_renames_loses_nothing(tmp_path, monkeypatch, end, left):
+    """The old folder has been moved away, and the new one is not yet in its place."""
+    place = tmp_path / "place"
+    write(files.whole_folder, place, "old")
+
+    def rename(path, target):
+        os.rename(path, target)
+        if path == place:
+            end()
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert fork(lambda: write(files.whole_folder, place))
+    with files.locked("output_dir", tmp_path):
+        assert tree(tmp_path) == {"place": None, **{f"place/{name}": left for name in "abc"}}
 
 
 def test_a_locked_folder(tmp_path):
