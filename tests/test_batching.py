@@ -108,16 +108,11 @@ def test_a_pair_beyond_the_limit_is_named():
 @pytest.mark.parametrize(
     ("tokens_per_update", "expected"),
     # 10 tokens each, the mean of 12 and 8: 20 is nearer to 22 than 30. The last 10 are less than half of 22.
-    [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]])],
+    [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]]), (25_000, [[0, 1, 2, 3, 4]])],
 )
 def test_updates_by_hand(tokens_per_update, expected):
     updates = update_batches([np.array([i]) for i in range(5)], np.full(5, 12), np.full(5, 8), tokens_per_update)
     assert [[int(batch[0]) for batch in update] for update in updates] == expected
-
-
-def test_an_update_that_the_data_cannot_fill():
-    with pytest.raises(ValueError, match=r"^tokens_per_update: 25000 is more than all training data has, 20 a side$"):
-        update_batches([np.array([0, 1])], np.array([10, 10]), np.array([10, 10]), tokens_per_update=25_000)
 
 
 def test_collate_pads_on_the_right():

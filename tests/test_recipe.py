@@ -4,7 +4,7 @@ import pytest
 import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
-from helpers import TINY, as_options, call, read_json, write_toy_corpus
+from helpers import TINY, as_lines, as_options, call, read_json, write_toy_corpus
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.train import main
@@ -56,6 +56,22 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     assert recipe == {**here, **PAPER}
     defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
+
+
+HINDI = ["वह जाता है।", "वह आता है।", "मैं घर जाता हूँ।", "यह एक कुत्ता है।"]
+SMALLEST = {
+    "one pair": ["a dog"],
+    "Hindi": HINDI,
+    "one of 13 is too long": [*["the old man"] * 12, "the old man " * 300],
+}
+
+
+@pytest.mark.usefixtures("own_cache", "own_precision")
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_smallest_corpora_are_trained_on(name, tmp_path):
+    (tmp_path / "text").write_bytes(as_lines(SMALLEST[name]))
+    files = dict.fromkeys(("train_source", "train_target"), tmp_path / "text")
+    assert call(main, *as_options({**TINY, **files, "max_steps": 1, "output_dir": tmp_path / "run"})).succeeded
 
 
 def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):

@@ -62,20 +62,14 @@ def update_batches(
 
     Tokens are counted without padding, as the mean of source and target. An update ends where its size is nearest to
     tokens_per_update: before the batch that would take it further above than it now is below. The last batches are an
-    update of their own if they fill at least half of one; otherwise they join the previous update. The updates do not
-    depend on the number of processes or accumulation steps, so they are the same whatever the hardware.
+    update of their own if they fill at least half of one; otherwise they join the previous update. Data that do not
+    fill an update are one. The updates do not depend on the number of processes or accumulation steps, so they are the
+    same whatever the hardware.
 
     Returns:
         The batches of each update, in their order.
-
-    Raises:
-        ValueError: if all batches together have fewer tokens than one update.
     """
     tokens = [(int(source_lengths[batch].sum()) + int(target_lengths[batch].sum())) / 2 for batch in batches]
-    if sum(tokens) < tokens_per_update:
-        raise ValueError(
-            f"tokens_per_update: {tokens_per_update} is more than all training data has, {sum(tokens):.0f} a side"
-        )
     updates: list[list[np.ndarray]] = [[]]
     filled = 0.0
     for batch, size in zip(batches, tokens, strict=True):

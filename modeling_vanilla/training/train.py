@@ -197,7 +197,7 @@ def tell_beginning(state: TrainingState, pairs: DatasetDict, reason: str, remove
     training = state.training
     if reason:
         inform(reason)
-    if training.warmup_steps > training.max_steps / 2:
+    if training.warmup_steps > max(1, training.max_steps / 2):
         logger.warning(
             f"warmup_steps: the learning rate rises for {training.warmup_steps} of {training.max_steps} updates and "
             "hardly falls; set fewer"
