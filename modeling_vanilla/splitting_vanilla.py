@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 try:
@@ -19,6 +19,11 @@ logger = logging.get_logger(__name__)
 
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
+# Languages for which sentencex has rules, by three letters, as NLLB names them, and by the two that it knows.
+_LANGUAGES = """amh=am ara=ar arb=ar ben=bn bul=bg cat=ca dan=da deu=de ell=el fin=fi fra=fr guj=gu hin=hi hye=hy
+ita=it jpn=ja kan=kn kaz=kk mal=ml mar=mr mya=my nld=nl pan=pa pol=pl por=pt rus=ru slk=sk spa=es tam=ta tel=te
+ukr=uk zho=zh"""
+_TWO_LETTERS = dict(re.findall("(...)=(..)", _LANGUAGES))
 _WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
 # sentencex lacks the Khmer and Tibetan marks; it knows the danda.
 _KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
@@ -64,10 +69,16 @@ def source_limits(
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and getattr(config, "position_embedding_type", None) != "sinusoidal":
         longest = min(longest, positions)
-    # Languages are named "en", "en_XX" or "eng_Latn"; our training and Marian say source_lang, others src_lang.
-    named = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
-    language = next((re.split("[_-]", name)[0] for name in named if isinstance(name, str)), "en")
+    language = source_language(config, tokenizer)
     return Limits(min(longest, seen[0] or longest), seen[1], longest, seen != (None, None), language)
+
+
+def source_language(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The language of the sources as sentencex names it, "en" if none is named: "de" of "de", "de_DE" or "deu_Latn"."""
+    # Our training and Marian say source_lang, others src_lang.
+    tags = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
+    language = re.split("[_-]", next((tag for tag in tags if isinstance(tag, str)), "en"))[0].lower()
+    return _TWO_LETTERS.get(language, language)
 
 
 def split_texts(

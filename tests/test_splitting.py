@@ -5,12 +5,14 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 from helpers import make_tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_vanilla import splitting_vanilla
 from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_sentences, split_texts
+from modeling_vanilla.training.model import fit_to_data
 
 # Of each language texts, with a bar behind each sentence but the last.
 SENTENCES = {
@@ -45,6 +47,16 @@ def test_the_language_is_the_tokenizers_or_the_configurations(tokenizer):
     model = make_tiny(len(tokenizer), source_lang="de")
     assert source_limits(model, tokenizer).language == "de"
     assert source_limits(model, SimpleNamespace(src_lang="fr_XX")).language == "fr"
+
+
+@pytest.mark.parametrize("tag", ["de", "DE", "de_DE", "de-AT", "deu_Latn"])
+def test_training_counts_sentences_by_the_rule_of_translation(tag, tokenizer):
+    text = "z. B. am 3. Mai. Er kam."
+    ids, texts = (Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]}), Dataset.from_dict({"source": [text]}))
+    model = make_tiny(len(tokenizer))
+    fit_to_data(model.config, tokenizer, ids, texts, tag)
+    language = source_limits(model, tokenizer).language
+    assert model.config.max_source_sentences == count_sentences(text, language) == count_sentences(text, "de") == 2
 
 
 def test_without_the_library_lines_are_whole_and_a_warning_says_so_once(monkeypatch, caplog):

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..configuration_vanilla import VanillaConfig
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from ..splitting_vanilla import count_sentences
+from ..splitting_vanilla import count_sentences, source_language
 from .options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths
 from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
@@ -93,19 +93,22 @@ def make_model(
     return model
 
 
-def fit_to_data(config: PreTrainedConfig, training_data: Dataset, texts: Dataset, source_lang: str) -> None:
+def fit_to_data(
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, tokens: Dataset, texts: Dataset, source_lang: str
+) -> None:
     """Set source_lang, which a saved model keeps, max_source_tokens and max_source_sentences.
 
     The last two are the sources' 99.9th percentiles, or the saved model's if these are higher.
 
     Args:
-        training_data: the pairs as tokens.
-        texts: the pairs as text. Of a large corpus the sentences of some 100 thousand pairs are counted.
+        tokens, texts: the training pairs as token ids, and as text. Of a large corpus the sentences of some 100
+            thousand pairs are counted.
     """
-    source, _ = pair_lengths(training_data)
+    source, _ = pair_lengths(tokens)
     sample = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
     config.source_lang = config.source_lang or source_lang
-    sentences = [count_sentences(text, config.source_lang) for text in sample["source"]]
+    language = source_language(config, tokenizer)
+    sentences = [count_sentences(text, language) for text in sample["source"]]
     for name, counts in (("tokens", source), ("sentences", sentences)):
         percentile, saved = int(np.percentile(counts, 99.9, method="higher")), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, percentile, saved or 0))

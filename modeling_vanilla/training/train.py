@@ -135,7 +135,7 @@ def _train_translation(
     # Make the model
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
-    fit_to_data(model.config, training_data, pairs["train"], data.source_lang)
+    fit_to_data(model.config, tokenizer, training_data, pairs["train"], data.source_lang)
     state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)
 
