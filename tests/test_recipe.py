@@ -1,4 +1,4 @@
-"""The recipe that `vanilla train` chooses where no preset is given: by hand, for corpora and devices of each size."""
+"""The recipe of a preset, and that which `vanilla train` chooses without one: by hand, for corpora of each size."""
 
 import pytest
 import torch
@@ -8,10 +8,11 @@ from helpers import TINY, as_lines, as_options, call, read_json, write_toy_corpu
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training import TrainingOptions
+from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
 from modeling_vanilla.training import recipe as recipe_module
+from modeling_vanilla.training.model import make_model
 from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.training.recipe import choose_recipe, complete
+from modeling_vanilla.training.recipe import choose_recipe, choose_settings, complete
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
 
@@ -55,7 +56,25 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
     defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
+    defaults |= {"checkpoint_steps": 1500, "average_checkpoints": 5}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
+
+
+# Updates, those between two checkpoints, checkpoints averaged; beam, alpha, tokens beyond the source's.
+ROWS = {
+    "big": (300_000, 600, 20, 4, 0.6, 50),
+    "A-h1": (100_000, 1500, 1, 4, 0.6, 50),
+    "parsing": (100_000, 1500, 5, 21, 0.3, 300),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_preset_is_trained_and_searches_as_the_paper_says(row, tokenizer):
+    options = TranslationOptions(preset=row)
+    training, *_ = choose_settings(DatasetDict(), DataOptions(), TrainingOptions("run"), options, {})
+    search = make_model(None, options, TINY, tokenizer).generation_config
+    figures = (training.max_steps, training.checkpoint_steps, training.average_checkpoints)
+    assert (*figures, search.num_beams, search.length_penalty, search.max_extra_tokens) == ROWS[row]
 
 
 HINDI = ["वह जाता है।", "वह आता है।", "मैं घर जाता हूँ।", "यह एक कुत्ता है।"]

@@ -148,11 +148,11 @@ def test_averaged_are_evenly_spaced_checkpoints(tmp_path, data, monkeypatch):
         torch.testing.assert_close(mean[name], (value + seventh[name]) / 2)
 
 
-@pytest.mark.parametrize(("max_steps", "given", "expected"), [(100_000, None, [98_500, 100_000]), (25, 7, [18, 25])])
-def test_the_schedule_fits_the_length_of_the_run(max_steps, given, expected):
-    """The paper's base model: 100000 updates in 12 hours, a checkpoint every 10 minutes."""
-    options = TrainingOptions("unused", max_steps=max_steps, checkpoint_steps=given)
-    assert [step for step in range(max_steps + 1) if checkpoints.is_scheduled(options, step)][-2:] == expected
+@pytest.mark.parametrize(("max_steps", "given", "last"), [(100, None, 90), (25, 7, 18), (10_000, None, 9980)])
+def test_the_schedule_fits_the_length_of_the_run(max_steps, given, last):
+    """The paper writes a checkpoint after 600 of the big model's 300000 updates."""
+    options = complete(TrainingOptions("unused", max_steps=max_steps, checkpoint_steps=given), preset="big")
+    assert [step for step in range(max_steps + 1) if checkpoints.is_scheduled(options, step)][-2:] == [last, max_steps]
 
 
 def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_data):

@@ -7,8 +7,9 @@ The data are JSON lines {"en": "...", "de": "..."}, .tsv or .csv (--train_file),
         --output_dir runs/mine
 
 Model, vocabulary, updates and learning rate are then chosen by corpus and machine, and printed; options that you give
-are taken as they are. With --preset the others are those of the paper's base model: 100000 updates of 25000 tokens, of
-which 4000 are warm-up, in batches of 3125. With --model a saved model, from a folder or the Hub, is fine-tuned:
+are taken as they are. With --preset the others are what the paper says of that model: for base, 100000 updates of 25000
+tokens, of which 4000 are warm-up, in batches of 3125, and the average of the last 5 checkpoints; for big, 300000 and
+20. With --model a saved model, from a folder or the Hub, is fine-tuned:
 
     vanilla train --model runs/mine/model --train_file more.jsonl --validation_file validation.jsonl --output_dir tuned
 

@@ -131,15 +131,8 @@ def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def is_scheduled(training: TrainingOptions, step: int) -> bool:
-    """Whether a checkpoint is due after this update. Checkpoints are evenly spaced, and the last update has one.
-
-    The paper averages checkpoints written every 10 minutes (6.1), which are 1500 of the base model's updates of 0.4 s
-    (5.2) and 600 of the big one's. Here the interval is counted in updates, because by the clock no two runs would
-    average the same. It is a share of the run, so that the last checkpoints of a short run are as close to its end,
-    but at least 10 updates, because writing a checkpoint takes time.
-    """
-    interval = training.checkpoint_steps or max(10, round(0.015 * training.max_steps))
-    return (training.max_steps - step) % interval == 0
+    """Whether a checkpoint is due after this update. Checkpoints are evenly spaced, and the last update has one."""
+    return (training.max_steps - step) % training.checkpoint_steps == 0
 
 
 def prune_checkpoints(run: Path, training: TrainingOptions) -> None:

@@ -14,6 +14,7 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language
 from .options import REGULARISATION, TranslationOptions
 from .preprocessing import pair_lengths
+from .recipe import PAPER_SEARCH
 from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
 
 
@@ -84,7 +85,9 @@ def make_model(
             f"the model {folder or options.preset} has {config.vocab_size}"
         )
     if folder is None:
-        return VanillaForConditionalGeneration(config)
+        new = VanillaForConditionalGeneration(config)
+        new.generation_config.update(**PAPER_SEARCH.get(str(options.preset), {}))
+        return new
     model = load_model(folder, config=config)
     # The weights are mapped from the file, where they start at any byte. A CPU's matrix products round by the addresses
     # of their factors, so that a resumed run would differ in the last bit: copy them.
