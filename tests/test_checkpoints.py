@@ -1,6 +1,5 @@
 """Checkpoints: without pickle, those that are kept, and one that is damaged."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -51,12 +50,14 @@ def test_the_last_of_the_schedule_and_the_newest_are_kept(tmp_path, state):
     assert left == [[8], [10], [10, 12], [10, 13], [20]]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "progress.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json", "progress.json"])
 def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path, state, name):
+    """A bit of its last byte has flipped."""
     for step in (10, 12):
         save(state, step)
     folder = tmp_path / "checkpoint-12"
-    os.truncate(folder / name, (folder / name).stat().st_size // 2)
+    *others, last = (folder / name).read_bytes()
+    (folder / name).write_bytes(bytes([*others, last ^ 1]))
     advice = "delete or move it to go on from the one before"
     with pytest.raises(ValueError, match=rf"^resume: {folder} cannot be read: .+; {advice}$"):
         checkpoints.newest_checkpoint(tmp_path)

@@ -1,15 +1,14 @@
 """Checkpoints: folders checkpoint-STEP, written whole or not at all, of safetensors and JSON only."""
 
+import hashlib
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..errors import one_line
 from ..files import delete_folder, json_text, read_json, whole_folder, write_json
@@ -30,6 +29,7 @@ class Progress:
         scaler: state of the scaler of the loss, in fp16.
         losses: label-smoothed loss of each update, in nats per target token.
         validations: step and scores of each validation.
+        digests: of the other files of the checkpoint, by name.
     """
 
     step: int = 0
@@ -41,6 +41,7 @@ class Progress:
     scaler: dict | None = None
     losses: list[float] = field(default_factory=list)
     validations: list[dict] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
 
     def add(self, loss: float, seconds: float, tokens: int, positions: int) -> None:
         """Count an update."""
@@ -112,9 +113,15 @@ def save_checkpoint(state: TrainingState) -> None:
             named = ((name, moments[parameter]) for name, parameter in model.named_parameters())
             flat = {f"{name}/{key}": value.contiguous() for name, each in named for key, value in each.items()}
             save_file(flat, part / OPTIMIZER)
+            progress.digests = {path.name: _digest(path) for path in sorted(part.iterdir())}
             (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
         prune_checkpoints(state.run, state.training)
     accelerator.wait_for_everyone()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_validation(state: TrainingState) -> None:
@@ -160,16 +167,15 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint to resume a run from, if there is one; ValueError if its files cannot be read."""
+    """The checkpoint to resume a run from, if there is one; ValueError if its files are not as they were written."""
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return None
     newest = checkpoints[-1]
     try:
-        load_progress(newest)
-        for name in (SAFE_WEIGHTS_NAME, OPTIMIZER):
-            with safe_open(newest / name, "pt"):
-                pass
+        for name, digest in load_progress(newest).digests.items():
+            if _digest(newest / name) != digest:
+                raise ValueError(f"{name} is not as it was written")
     except Exception as error:  # a damaged file may raise anything
         advice = "delete or move it to go on from the one before"
         raise ValueError(f"resume: {newest} cannot be read: {one_line(error)}; {advice}") from error
