@@ -8,12 +8,12 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import VanillaConfig
+from ..configuration_vanilla import VanillaConfig, named_tokens
 from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language
 from .options import REGULARISATION, TranslationOptions
-from .preprocessing import pair_lengths
+from .preprocessing import pair_lengths, tokenize_pairs
 from .recipe import PAPER_SEARCH
 from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
 
@@ -94,6 +94,20 @@ def make_model(
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     return model
+
+
+def check_trainable(
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, validation: Dataset | None
+) -> None:
+    """Raise ValueError for a model without a token that training needs, or with fewer learned positions than a pair."""
+    for owner, name in ((tokenizer, "pad_token_id"), (config, "pad_token_id"), (config, "decoder_start_token_id")):
+        if not named_tokens(getattr(owner, name)):
+            raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
+    if config.position_embedding_type == "learned":
+        read = [training_data] if validation is None else [training_data, tokenize_pairs(validation, tokenizer)]
+        longest = max(int(lengths.max()) for rows in read for lengths in pair_lengths(rows))
+        if longest > (limit := config.max_position_embeddings):
+            raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")
 
 
 def fit_to_data(

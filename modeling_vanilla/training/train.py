@@ -41,7 +41,7 @@ from .checks import FAULTS, find_faults
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .data import load_pairs
 from .evaluation import translate_and_score, validation_scores
-from .model import fit_to_data, make_model, make_tokenizer, saved_model
+from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
 from .optimization import adam
 from .options import DataOptions, TrainingOptions, TranslationOptions
 from .preprocessing import tokenize_training_pairs
@@ -135,6 +135,7 @@ def _train_translation(
     # Make the model
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
+    check_trainable(model.config, tokenizer, training_data, pairs.get("validation"))
     fit_to_data(model.config, tokenizer, training_data, pairs["train"], data.source_lang)
     state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)
