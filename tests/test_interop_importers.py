@@ -9,7 +9,7 @@ from pathlib import Path
 import importers
 import pytest
 import torch
-from helpers import call, pickled, text
+from helpers import call, pickled, text, without
 from importers import make_fairseq, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -167,6 +167,9 @@ NOT_FINITE = {"encoder.layers.0.fc1.bias": torch.full((importers.SIZES["encoder_
 REVERSED = "".join(f"{token} 7\n" for token in reversed(importers.DICTIONARY))
 BAD_FOLDERS = [
     ("marian", pickled, "{folder}: .*no file named model.safetensors"),
+    # The class of the tokenizer is that of opus-mt then, whose files are not here.
+    ("marian", without("tokenizer_config.json"), "{folder}: no tokenizer .*: no source.spm, target.spm, vocab.json$"),
+    ("fsmt", without("merges.txt"), "{folder}: no tokenizer could be loaded: no merges.txt$"),
     # What the paper's model cannot be.
     ("marian", made_again(make_marian, scale_embedding=False), r"scale_embedding is False .*\(3\.4\)$"),
     (

@@ -64,3 +64,6 @@ def test_marians_own_tokenizer_is_carried_over(tmp_path):
     ours = AutoTokenizer.from_pretrained(tmp_path / "converted")("a house", text_target="ein haus")
     assert dict(ours) == dict(theirs)
     assert ours.input_ids[-1] == ours["labels"][-1] == 0
+    (tmp_path / "target.spm").unlink()
+    error = call(convert.main, "--from", "marian", tmp_path, tmp_path / "again").error
+    assert error == f"{tmp_path}: no tokenizer could be loaded: no target.spm"

@@ -10,11 +10,10 @@ from ..hub.model_card import source_metadata, write_card_of_run, write_model_car
 from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
-from .from_marian import from_marian
-from .weights import load_source_tokenizer
+from .from_marian import from_marian, marian_tokenizer
 
 LIBRARIES = {
-    "marian": (from_marian, load_source_tokenizer),
+    "marian": (from_marian, marian_tokenizer),
     "fsmt": (from_fsmt, fsmt_tokenizer),
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }

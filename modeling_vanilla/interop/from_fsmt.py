@@ -42,6 +42,6 @@ def fsmt_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     Raises:
         ValueError: if there is none, or it needs the package sacremoses, which is not installed.
     """
-    tokenizer = load_source_tokenizer(path)
+    tokenizer = load_source_tokenizer(path, "vocab-src.json", "vocab-tgt.json", "merges.txt")
     tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     return tokenizer

@@ -9,10 +9,10 @@ import re
 from os import PathLike
 
 import torch
-from transformers import MarianMTModel
+from transformers import MarianMTModel, PreTrainedTokenizerBase
 
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from .weights import build, keep_search, load_source, same_fields
+from .weights import build, keep_search, load_source, load_source_tokenizer, same_fields
 
 # Fields of MarianConfig that are True in the paper's model (3.4).
 NEEDED = ("share_encoder_decoder_embeddings", "tie_word_embeddings", "scale_embedding")
@@ -55,6 +55,11 @@ def from_marian(path_or_model: str | PathLike | MarianMTModel) -> VanillaForCond
     model = build(same_fields(marian.config), weights)
     model.generation_config = keep_search(marian.generation_config, model.config)
     return model
+
+
+def marian_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
+    """The tokenizer of a MarianMT model, as AutoTokenizer loads it; ValueError if there is none."""
+    return load_source_tokenizer(path, "source.spm", "target.spm", "vocab.json")
 
 
 def marian_order(d_model: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ from os import PathLike
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import has_file
 
 from ..configuration_vanilla import VanillaConfig
 from ..errors import one_line
@@ -58,12 +59,23 @@ def load_source(cls: type[PreTrainedModel], path: str | PathLike | PreTrainedMod
     return load_weights(cls, path, f"{path}: no {cls.__name__} could be loaded")
 
 
-def load_source_tokenizer(path: str | PathLike) -> PreTrainedTokenizerBase:
-    """The tokenizer that AutoTokenizer finds in a folder or by a Hub id; ValueError if it finds none."""
+def load_source_tokenizer(path: str | PathLike, *files: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that AutoTokenizer finds in a folder or by a Hub id.
+
+    Args:
+        files: what the library's own tokenizer is read from.
+
+    Raises:
+        ValueError: if it finds none; the line names those of `files` that are not there.
+    """
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing more special
-        raise ValueError(f"{path}: no tokenizer could be loaded: {one_line(error)}") from error
+        # The library's own tokenizer takes None for the path of a file that is not there.
+        is_own = isinstance(error, TypeError) or not has_file(path, "tokenizer.json")
+        missing = ", ".join(name for name in files if is_own and not has_file(path, name))
+        why = f"no {missing}" if missing else one_line(error)
+        raise ValueError(f"{path}: no tokenizer could be loaded: {why}") from error
 
 
 def same_fields(config: PreTrainedConfig) -> dict:
