@@ -1,4 +1,4 @@
-"""What forward() of every model here takes by keyword: the cache by either of its names, and no unknown tensor.
+"""What forward() of every model here takes by keyword: the cache by either of its names, nothing unknown in silence.
 
 transformers 5.24 renamed `past_key_values` to `cache`, as it is here; this file alone knows the other name.
 """
@@ -11,6 +11,9 @@ from dataclasses import fields
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 OLD_NAME = "past_key_values"
 # The name in the installed transformers, of the field of outputs and of the argument in generation.
@@ -35,15 +38,21 @@ def named_cache(arguments: dict, name: str) -> dict:
 
 
 def named_arguments(forward: Callable) -> Callable:
-    """Decorate forward(): it takes the cache by either name; ValueError for an unknown tensor or cache."""
+    """Decorate forward(): it takes the cache by either name; ValueError for an unknown tensor or cache.
+
+    Of anything else that it does not know it warns once, where the models of transformers are silent.
+    """
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 
     @functools.wraps(forward)
     def wrapper(self, *args, **kwargs):
         kwargs = named_cache(kwargs, "cache")
         for name in kwargs.keys() - known:
-            if isinstance(kwargs.pop(name), Tensor | Cache):
+            value = kwargs.pop(name)
+            if isinstance(value, Tensor | Cache):
                 raise ValueError(f"{type(self).__name__}.forward does not know the argument {name}")
+            if value is not None:
+                logger.warning_once(f"{type(self).__name__}.forward ignores the unknown argument {name}")
         return forward(self, *args, **kwargs)
 
     return wrapper

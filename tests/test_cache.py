@@ -1,5 +1,7 @@
 """forward() and generate() take the cache by either of transformers' names, and nothing that they do not know."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from transformers.cache_utils import DynamicCache
@@ -34,9 +36,12 @@ def test_generate_takes_a_plain_cache_by_either_name(make_model, source, search)
         assert model.generate(**settings, **{name: DynamicCache()}).tolist() == expected, name
 
 
-def test_an_unknown_tensor_or_cache_is_refused(make_model, source):
-    """It would change the result."""
+def test_an_unknown_argument_is_refused_or_named(make_model, source):
+    """A tensor or a cache would change the result; of anything else there is one warning."""
     model, inputs = make_model(), {**source, "decoder_input_ids": torch.randint(4, 41, (3, 5))}
     for value in (torch.ones(3, 5), DynamicCache()):
         with pytest.raises(ValueError, match="does not know the argument memory"):
             model(**inputs, memory=value)
+    with patch("modeling_vanilla.cache_vanilla.logger.warning_once") as warn:
+        model(**inputs, output_atentions=True)
+    warn.assert_called_once_with(f"{type(model).__name__}.forward ignores the unknown argument output_atentions")

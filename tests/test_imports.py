@@ -71,3 +71,9 @@ def test_the_flat_files_import_as_drawn():
         name: {module[0] for module in imports_of(path)} for name, path in flat.items()
     }
     assert_downwards(drawn)
+
+
+def test_the_private_names_are_those_of_the_code():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Private names", 1)[1].split("\n## ", 1)[0]
+    code = "".join(path.read_text(encoding="utf-8") for path in FILES)
+    assert [name for name in re.findall(r"\b_[a-z]\w+", text) if name not in code] == []
