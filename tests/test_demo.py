@@ -1,6 +1,7 @@
 """`vanilla demo`: the page for clients of Gradio, and the page in a real browser."""
 
 import json
+import math
 import re
 import socket
 from urllib.error import HTTPError
@@ -62,7 +63,14 @@ def test_the_page_translates_as_the_package_does(page, client, tiny):
 
 MALFORMED = [
     ("translate", ("a" * 1001, 4, 0.6), "A text has at most 1000 characters."),
-    ("translate", ("a", 99, 0.6), "event: error"),
+    *(
+        ("translate", ("a", beams, 0.6), "num_beams must be a number from 1 to 8, ")
+        for beams in (99, 0, "2", None, [2])
+    ),
+    *(("translate", ("a", 2, alpha), "length_penalty must be a number from 0 to 2.0, ") for alpha in (3, math.nan)),
+    *(("translate", (text, 2, 0.6), "texts must be strings, ") for text in (None, ["a"], {"a": 1}, 7)),
+    *(("attention", ("a", text), "texts.* (strings|surrogate)") for text in (["b"], "\ud800")),
+    ("attention", ("a" * 1001, "b"), "A text has at most 1000 characters."),
     ("attention", ("a " * 140, "b"), "source: 1[0-9]+ tokens are too many for a picture, at most 128"),
 ]
 

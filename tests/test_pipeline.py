@@ -1,6 +1,9 @@
 """pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
 import importlib.util
+import json
+import math
+import re
 from unittest.mock import Mock
 
 import numpy as np
@@ -127,12 +130,55 @@ def test_another_sequence_to_sequence_model(tokenizer):
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
 
 
-def test_the_handler_of_an_endpoint_takes_texts_up_to_its_limit(folder, expected):
+@pytest.fixture(scope="module")
+def handler(folder):
     specification = importlib.util.spec_from_file_location("handler", ROOT / "examples/handler.py")
-    handler = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(handler)
-    answer = handler.EndpointHandler(folder)
-    assert answer({"inputs": SENTENCES, "parameters": {"batch_size": 2}}) == expected
-    assert answer({"inputs": SENTENCES[0]}) == expected[:1]
-    with pytest.raises(ValueError, match=r"^inputs: 30000 characters, at most 20000 are translated at once$"):
-        answer({"inputs": ["a" * 10_000] * 3})
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module.EndpointHandler(folder)
+
+
+@pytest.fixture(scope="module")
+def service(handler):
+    """The service that the page shows."""
+    testclient = pytest.importorskip("fastapi.testclient")
+    names = {"handler": handler}
+    (code,) = re.findall(r"```python\n(from fastapi.*?)```", (ROOT / "docs/howto/serve.md").read_text(), re.DOTALL)
+    exec(code, names)
+    return testclient.TestClient(names["app"])
+
+
+def test_a_request_is_answered(handler, service, expected):
+    for request, answer in (
+        ({"inputs": SENTENCES, "parameters": {"batch_size": 2, "length_penalty": 1}}, expected),
+        ({"inputs": SENTENCES[0], "parameters": {"src_lang": "en", "tgt_lang": "de"}}, expected[:1]),
+    ):
+        assert handler(request) == service.post("/", json=request).json() == answer
+
+
+HOSTILE = [
+    *([], "a", {"inputs": "a", "parameters": 7}, {"inputs": "a", "parameters": "\ud800"}),
+    *({}, {"inputs": None}, {"inputs": 7}, {"inputs": [["a"]]}, {"inputs": ["a", None]}, {"inputs": {"a": 1}}),
+    *({"inputs": "a", "parameter": {}}, {"inputs": "a", "\ud800": 1}, {"inputs": "\ud800"}),
+    *({"inputs": ["a" * 10_000] * 3}, {"inputs": ["a"] * 257}, {"inputs": "a\n" * 257}),
+]
+PARAMETERS = [
+    *({"custom_generate": "folder", "trust_remote_code": True}, {"trust_remote_code": True}, {"num_beam": 2}),
+    *({"num_beams": value} for value in (20_000, 0, -1, 2.0, True, "2", None, [2], math.nan)),
+    *({"length_penalty": value} for value in (math.nan, math.inf, -1, "0.6")),
+    *(
+        {"max_new_tokens": 10**6},
+        {"batch_size": 10**9},
+        {"generation_config": {}},
+        {"tgt_lang": "\ud800"},
+        {"tgt_lang": 7},
+    ),
+]
+
+
+@pytest.mark.parametrize("request_", [*HOSTILE, *({"inputs": "a", "parameters": one} for one in PARAMETERS)], ids=ascii)
+def test_a_hostile_request_is_refused_in_one_line(handler, service, request_):
+    with pytest.raises(ValueError, match=r"^[ -~]{20,250}\Z") as refused:
+        handler(request_)
+    reply = service.post("/", content=json.dumps(request_), headers={"Content-Type": "application/json"})
+    assert (reply.status_code, reply.json()) == (400, {"detail": str(refused.value)})

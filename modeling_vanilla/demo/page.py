@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import one_line
 from ..inference import translate_nbest
 from ..inference.loading import is_engine
+from ..splitting_vanilla import check_texts
 from ..visualization.attention import attention_maps
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
@@ -26,18 +27,23 @@ LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 @dataclass
 class Translator:
-    """What the page calls: a model with its tokenizer."""
+    """What the page calls: a model with its tokenizer. A client may call it with anything."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    bounds: dict[str, tuple[float, float]]  # of the sliders
 
-    def translate(self, text: str, beams: int, length_penalty: float) -> tuple[str, list]:
+    def translate(self, text: str, beams: float, length_penalty: float) -> tuple[str, list]:
         """The best translation of a text, and all with their scores, log P / length penalty."""
-        if len(text) > MAX_CHARACTERS:
-            raise gr.Error(f"A text has at most {MAX_CHARACTERS} characters.", print_exception=False)
         settings: dict[str, Any] = {"num_beams": beams, "length_penalty": length_penalty}
         try:
-            (nbest,) = translate_nbest(self.model, self.tokenizer, [text], beams, **settings)
+            check_text(text)
+            for name, value in settings.items():
+                least, most = self.bounds[name]
+                if type(value) not in (int, float) or not least <= value <= most:
+                    raise ValueError(f"{name} must be a number from {least} to {most}, not {value!r:.60}")
+            settings["num_beams"] = round(beams)
+            (nbest,) = translate_nbest(self.model, self.tokenizer, [text], round(beams), **settings)
         except ValueError as error:
             raise gr.Error(one_line(error), print_exception=False) from error
         return nbest[0].text, [[round(best.score, 4), best.text] for best in nbest]
@@ -47,6 +53,8 @@ class Translator:
         if not translation:
             return ""
         try:
+            check_text(text)
+            check_text(translation)
             return attention_maps(self.model, self.tokenizer, text, translation)._repr_html_()
         except ValueError as error:
             return html.escape(one_line(error))
@@ -56,15 +64,27 @@ class Translator:
         return self.attention(text, str(event.row_value[1]))
 
 
+def check_text(text: str) -> None:
+    """ValueError for what the page takes for no text."""
+    check_texts([text])
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"A text has at most {MAX_CHARACTERS} characters.")
+
+
 def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str]) -> gr.Blocks:
     """Build the page of a model, which `launch` serves.
 
     Args:
         examples: texts to choose from.
     """
-    translator = Translator(model, tokenizer)
     beams = model.generation_config.num_beams or 1
     alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
+    # At first the model's own search, which is always within the bounds.
+    bounds = {
+        "num_beams": (1, max(MAX_BEAMS, beams)),
+        "length_penalty": (min(0, alpha), max(MAX_LENGTH_PENALTY, alpha)),
+    }
+    translator = Translator(model, tokenizer, bounds)
     with gr.Blocks(title="Translate", analytics_enabled=False) as page:
         what = "CTranslate2" if is_engine(model) else f"A Transformer of {model.num_parameters():,} parameters"
         gr.Markdown(f"# Translate\n\n{what}.")
@@ -72,14 +92,14 @@ def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examp
             text = gr.Textbox(label="Text", max_lines=12, max_length=MAX_CHARACTERS, elem_id="text")
             best = gr.Textbox(label="Translation", interactive=False, buttons=["copy"], elem_id="best")
         button = gr.Button("Translate", variant="primary")
-        with gr.Row():  # at first the model's own search, which is always within the bounds
-            num_beams = gr.Slider(1, max(MAX_BEAMS, beams), beams, step=1, precision=0, label="Beams")
-            penalty = gr.Slider(min(0, alpha), max(MAX_LENGTH_PENALTY, alpha), alpha, step=0.1, label="Length penalty")
+        with gr.Row():
+            num_beams = gr.Slider(*bounds["num_beams"], beams, step=1, precision=0, label="Beams")
+            penalty = gr.Slider(*bounds["length_penalty"], alpha, step=0.1, label="Length penalty")
         if examples:
             gr.Examples([[example] for example in examples], text, elem_id="examples")
         nbest = gr.Dataframe(headers=COLUMNS, label="Best of each beam", interactive=False, wrap=True, elem_id="nbest")
-        # One call at a time uses the model.
-        alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+        # One call at a time uses the model. Gradio would make a text of a list, and fail without a message at NaN.
+        alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1, "preprocess": False}
         translated = gr.on(
             [button.click, text.submit],
             translator.translate,
