@@ -113,7 +113,7 @@ def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
     texts = _field_texts()
     return [
-        (name, (get_args(annotation) or (annotation,))[0], _option(None, texts[name]))
+        (name, (get_args(annotation) or (annotation,))[0], _option(None, texts.get(name, "")))
         for name, annotation in VanillaConfig.__annotations__.items()
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_", "source_"))
     ]
