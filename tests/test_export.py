@@ -12,6 +12,7 @@ from test_interop_importers import assert_same_logits, reference_of
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
+from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli import export
 from modeling_vanilla.interop import from_marian
 from modeling_vanilla.interop.to_marian import to_marian
@@ -172,4 +173,28 @@ def test_what_a_library_cannot_express_is_refused(make_model, tokenizer, tmp_pat
     model = make_model(**{"vocab_size": len(tokenizer), **overrides})
     with pytest.raises(ValueError, match=f"^{message}"):
         write(library, model, tokenizer, tmp_path, positions=30)
+    assert not list(tmp_path.iterdir())
+
+
+class Doubled(VanillaForConditionalGeneration):
+    """A variant whose logits are not those of its weights by the model's names."""
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits * 2
+        return output
+
+
+def test_what_the_exporters_do_not_know_is_refused_by_name(make_model, tokenizer, tmp_path):
+    model = make_model(vocab_size=len(tokenizer))
+    for library in ("marian", "ctranslate2"):
+        model.config.pre_norm = True
+        with pytest.raises(ValueError, match=r"^the unknown field pre_norm True: "):
+            write(library, model, tokenizer, tmp_path)
+        model.config.pre_norm, variant = None, copy.deepcopy(model)
+        variant.model.encoder.norm = torch.nn.LayerNorm(24)
+        with pytest.raises(ValueError, match=r"^the unknown weight model\.encoder\.norm\.weight: "):
+            write(library, variant, tokenizer, tmp_path)
+    with pytest.raises(ValueError, match=r"^ONNX: .* miss the model's logits by "):
+        write("onnx", make_model(Doubled, vocab_size=len(tokenizer)), tokenizer, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -2,8 +2,9 @@
 
 Of 6.1 it has the beams and the limit of each output. Its length penalty is |Y|^alpha, so it is asked for all beams, and
 the best by the model's own penalty is taken. What stays different: a hypothesis that ends while it is not among the
-best `num_beams` is lost, and a sentence is done when `num_beams` hypotheses have ended. benchmarks/engine.py measures
-how often that matters.
+best `num_beams` is lost, and a sentence is done when so many hypotheses have ended (PATIENCE), whatever may follow.
+benchmarks/engine.py measures how often that matters. Probabilities without bad_words_ids and repeated n-grams add up to
+1, as with renormalize_logits=True.
 """
 
 import math
@@ -22,15 +23,14 @@ from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty
 from ..splitting_vanilla import Piece
 from ..translation_vanilla import Hypothesis, TranslationSettings, default_tokens
-from .to_ctranslate2 import to_ctranslate2, vocabulary
+from .to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
 QUEUE = 4  # batches that wait for each translator
-# Settings of generate() that this engine has, and those that TranslationSettings sets.
-KNOWN = {"num_beams", "length_penalty", "length_penalty_type", "max_extra_tokens", "max_new_tokens", "max_length"}
-KNOWN |= {"repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "use_cache", "transformers_version"}
-KNOWN |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
-KNOWN |= {"num_return_sequences", "return_dict_in_generate", "output_logits"}
+# By early_stopping, with length_penalty_type="length": a sentence is done when num_beams times so many hypotheses have
+# ended. transformers stops there with True; with "never" only where nothing better can follow; by default in between.
+PATIENCE = {True: 1, "never": 1000}
+DEFAULT_PATIENCE = 1.5
 
 
 class CTranslate2Model:
@@ -70,7 +70,8 @@ class CTranslate2Model:
             given = options
             if any(prefix):
                 # Its probability counts in our score alone, which then looks for longer outputs.
-                more = {"patience": 2, "num_hypotheses": 2 * settings.beams} if settings.beams > 1 else {}
+                more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
+                more = more if settings.beams > 1 else {}
                 given = {**options, **more, "target_prefix": prefix}
             found = self.translator.translate_batch(sources, max_decoding_length=max(limits), **given)
             waiting.append((sources, limits, given, found))
@@ -81,17 +82,18 @@ class CTranslate2Model:
 
     def _options(self, settings: TranslationSettings) -> dict:
         """The arguments of translate_batch for all batches."""
-        generation, defaults = settings.generation, vars(GenerationConfig())
-        for name, value in {**vars(generation), **settings.arguments}.items():
-            if name[0] != "_" and name not in KNOWN and value and value != defaults.get(name):
-                raise ValueError(f"{name}: the engine ctranslate2 has no such setting; the engine torch has")
+        generation = settings.generation
+        check_settings({**vars(generation), **settings.arguments}, self.config)
+        waits = getattr(generation, "length_penalty_type", None) == "length"
         return {
+            "patience": PATIENCE.get(generation.early_stopping, DEFAULT_PATIENCE) if waits else 1,
             "beam_size": settings.beams,
             "num_hypotheses": settings.beams,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
             "suppress_sequences": self.texts(generation.bad_words_ids or ()) or None,
+            "min_decoding_length": 0,
             "return_end_token": True,
             "return_scores": True,
             "max_input_length": 0,
@@ -127,6 +129,7 @@ class CTranslate2Model:
             ids = [self.ids[token] for token in tokens]
             penalty = length_penalty(len(ids) or 1, options["length_penalty"], settings.generation.length_penalty_type)
             score, finished = sum(values) / float(penalty), ids[-1:] == [self.config.eos_token_id]
+            finished |= settings.generation.length_penalty_type == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
             ids = [self.config.decoder_start_token_id or 0, *ids]
             grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
@@ -177,7 +180,7 @@ def output_limit(settings: TranslationSettings, config: VanillaConfig) -> Callab
     extra = getattr(generation, "max_extra_tokens", None)
     if extra is not None:
         return lambda source: int(min(source + extra, room - 1))
-    return lambda source: generation.max_new_tokens or (generation.max_length or 20) - 1
+    return lambda source: generation.max_new_tokens or (generation.max_length or 21) - 1  # 20 new ones by default
 
 
 def load_engine(

@@ -6,7 +6,9 @@ tokens.
 """
 
 import math
+from collections.abc import Mapping, Sized
 from pathlib import Path
+from typing import Any
 
 import torch
 from ctranslate2.specs.common_spec import Activation
@@ -14,12 +16,36 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ..configuration_vanilla import VanillaConfig
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .exports import POSITIONS, check_expressible, save_tokenizer
 
 ALIGNMENT_LAYER = 0
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELUTanh}
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
+
+# Settings of generate() that the engine has (engine.py) ...
+KNOWN = {
+    "num_beams",
+    "length_penalty",
+    "length_penalty_type",
+    "early_stopping",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+}
+KNOWN |= {"max_extra_tokens", "max_new_tokens", "max_length", "num_return_sequences", "pad_token_id", "bos_token_id"}
+# ... those that change no search without samples and assistants, but say how torch computes and what it returns ...
+IDLE = {"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+IDLE |= {"use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"}
+IDLE |= {"compile_config", "disable_compile", "continuous_batching_config", "transformers_version"}
+IDLE |= {"output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"}
+IDLE |= {"num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"}
+IDLE |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size"}
+IDLE |= {"renormalize_logits", "remove_invalid_values"}
+# ... and, of all others, the numbers that change nothing, beside None, False and what is empty.
+NEUTRAL = {"min_length": (0, 1), "min_new_tokens": (0,), "repetition_penalty": (1,), "encoder_repetition_penalty": (1,)}
+NEUTRAL |= {"encoder_no_repeat_ngram_size": (0,), "guidance_scale": (1,), "num_beam_groups": (1,)}
+NEUTRAL |= {"diversity_penalty": (0,), "penalty_alpha": (0,)}
 
 
 def to_ctranslate2(
@@ -43,7 +69,7 @@ def to_ctranslate2(
         No line, as every setting is expressed; see `to_marian`.
 
     Raises:
-        ValueError: if CTranslate2 cannot express the model, or has no such quantization.
+        ValueError: if CTranslate2 cannot express the model or its search, or has no such quantization.
     """
     config = model.config
     heads = {config.encoder_attention_heads, config.decoder_attention_heads}
@@ -53,7 +79,8 @@ def to_ctranslate2(
         f"activation_function {config.activation_function!r}": config.activation_function not in ACTIVATIONS,
         f"eos_token_id {config.eos_token_id}": not isinstance(config.eos_token_id, int),
     }
-    check_expressible("CTranslate2", faults)
+    check_expressible("CTranslate2", model, faults)
+    check_settings(vars(model.generation_config), config)
     encoder, decoder = (
         _stack_spec(model, kind, positions or POSITIONS) for kind in (TransformerEncoderSpec, TransformerDecoderSpec)
     )
@@ -77,6 +104,18 @@ def to_ctranslate2(
     model.generation_config.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return []
+
+
+def check_settings(settings: Mapping[str, Any], config: VanillaConfig) -> None:
+    """Raise ValueError for a setting of generate() that changes what CTranslate2 would search."""
+    tokens = {name: getattr(config, name) for name in ("eos_token_id", "decoder_start_token_id")}
+    neutral = NEUTRAL | {name: (number, [number]) for name, number in tokens.items()}
+    # With beams, transformers scales log P, and CTranslate2 the logits.
+    known = KNOWN | IDLE | ({"repetition_penalty"} if settings.get("num_beams") in (None, 1) else set())
+    for name, value in settings.items():
+        is_empty = value is None or value is False or (isinstance(value, Sized) and not len(value))
+        if name[0] != "_" and name not in known and not is_empty and value not in neutral.get(name, ()):
+            raise ValueError(f"{name} {value!r:.60}: the engine ctranslate2 has no such setting; the engine torch has")
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:

@@ -44,7 +44,7 @@ def to_marian(
         ),
         f"layer_norm_eps {config.layer_norm_eps}": config.layer_norm_eps > MARIAN_NORM_EPS,
     }
-    check_expressible("MarianMT", faults)
+    check_expressible("MarianMT", model, faults)
     marian = MarianMTModel(marian_config(config, positions)).to(model.dtype)
     marian.load_state_dict(marian_weights(model), strict=False)  # without the sinusoids, which it has
     marian.generation_config, notes = marian_search(model.generation_config, positions)

@@ -61,6 +61,7 @@ def export_graphs(model: VanillaForConditionalGeneration, encoder: Path, decoder
     inputs = {"input_ids": mask, "attention_mask": mask}
     _export(Encoder(model), (ids, torch.ones_like(ids)), inputs, ["last_hidden_state"], encoder)
     heads, widths = _heads_and_widths(model)
+    _check_logits(model, [torch.zeros(ROWS, heads, 0, width) for width in widths])
     encoded = torch.zeros(ROWS, SOURCE, heads * sum(widths))
     past = [torch.zeros(ROWS, heads, PAST, width) for width in widths]
     inputs = {"input_ids": {0: B, 1: "T"}, "encoder_attention_mask": mask, "encoder_hidden_states": mask}
@@ -68,6 +69,18 @@ def export_graphs(model: VanillaForConditionalGeneration, encoder: Path, decoder
     inputs |= {f"past_key_values.{name}": {0: B, 2: "P"} for name in names}
     outputs = ["logits", *(f"present.{name}" for name in names)]
     _export(Decoder(model), (torch.ones(ROWS, TARGET, dtype=torch.long), ids, encoded, *past), inputs, outputs, decoder)
+
+
+@torch.no_grad()
+def _check_logits(model: VanillaForConditionalGeneration, past: list[torch.Tensor]) -> None:
+    """Raise ValueError if a model computes more than the stacks and the projection, which Encoder and Decoder know."""
+    ids = torch.arange(ROWS * TARGET).reshape(ROWS, TARGET) % model.config.vocab_size
+    mask = torch.ones_like(ids)
+    expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, return_dict=True).logits
+    found = Decoder(model)(ids, mask, Encoder(model)(ids, mask), *past)[0]
+    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
+        error = f"{(found - expected).abs().max():.3g}"
+        raise ValueError(f"ONNX: the graphs of the stacks and the output projection miss the model's logits by {error}")
 
 
 def quantize(source: Path, destination: Path) -> None:
