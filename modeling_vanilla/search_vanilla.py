@@ -165,10 +165,13 @@ class BeamSearch:
 
         (B, k) each, best first; k is 2 K if there is one EOS.
         """
-        sums = (self.alive.score[..., None] + log_probs).flatten(1)
-        k = min(self.config.num_beams * (1 + max(1, self.eos.numel())), sums.shape[1])
-        top = sums.topk(k)
-        return top.values, top.indices
+        k, vocab_size = self.config.num_beams * (1 + max(1, self.eos.numel())), log_probs.shape[-1]
+        # The best of each hypothesis first: the sums of all tokens would be new memory, which costs a CPU more.
+        best = log_probs.topk(min(k, vocab_size))  # (B, K, k)
+        index = best.indices + vocab_size * torch.arange(log_probs.shape[1], device=log_probs.device)[:, None]
+        sums = (self.alive.score[..., None] + best.values).flatten(1)  # (B, K * k)
+        top = sums.topk(min(k, sums.shape[1]))  # (B, k)
+        return top.values, index.flatten(1).gather(1, top.indices)
 
     def penalty(self, length: Tensor | int) -> Tensor | float:
         return length_penalty(length, self.config.length_penalty, self.penalty_type)
