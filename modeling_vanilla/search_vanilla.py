@@ -283,13 +283,14 @@ class NextTokens:
         cached = 0 if past is None else int(past.get_seq_length())
         outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
-        logits = outputs.logits[:, -1]
-        unprocessed = logits.float().log_softmax(dim=-1)
+        logits = outputs.logits[:, -1].float()
+        # In place, unless the logits are kept: new memory of their size in each step costs a CPU time.
+        unprocessed = torch.log_softmax(logits, dim=-1, out=None if "logits" in self.steps else logits)
         # A processor may write into what it is given.
         kept = self.logits_processor and self.config.return_dict_in_generate
         log_probs = self.logits_processor(tokens, unprocessed.clone() if kept else unprocessed)
         for name, steps in self.steps.items():
-            steps.append({"scores": log_probs, "logits": logits.float()}.get(name, outputs.get(name)))
+            steps.append({"scores": log_probs, "logits": logits}.get(name, outputs.get(name)))
         return log_probs, unprocessed if kept else log_probs
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
