@@ -202,6 +202,8 @@ def beam_search(
     decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
     state = search(config, prompts, limits, criteria, drop_done, penalty_type)
     while state.searching.any():
-        decoder.reorder(*state.step(*decoder.log_probs(state.alive.tokens.flatten(0, 1))))
+        log_probs, unprocessed = decoder.log_probs(state.alive.tokens.flatten(0, 1))
+        rows, sentences = state.step(log_probs, unprocessed)
+        decoder.reorder(rows, sentences)
     best = state.finish()
     return decoder.output(best, state) if config.return_dict_in_generate else best.tokens.flatten(0, 1)

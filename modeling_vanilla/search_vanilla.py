@@ -131,34 +131,32 @@ class BeamSearch:
             The rows of this step's batch that the next ones continue, and the sentences that remain (None: all).
         """
         self.log_probs.append(self.alive.log_prob.flatten())
-        shape = self.alive.score.shape
-        score, index = self.candidates(log_probs.unflatten(0, shape))
-        candidates = self.alive.extend(score, index, unprocessed.unflatten(0, shape))
+        shape = self.alive.score.shape  # (B, K)
+        score, index = self.candidates(log_probs.unflatten(0, shape))  # (B, k) each
+        candidates = self.alive.extend(score, index, unprocessed.unflatten(0, shape))  # (B, k)
         self.length += 1
-        at_limit = self.length >= self.limits
-        ended = torch.isin(candidates.tokens[..., -1], self.eos)
+        at_limit = self.length >= self.limits  # (B,)
+        ended = torch.isin(candidates.tokens[..., -1], self.eos)  # (B, k)
         if self.criteria:
             ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
         may_finish = self.may_finish()
         if self.penalty_type == "length":  # candidates at the limit end, too, and only the K best finish
             ended = ended | at_limit[:, None]
             may_finish = may_finish & (self.rank(score) < self.config.num_beams)
-        finishing = candidates.masked(ended & may_finish)
-        finishing = replace(finishing, score=finishing.score / self.penalty(self.length))
-        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.config.num_beams)
-        self.alive = self.keep(candidates.masked(~ended))
+        finishing = replace(candidates, score=score / self.penalty(self.length)).masked(ended & may_finish)
+        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.config.num_beams)  # (B, K + k) -> (B, K)
+        self.alive = self.keep(candidates.masked(~ended))  # (B, k) -> (B, K)
 
-        done = (at_limit | self.done()).cpu()  # the one wait
-        newly = (done & self.searching).nonzero().flatten().to(self.limits.device)
+        done = (at_limit | self.done()).cpu()  # (B,), the one wait
+        newly = (done & self.searching).nonzero().flatten().to(self.limits.device)  # the rows of those done now
         self.searching = self.searching & ~done
         if len(newly):
             self.results.append((self.sentences[newly], self.best(newly)))
-        next_rows, remaining = self.alive.path[..., -1].flatten(), None
+        remaining = None
         if self.drop_done and len(newly) and self.searching.sum() <= DROP_SHARE * len(self.searching):
             remaining = self.searching.nonzero().flatten().to(self.limits.device)
-            self.select(remaining)
-            next_rows = self.alive.path[..., -1].flatten()
-        return next_rows, remaining
+            self.select(remaining)  # (B, K) -> (B', K)
+        return self.alive.path[..., -1].flatten(), remaining
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """The best sums of score and log P of the next token (B, K, V), and their index, hypothesis * V + token.
@@ -231,10 +229,9 @@ class BeamSearch:
         padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
         best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
         best = best.select(torch.cat([sentences for sentences, _ in self.results]).argsort())
-        steps = int((best.path >= 0).sum(dim=-1).max())
-        prompt_length = best.tokens.shape[-1] - best.path.shape[-1]
-        tokens = best.tokens[..., : prompt_length + steps].contiguous()
-        return replace(best, tokens=tokens, path=best.path[..., :steps].contiguous())
+        unused = int((best.path < 0).sum(dim=-1).min())  # steps after the end of the longest
+        tokens, path = (each[..., : each.shape[-1] - unused].contiguous() for each in (best.tokens, best.path))
+        return replace(best, tokens=tokens, path=path)
 
     def token_log_probs(self, best: Hypotheses) -> Tensor:
         """log P by the model of each token of what `finish` returned, given those before; 0 past the end. (B, K, T)"""
@@ -303,10 +300,8 @@ class NextTokens:
         self.keep(sentences)
         if past is not None:
             past.cross_attention_cache.reorder_cache(sentences)
-        self.logits_processor = LogitsProcessorList(
-            processor.select(sentences) if hasattr(processor, "select") else processor
-            for processor in self.logits_processor
-        )
+        selected = (one.select(sentences) if hasattr(one, "select") else one for one in self.logits_processor)
+        self.logits_processor = LogitsProcessorList(selected)
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
         """The best hypotheses of a search, and what else return_dict_in_generate asks for."""
