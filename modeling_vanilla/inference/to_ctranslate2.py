@@ -25,15 +25,8 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Act
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
 
 # Settings of generate() that the engine has (engine.py) ...
-KNOWN = {
-    "num_beams",
-    "length_penalty",
-    "length_penalty_type",
-    "early_stopping",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-}
-KNOWN |= {"max_extra_tokens", "max_new_tokens", "max_length", "num_return_sequences", "pad_token_id", "bos_token_id"}
+KNOWN = {"num_beams", "length_penalty", "length_penalty_type", "early_stopping", "no_repeat_ngram_size"}
+KNOWN |= {"max_extra_tokens", "max_new_tokens", "max_length", "num_return_sequences", "bad_words_ids"}
 # ... those that change no search without samples and assistants, but say how torch computes and what it returns ...
 IDLE = {"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 IDLE |= {"use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"}
@@ -41,7 +34,7 @@ IDLE |= {"compile_config", "disable_compile", "continuous_batching_config", "tra
 IDLE |= {"output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"}
 IDLE |= {"num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"}
 IDLE |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size"}
-IDLE |= {"renormalize_logits", "remove_invalid_values"}
+IDLE |= {"renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id"}
 # ... and, of all others, the numbers that change nothing, beside None, False and what is empty.
 NEUTRAL = {"min_length": (0, 1), "min_new_tokens": (0,), "repetition_penalty": (1,), "encoder_repetition_penalty": (1,)}
 NEUTRAL |= {"encoder_no_repeat_ngram_size": (0,), "guidance_scale": (1,), "num_beam_groups": (1,)}

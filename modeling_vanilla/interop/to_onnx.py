@@ -57,11 +57,11 @@ def export_graphs(model: VanillaForConditionalGeneration, encoder: Path, decoder
     model = copy.deepcopy(model).float().cpu().eval()
     # Eq. 1 written out becomes plain products and a softmax, which every runtime has.
     model.set_attn_implementation("eager")
+    heads, widths = _heads_and_widths(model)
+    _check_logits(model, [torch.zeros(ROWS, heads, 0, width) for width in widths])
     ids, mask = torch.ones(ROWS, SOURCE, dtype=torch.long), {0: B, 1: "S"}
     inputs = {"input_ids": mask, "attention_mask": mask}
     _export(Encoder(model), (ids, torch.ones_like(ids)), inputs, ["last_hidden_state"], encoder)
-    heads, widths = _heads_and_widths(model)
-    _check_logits(model, [torch.zeros(ROWS, heads, 0, width) for width in widths])
     encoded = torch.zeros(ROWS, SOURCE, heads * sum(widths))
     past = [torch.zeros(ROWS, heads, PAST, width) for width in widths]
     inputs = {"input_ids": {0: B, 1: "T"}, "encoder_attention_mask": mask, "encoder_hidden_states": mask}
