@@ -255,11 +255,11 @@ def test_scores_can_be_recomputed(alpha):
 
 
 @pytest.mark.parametrize("beams", (1, 3))
-def test_attentions_and_hidden_states_are_those_of_a_forward_pass(beams):
+def test_attentions_hidden_states_and_logits_are_those_of_a_forward_pass(beams):
     """Of each step of the returned hypothesis, up to the one that gives EOS."""
     model, sources = random_model(4, decoder_layers=2), random_sources(4)
     details = {"output_attentions": True, "output_hidden_states": True}
-    output = model.generate(**batch_of(sources), num_beams=beams, **details, return_dict_in_generate=True)
+    output = model.generate(**batch_of(sources), num_beams=beams, output_logits=True, **details, **SCORED)
     for row, source in enumerate(sources):
         width, tokens = len(source), output.sequences[row].tolist()
         steps = tokens.index(EOS) if EOS in tokens else width + 4
@@ -270,6 +270,7 @@ def test_attentions_and_hidden_states_are_those_of_a_forward_pass(beams):
             cross, states = output.cross_attentions[step][1][beam], output.decoder_hidden_states[step][2][beam]
             assert_close(cross[:, 0, :width], forward.cross_attentions[1][0, :, step])
             assert_close(states[0], forward.decoder_hidden_states[2][0, step])
+            assert_close(output.logits[step][beam], forward.logits[0, step])
         assert_close(output.encoder_attentions[0][row, :, :width, :width], forward.encoder_attentions[0][0])
 
 
