@@ -74,7 +74,7 @@ setup(
     # The default mode loses against a folder of this name beside a script, such as the clone.
     options={"editable_wheel": {"mode": "compat"}},
     # The model card is the template that every saved model folder is filled from.
-    package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "hub/static/*", "visualization/*.html"]},
+    package_data={"modeling_vanilla": ["py.typed", "hub/*.md", "visualization/*.html"]},
     entry_points={"console_scripts": ["vanilla = vanilla_command:main"]},
     python_requires=">=3.11",
     install_requires=[

@@ -12,7 +12,7 @@ from helpers import ROOT, environment, make_tiny, make_tokenizer, save_folder
 LOCATE = """
 from importlib.resources import files
 import modeling_vanilla
-for name in ("py.typed", "hub/model_card.md", "hub/static/index.html", "visualization/attention.html"):
+for name in ("py.typed", "hub/model_card.md", "visualization/attention.html"):
     assert files("modeling_vanilla").joinpath(name).is_file(), name
 print(modeling_vanilla.__file__)
 """

@@ -1,11 +1,5 @@
-"""`vanilla export --to transformers.js`, and the page of `vanilla push --space --static` in a browser."""
+"""`vanilla export --to transformers.js`."""
 
-import json
-import os
-import shutil
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +8,12 @@ import torch
 from helpers import add_noise, call, make_tiny, make_tokenizer, one_by_one, read_json, save_folder
 from transformers import AutoConfig, MarianConfig
 
-from modeling_vanilla.cli import export, push
-from modeling_vanilla.hub import publishing
+from modeling_vanilla.cli import export
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "", "the small dog runs"] * 4
 SOURCES = [f"{source} {'green ' * (number // 5)}".strip() for number, source in enumerate(SOURCES)]
 LIMIT = 12
 GRAPHS = ("encoder_model", "decoder_model_merged")
-# Where npm has put @huggingface/transformers and onnxruntime-web.
-PACKAGES = os.environ.get("VANILLA_NODE_MODULES", "")
-needs_packages = pytest.mark.skipif(not PACKAGES, reason="VANILLA_NODE_MODULES names no folder of npm packages")
 
 
 @pytest.fixture(scope="module")
@@ -88,73 +78,3 @@ def test_greedy_translations_of_a_marianmt_are_the_models(exported, model, token
     whole, quantized = (translate_there(exported, tokenizer, suffix, limit=1) for suffix in ("", "_quantized"))
     assert sum(map(str.__eq__, whole, quantized)) >= 15
     assert type(AutoConfig.from_pretrained(exported)) is MarianConfig
-
-
-@pytest.fixture
-def space(exported, source, tmp_path, monkeypatch):
-    """Publishes a page, with the library from a folder node_modules, and gives the folder of what is published."""
-    monkeypatch.setattr(publishing, "get_token", lambda: "hf_writer")
-    monkeypatch.setattr(push, "export", lambda to, model, folder: shutil.copytree(exported, folder))
-    (tmp_path / "test.en").write_text("a small house\n")
-
-    def keep(folder, repo, private, space_sdk):
-        assert space_sdk == "static"
-        shutil.copytree(folder, tmp_path / "space")
-
-    monkeypatch.setattr(publishing, "publish_folder", keep)
-
-    def publish(packages: Path) -> Path:
-        monkeypatch.chdir(packages.parent)
-        options = ("--space", "--static", "--licence", "mit", "--examples", tmp_path / "test.en")
-        assert call(push.main, source, "you/page", *options).code == 0
-        return tmp_path / "space"
-
-    return publish
-
-
-def test_a_static_space_holds_all_that_its_page_loads(space, tmp_path):
-    packages = tmp_path / "node_modules"
-    for name in publishing.LIBRARIES:
-        (packages / name).parent.mkdir(parents=True, exist_ok=True)
-        (packages / name).write_text(name)
-    (packages / "@huggingface/transformers/package.json").write_text('{"version": "4.3.1"}')
-    folder = space(packages)
-    assert {path.name for path in (folder / "model/onnx").iterdir()} == {f"{name}_quantized.onnx" for name in GRAPHS}
-    readme = (folder / "README.md").read_text()
-    assert 'title: "page"' in readme and "sdk: static" in readme and 'license: "mit"' in readme and "4.3.1" in readme
-    assert (folder / "examples.txt").read_text() == "a small house\n"
-    page = (folder / "index.html").read_text() + (folder / "page.js").read_text()
-    assert "http" not in page.replace("http-equiv", "")
-    for name in publishing.LIBRARIES:
-        assert (folder / Path(name).name).read_text() == name and Path(name).name in page
-
-
-@pytest.mark.slow
-@needs_packages
-def test_the_page_translates_and_loads_nothing_from_elsewhere(space, exported, tokenizer, browser):
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    served = []
-
-    class Handler(SimpleHTTPRequestHandler):
-        extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
-
-        def log_message(self, form, request, *rest):
-            served.append(request.split()[1])
-
-    folder = space(Path(PACKAGES))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/"
-        browser.get(address)
-        wait = WebDriverWait(browser, 60)
-        wait.until(lambda _: browser.find_element("css selector", "[role=status]").text == "The model is here.")
-        browser.find_element("css selector", "#examples button").click()
-        output = wait.until(lambda _: browser.find_element("css selector", "output").text)
-        server.shutdown()
-    limit = len(tokenizer(SOURCES[0]).input_ids) + 50
-    assert output == translate_there(exported, tokenizer, "_quantized", limit)[0].strip()
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    urls = [event["params"]["request"]["url"] for event in messages if event["method"] == "Network.requestWillBeSent"]
-    assert urls and all(url.startswith((address, "data:")) for url in urls)
-    assert "/ort-wasm-simd-threaded.wasm" in served

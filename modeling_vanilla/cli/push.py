@@ -15,13 +15,6 @@ publishes it as a MarianMT instead, as `vanilla export --to marian` writes it, w
 
 publishes the page of `vanilla demo` as a Space instead. The Space holds the model, this package's code and the
 examples, and needs no other repository; anybody may read them, unless it is --private.
-
-    npm install @huggingface/transformers
-    vanilla push runs/mine/model you/your-page --space --static --examples test.en
-
-publishes a page that translates in the visitor's own browser, so that there is no server to pay for. The Space holds
-the model in 8 bits, as `vanilla export --to transformers.js` writes it, and transformers.js from ./node_modules, where
-npm has put it: the page loads nothing from elsewhere.
 """
 
 from argparse import Namespace
@@ -43,29 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
     what.add_argument("--space", action="store_true", help="publish a page to try the model")
-    parser.add_argument("--static", action="store_true", help="with --space: it runs in the visitor's browser")
     add_examples(parser)
     run_command(parser, push, arguments)
 
 
 def push(options: Namespace) -> None:
     """Publish what the options name: a page, or the model in one of two formats."""
-    if options.static and not options.space:
-        raise ValueError("--static needs --space")
-    model, repo, licence, space = options.model, options.repo, options.licence, None
+    model, repo, licence, space = options.model, options.repo, options.licence, options.space
     publishing.check_repo(repo)
     examples = read_examples(options.examples)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        if options.static:
-            publishing.write_static_space(folder, model, repo, Path("node_modules"), examples, licence)
-            export("transformers.js", model, folder / "model")
-            for graph in ("encoder_model", "decoder_model_merged"):  # the page takes those of 8 bits
-                (folder / "model" / "onnx" / f"{graph}.onnx").unlink()
-            space = "static"
-        elif options.space:
+        if space:
             publishing.write_space(folder, model, repo, examples, licence)
-            space = "gradio"
         elif options.format:
             for line in export(options.format, model, folder, card={"licence": licence, "model_id": repo}):
                 warn(line)

@@ -15,8 +15,8 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel
 
 from ..errors import one_line
-from ..files import read_json, write_text
-from ..inference import load_translator
+from ..files import write_text
+from ..inference.loading import load_model, load_tokenizer
 from .model_card import source_metadata, write_card_of_run
 
 # What a Space runs, on the port that it has to.
@@ -28,10 +28,6 @@ main(["model", "--examples", "examples.txt", "--host", "0.0.0.0", "--port", "786
 '''
 # What a Space installs beside gradio, which the front matter of its README names.
 _REQUIREMENTS = ("torch", "transformers", "tokenizers", "safetensors", "filelock", "sentencex", "matplotlib")
-# What the page of a static Space runs, in the folder that npm installs packages to.
-_TRANSFORMERS_JS = "@huggingface/transformers"
-LIBRARIES = [f"{_TRANSFORMERS_JS}/dist/transformers.min.js"]
-LIBRARIES += [f"onnxruntime-web/dist/ort-wasm-simd-threaded.{ending}" for ending in ("mjs", "wasm")]
 
 
 def publish_model(model: Path, repo: str, private: bool = False) -> str:
@@ -41,35 +37,35 @@ def publish_model(model: Path, repo: str, private: bool = False) -> str:
         return publish_folder(Path(folder), repo, private)
 
 
-def publish_folder(folder: Path, repo: str, private: bool = False, space_sdk: str | None = None) -> str:
+def publish_folder(folder: Path, repo: str, private: bool = False, space: bool = False) -> str:
     """Upload the files of a folder as one commit, and return it.
 
     Args:
         repo: OWNER/NAME; it is created if there is none, for its owner alone if it is to be private.
-        space_sdk: of a Space, "gradio" or "static"; None for a model.
+        space: whether it is a Space, a page to try a model, in place of a model.
 
     Raises:
         ValueError: if there is no token, or `repo` is no name.
         OSError: if the Hub refuses or cannot be reached; the message says why, and nothing is published.
     """
-    open_repo(repo, private, space_sdk)
+    open_repo(repo, private, space)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in paths]
     with _refusals(repo):
         # Not upload_folder, which may make several commits: half of a model could then be all that is there.
-        kind = "space" if space_sdk else "model"
+        kind = "space" if space else "model"
         return HfApi().create_commit(repo, files, commit_message="Publish the model", repo_type=kind).oid
 
 
-def open_repo(repo: str, private: bool, space_sdk: str | None = None) -> None:
+def open_repo(repo: str, private: bool, space: bool = False) -> None:
     """Create `repo` if there is none; arguments and errors as for `publish_folder`.
 
     A long training calls it first, so as not to find out at its end that it cannot publish.
     """
     check_repo(repo)
     with _refusals(repo):
-        kind = "space" if space_sdk else "model"
-        HfApi().create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=space_sdk)
+        kind = "space" if space else "model"
+        HfApi().create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk="gradio" if space else None)
 
 
 def check_repo(repo: str) -> None:
@@ -114,48 +110,21 @@ def write_space(folder: Path, model: Path, repo: str, examples: Sequence[str] = 
     write_text(folder / "app.py", _APP)
     pins = (f"{name}=={version(name).partition('+')[0]}\n" for name in _REQUIREMENTS)
     write_text(folder / "requirements.txt", "".join(pins))
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    _describe(folder, "space.md", model, repo, examples, licence, gradio=version("gradio"), python=python)
-
-
-def write_static_space(
-    folder: Path, model: Path, repo: str, packages: Path, examples: Sequence[str] = (), licence: str | None = None
-) -> None:
-    """Write a page that translates in the visitor's own browser, without the model, whose place is folder/model.
-
-    The page loads nothing from elsewhere: it needs the model in 8 bits, as `to_transformers_js` writes it.
-
-    Args:
-        packages: node_modules, where `npm install @huggingface/transformers` has put the library. The others are as
-            for `write_space`.
-
-    Raises:
-        ValueError: if `packages` lacks a file of the library.
-    """
-    for name in LIBRARIES:
-        if not (packages / name).is_file():
-            raise ValueError(f"{packages / name}: no such file; npm install {_TRANSFORMERS_JS} writes it")
-        shutil.copy(packages / name, folder)
-    shutil.copytree(Path(__file__).with_name("static"), folder, dirs_exist_ok=True)
-    package = read_json(packages / _TRANSFORMERS_JS / "package.json")
-    _describe(folder, "static.md", model, repo, examples, licence, version=package["version"])
-
-
-def _describe(
-    folder: Path, template: str, model: Path, repo: str, examples: Sequence[str], licence: str | None, **facts: str
-) -> None:
-    """Write README.md and examples.txt of a Space."""
     write_text(folder / "examples.txt", "".join(f"{example}\n" for example in examples))
     licence = licence or source_metadata(model).get("license")
-    facts["title"] = json.dumps(repo.partition("/")[2])
-    facts["licence"] = f"license: {json.dumps(licence)}\n" if licence else ""
-    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    facts = {
+        "title": json.dumps(repo.partition("/")[2]),
+        "licence": f"license: {json.dumps(licence)}\n" if licence else "",
+        "gradio": version("gradio"),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+    text = Path(__file__).with_name("space.md").read_text(encoding="utf-8")
     write_text(folder / "README.md", text.format(**facts))
 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     """Load the model and the tokenizer of a folder, and write them to another one."""
-    loaded, tokenizer = load_translator([model], "cpu", "auto")
+    loaded, tokenizer = load_model(model, "auto"), load_tokenizer(model)
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return loaded

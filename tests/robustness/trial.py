@@ -39,7 +39,6 @@ PROGRAMS = {
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
     "demo": "vanilla demo model",
     "push": "vanilla push run/model somebody/a-model",
-    "push --static": "vanilla push run/model somebody/a-page --space --static",
     "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
 # The model folder that each of them reads.
