@@ -77,7 +77,7 @@ def torch_engine(model, kind: str, ids: list[list[int]], options: Namespace) -> 
 def ctranslate2_engine(marian: MarianMTModel, kind: str, how: str, tokenizer, ids: list[list[int]], options: Namespace):
     import ctranslate2
 
-    from modeling_vanilla.inference.to_ctranslate2 import to_ctranslate2
+    from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2
 
     with tempfile.TemporaryDirectory() as folder:
         to_ctranslate2(from_marian(marian), tokenizer, Path(folder))

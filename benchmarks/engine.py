@@ -3,7 +3,7 @@
     python benchmarks/engine.py runs/mine/model --source test.en --reference test.de
     python benchmarks/engine.py runs/mine/model --source test.en --sentences 200 --one   # one sentence at a time
 
-Beam 4 and alpha 0.6, two threads; the start is not counted. "ours" is translate() of modeling_vanilla.inference by
+Beam 4 and alpha 0.6, two threads; the start is not counted. "ours" is Translator.translate by
 either engine. "bare" is a plain script around ctranslate2.Translator: it tokenises, gives the whole list to one call of
 translate_batch(), with a translator on each core, and decodes the best; each of --batches is tried, in examples or
 tokens, and the fastest counts. MarianMT is generate() of transformers, 64 sentences of similar length at once. Each
@@ -24,9 +24,9 @@ import sacrebleu
 import torch
 from transformers import AutoTokenizer, MarianMTModel
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_lines
-from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.interop.folders import export
 
 ENGINES = ["ours torch", "ours float32", "ours int8", "bare float32", "bare int8", "MarianMT"]
@@ -35,10 +35,10 @@ BATCHES = ["16 examples", "32 examples", "64 examples", "512 tokens", "1024 toke
 
 def ours(options: Namespace, lines: list[str], kind: str) -> Callable:
     engine = {} if kind == "torch" else {"engine": "ctranslate2", "quantization": kind}
-    model, tokenizer = load_translator([options.model], "cpu", **engine)
+    translator = Translator.from_pretrained(options.model, device="cpu", **engine)
     if options.one:
-        return lambda: [translate(model, tokenizer, [line])[0] for line in lines]
-    return lambda: translate(model, tokenizer, lines)
+        return lambda: [translator.translate([line])[0] for line in lines]
+    return lambda: translator.translate(lines)
 
 
 def bare(options: Namespace, lines: list[str], kind: str, batches: str) -> Callable:

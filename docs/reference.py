@@ -19,16 +19,13 @@ PAGES = {
             *(f"{name}_vanilla" for name in ("attention", "layers", "loss", "generation", "splitting")),
         ],
     ),
-    "inference": ("Inference", ["inference", "inference.constraints", "inference.terms"]),
+    "inference": ("Inference", ["inference", "inference.engines", "inference.constraints", "inference.terms"]),
     "training": (
         "Training",
         [
             "training",
-            *(
-                f"training.{name}"
-                for name in ("data", "checks", "tokenizer", "preprocessing", "batches", "optimization")
-            ),
-            *(f"training.{name}" for name in ("averaging", "metrics")),
+            *(f"training.{name}" for name in ("data", "checks", "tokenizer", "preprocessing", "batches", "train")),
+            *(f"training.{name}" for name in ("checkpoints", "metrics")),
         ],
     ),
     "interop": (
@@ -36,7 +33,7 @@ PAGES = {
         [
             "interop",
             *(f"interop.{name}" for name in ("to_marian", "to_onnx", "to_transformers_js", "folders")),
-            "inference.to_ctranslate2",
+            "interop.to_ctranslate2",
         ],
     ),
     "visualization": ("Pictures", ["visualization"]),

@@ -18,10 +18,10 @@ import numpy as np
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser
 from modeling_vanilla.errors import one_line_errors
 from modeling_vanilla.files import check_unused, whole_folder, write_json
-from modeling_vanilla.inference import load_translator, translate
 from modeling_vanilla.progress import set_quiet
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.checkpoints import save_model
@@ -65,7 +65,8 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         check_unused("output_dir", run)
     elif (checkpoint := get_last_checkpoint(run) if run.is_dir() else None) is None:
         raise ValueError(f"resume: {run} holds no checkpoint")
-    model, tokenizer = load_translator([arguments.model], "cpu")  # the Trainer moves it
+    translator = Translator.from_pretrained(arguments.model, device="cpu")  # the Trainer moves the model
+    model, tokenizer = translator.model, translator.tokenizer
     search = copy.deepcopy(model.generation_config)
     with arguments.main_process_first():
         pairs = load_pairs(data)
@@ -82,7 +83,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
     def test_scores() -> dict | None:
         if "test" not in pairs:
             return None
-        return translation_scores(translate(model, tokenizer, pairs["test"]["source"][:]), pairs["test"]["target"][:])
+        return translation_scores(translator.translate(pairs["test"]["source"][:]), pairs["test"]["target"][:])
 
     trainer = Seq2SeqTrainer(
         model,

@@ -10,9 +10,10 @@ from pathlib import Path
 from toy_corpus import toy_corpus, write_corpus
 from transformers import pipeline
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, summary, train_translation
+from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, summary, train_translation
 from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
 
 NEXT = """
@@ -49,7 +50,7 @@ def quickstart(run: Path, max_steps: int) -> dict:
     results = train_translation(
         DataOptions(train_file=train_file, validation_file=validation_file, test_file=test_file),
         training,
-        TranslationOptions(),  # the recipe chooses what is not given: the preset, and the precision that is fast here
+        ModelOptions(),  # the recipe chooses what is not given: the preset, and the precision that is fast here
         {"vocab_size": 1000, "dropout": 0.1},
     )
     show(run, corpus["test"][:5])
@@ -66,7 +67,7 @@ def show(run: Path, pairs: list[tuple[str, str]]) -> None:
     for (source, reference), result in zip(pairs, translator(sources, batch_size=len(sources)), strict=True):
         print(f"  source     {source}\n  output     {result['translation_text']}\n  reference  {reference}\n")
     output = translator(sources[0])[0]["translation_text"]
-    cross = attention_maps(translator.model, translator.tokenizer, sources[0], output)["cross"]
+    cross = attention_maps(Translator(translator.model, translator.tokenizer), sources[0], output)["cross"]
     save_figure(draw_heat_map(cross, layer=len(cross.weights) - 1), run / "attention.png")
 
 

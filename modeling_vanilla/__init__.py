@@ -4,11 +4,16 @@ Importing this package registers the model with AutoConfig, AutoModel and AutoMo
 pipeline("translation") with transformers.
 """
 
+from typing import TYPE_CHECKING
+
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from .configuration_vanilla import PRESETS, VanillaConfig
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
 from .pipeline_vanilla import TranslationPipeline, register_translation
+
+if TYPE_CHECKING:
+    from .inference import Translator
 
 __version__ = "0.1.0"
 
@@ -25,7 +30,16 @@ VanillaForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 __all__ = [
     "PRESETS",
     "TranslationPipeline",
+    "Translator",
     "VanillaConfig",
     "VanillaForConditionalGeneration",
     "VanillaModel",
 ]
+
+
+def __getattr__(name: str):
+    if name == "Translator":  # imported when it is asked for, as few who load a model need what it needs
+        from .inference import Translator
+
+        return Translator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

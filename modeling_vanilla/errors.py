@@ -17,6 +17,14 @@ _NO_MEMORY = re.compile("out of memory|not enough memory|allocate( [0-9]+ bytes 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+class RowError(ValueError):
+    """Row `row`, from 0, of `what` is bad; `message` says how."""
+
+    def __init__(self, what: str, row: int, message: str):
+        super().__init__(f"{what} {row}: {message}")
+        self.what, self.row, self.message = what, row, message
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal has asked this process to end; `signum` is its number."""
 

@@ -62,7 +62,7 @@ def search_settings(
     model: PreTrainedModel, generation_config: GenerationConfig | None = None, **given
 ) -> GenerationConfig:
     """Settings of a call: those given, else generation_config's, else the model's; ValueError for impossible ones."""
-    settings = copy.deepcopy(model.generation_config)
+    settings = copy.copy(model.generation_config)
     for name, value in _given_settings(generation_config, given).items():
         if name in OWN_SETTINGS or hasattr(settings, name):
             setattr(settings, name, value)

@@ -77,10 +77,10 @@ class _FusedLoss(torch.autograd.Function):
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
         weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
-        some = CHUNK_ROWS if w.device.type == "cpu" else max(1, CHUNK_NUMBERS // w.shape[0])
-        logits = w.new_empty(min(some, hidden.shape[0]), w.shape[0])  # reused by every chunk
-        for start in range(0, hidden.shape[0], some):
-            rows = slice(start, start + some)
+        chunk = CHUNK_ROWS if w.device.type == "cpu" else max(1, CHUNK_NUMBERS // w.shape[0])
+        logits = w.new_empty(min(chunk, hidden.shape[0]), w.shape[0])  # reused by every chunk
+        for start in range(0, hidden.shape[0], chunk):
+            rows = slice(start, start + chunk)
             h, y = hidden[rows].to(dtype), labels[rows]
             p, z_y, log_p_y = softmax_of_logits(h, w, y, out=logits[: h.shape[0]])
             total += (epsilon * z_y - log_p_y).sum()

@@ -8,7 +8,7 @@ from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
 from .splitting_vanilla import TAG, check_texts
-from .translation_vanilla import TranslationSettings, translate_texts
+from .translation_vanilla import SearchSettings, cut_texts, join_hypotheses, make_batches, search_batches
 
 
 class TranslationPipeline(Pipeline):
@@ -21,7 +21,7 @@ class TranslationPipeline(Pipeline):
         truncation: truncate a longer text to what the model takes, instead of splitting it.
         src_lang, tgt_lang: the languages for a tokenizer of many; by default those in the name of the task. With tags
             such as ">>de<<", tgt_lang is that of each line without one. A model of one pair ignores both.
-        **others: those of `TranslationSettings` and of generate().
+        **others: those of `SearchSettings` and of generate().
     """
 
     _load_tokenizer = True
@@ -68,12 +68,15 @@ class TranslationPipeline(Pipeline):
             arguments["tgt_lang"] = tgt_lang
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
-        settings = TranslationSettings(self.model, self.tokenizer, **arguments)
-        batch = [texts] if isinstance(texts, str) else texts
-        found = translate_texts(self.model, self.tokenizer, batch, settings)
-        # Of a text with fewer translations, such as a blank one, the last is repeated.
-        every = [[best.text for best in translation.hypotheses] for translation in found]
-        every = [some + some[-1:] * (settings.nbest - len(some)) for some in every]
+        settings = SearchSettings(self.model, self.tokenizer, **arguments)
+        pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, settings)
+        found = search_batches(self.model, self.tokenizer, make_batches(pieces, settings), settings)
+        every: list[list[str]] = [[]] * len(pieces)
+        for rows, translations in join_hypotheses(pieces, found, settings.nbest):
+            for row, translation in zip(rows, translations, strict=True):
+                best = [hypothesis.text for hypothesis in translation.hypotheses]
+                # Of a text with fewer translations, such as a blank one, the last is repeated.
+                every[row] = best + best[-1:] * (settings.nbest - len(best))
         return {"translations": every[0] if isinstance(texts, str) else every}
 
     def postprocess(self, output) -> list[dict]:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 try:
@@ -39,7 +39,8 @@ class Piece(NamedTuple):
     text: str
     ids: array  # its tokens, with EOS
     separator: str  # what follows its translation: a line end, a blank, or nothing at the end of the text
-    begins: int | None = None  # the number of the text whose first piece it is, not counting blank pieces
+    prefix: Sequence[int] = ()  # tokens that its translation must begin with
+    phrases: Sequence[Sequence[int]] = ()  # and those that it must contain
 
 
 class Limits(NamedTuple):
@@ -53,7 +54,7 @@ class Limits(NamedTuple):
 
 
 def source_limits(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_source_tokens: int | None = None
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, max_source_tokens: int | None = None
 ) -> Limits:
     """The limits of a source: max_source_tokens alone if it is given, else what the model saw in training, else 512.
 
@@ -62,7 +63,7 @@ def source_limits(
     # A character may take four tokens, one a byte; the blank before it and EOS need two more.
     if max_source_tokens is not None and max_source_tokens < 8:
         raise ValueError(f"max_source_tokens must be at least 8, not {max_source_tokens}")
-    config, seen = model.config, (None, None)
+    seen = None, None
     if max_source_tokens is None:
         seen = getattr(config, "max_source_tokens", None), getattr(config, "max_source_sentences", None)
     longest = max_source_tokens or max(512, seen[0] or 0)
@@ -97,9 +98,8 @@ def split_texts(
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
     encoded = encode(tokenizer, [line for parts in split for line in parts[::2]], **settings)
     found = []
-    for row, parts in enumerate(split):
+    for parts in split:
         pieces: list[Piece] = []
-        begins: int | None = row
         for line, line_end in zip(parts[::2], [*parts[1::2], ""], strict=True):
             ids, match = next(encoded), TAG.match(line)
             own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
@@ -114,10 +114,8 @@ def split_texts(
             for number, (text, ids) in enumerate(cut, start=1):
                 ids = ids if own and number == 1 else [*tag, *ids]
                 separator = line_end if number == len(cut) else _BLANK
-                blank = is_blank(text)
                 # An array takes 4 bytes a token, a list 8 to 40, and all pieces are in memory at once.
-                pieces.append(Piece(text, array("i", ids), separator, None if blank else begins))
-                begins = begins if blank else None
+                pieces.append(Piece(text, array("i", ids), separator))
         found.append(pieces)
     return found
 

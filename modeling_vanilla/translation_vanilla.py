@@ -1,14 +1,15 @@
-"""Translate texts: split, tokenise, search in batches of similar length, join.
+"""Translate texts: cut them into pieces, search in batches of similar length, join.
 
-`translate_texts` does it for all: the functions of `modeling_vanilla.inference`, `vanilla translate` and the pipeline.
+Three steps that `Translator` and the pipeline call: `cut_texts`, the search of an engine over `make_batches`, and
+`join_hypotheses`.
 """
 
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -52,12 +53,18 @@ class Translation(NamedTuple):
     best: list[str]
 
 
-class TranslationSettings:
-    """How texts are translated: what the caller gives, and for the rest what the model has.
+Keys = list[tuple[int, int]]  # of the pieces of a batch: the number of the text, and of the piece in it
+Batch = tuple[Keys, list[Piece]]
+Found = tuple[Keys, list[list[Hypothesis]]]  # of each piece of a batch its hypotheses, best first
 
-    `inference.translate` documents the arguments that are not named here.
+
+class SearchSettings:
+    """How to search for translations: what the caller gives, and for the rest what the model has.
+
+    `Translator` documents the arguments that are not named here.
 
     Args:
+        model: it, or whatever else has its `config`, `generation_config` and `device`.
         nbest: hypotheses of each text. with_scores: whether to score a single one, too; a search of transformers takes
             memory for it. arguments: of generate().
         encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated, not cut into pieces, to
@@ -66,7 +73,7 @@ class TranslationSettings:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model,
         tokenizer: PreTrainedTokenizerBase,
         *,
         nbest: int = 1,
@@ -84,17 +91,17 @@ class TranslationSettings:
         self.beams = self.generation.num_beams or 1
         if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
-        own_search = hasattr(model, "has_own_beam_search") and not self.generation.do_sample
+        self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample  # the search of 6.1
         formula = getattr(self.generation, "length_penalty_type", None)
-        self.generation.length_penalty_type = formula or ("gnmt" if own_search else "length")
-        self.limits: Limits | None = source_limits(model, tokenizer, max_source_tokens)
+        self.generation.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
+        self.limits: Limits | None = source_limits(model.config, tokenizer, max_source_tokens)
         if self.encoding.get("truncation") not in (None, False, "do_not_truncate"):
             longest = min(tokenizer.model_max_length, self.limits.piece_tokens)
             self.encoding, self.limits = {"max_length": longest, **self.encoding}, None
         self.with_scores = with_scores or nbest > 1
         self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}
         # The search of 6.1 keeps the scores of its tokens; the logits tell those of another one.
-        self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not own_search)
+        self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not self.is_own)
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
 
@@ -117,49 +124,73 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
+def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings: SearchSettings) -> list[list[Piece]]:
+    """The pieces of each text. The log warns of texts that are too long; its record has the `rows` of these.
+
+    Raises:
+        ValueError: as `check_texts` and `split_texts` do.
+    """
+    texts = check_texts(texts)
+    split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
+    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
+    if cut and settings.limits is not None:
+        how = f"in pieces of at most {settings.limits.tokens} tokens"
+        how = "sentence by sentence, as in training" if settings.limits.by_sentence else how
+        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+        about = {"what": "text", "rows": cut}
+        logger.warning(f"too long, translated {how}: {texts[cut[0]][:60]!r}{more}", extra=about)
+    return split
+
+
+def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iterator[Batch]:
+    """Batches of pieces of similar length, of all that are not blank."""
+    keys = [
+        (row, number)
+        for row, pieces in enumerate(texts)
+        for number, piece in enumerate(pieces)
+        if not is_blank(piece.text)
+    ]
+    lengths = [len(texts[row][number].ids) * settings.beams for row, number in keys]
+    for indices in batches_by_length(lengths, settings.tokens_per_batch):
+        chosen = [keys[index] for index in indices]
+        yield chosen, [texts[row][number] for row, number in chosen]
+
+
 def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    settings: TranslationSettings,
-    batches: Iterable[list[Piece]],
+    batches: Iterable[Batch],
+    settings: SearchSettings,
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
-) -> Iterator[list[list[Hypothesis]]]:
-    """Of each batch the hypotheses of each piece, best first.
+) -> Iterator[Found]:
+    """Search by generate(): of each batch the `settings.nbest` hypotheses of each piece, or all if there are fewer.
 
     Args:
         further: gives arguments of generate() for a batch.
     """
-    for pieces in batches:
-        yield search_batch(model, tokenizer, [piece.ids.tolist() for piece in pieces], settings, further(pieces))
+    for keys, pieces in batches:
+        inputs = tokenizer.pad({"input_ids": [piece.ids.tolist() for piece in pieces]}, return_tensors="pt")
+        more = further(pieces)
+        processors = [*(settings.arguments.get("logits_processor") or ()), *more.pop("logits_processor", ())]
+        given = {**settings.arguments, **more, "logits_processor": processors}
+        with evaluating(model):
+            output = model.generate(**inputs.to(model.device), **given)
+        grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
+        if settings.beams > 1:
+            # There may be fewer continuations than beams.
+            yield keys, [[best, *(one for one in others if one.score > -math.inf)] for best, *others in grouped]
+        else:
+            # Samples come in no order.
+            yield keys, [sorted(group, key=order, reverse=True) for group in grouped]
 
 
-def search_batch(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: list[list[int]],
-    settings: TranslationSettings,
-    further: dict,
-) -> list[list[Hypothesis]]:
-    """The hypotheses of each source of a batch, best first: `settings.nbest`, or all if there are fewer.
-
-    Args:
-        sources: their token ids. further: arguments of generate() for this batch.
-    """
-    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
-    processors = [*(settings.arguments.get("logits_processor") or ()), *further.get("logits_processor", ())]
-    arguments = {**settings.arguments, **further, "logits_processor": processors}
-    with evaluating(model):
-        output = model.generate(**inputs, **arguments)
-    grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
-    if settings.beams > 1:
-        # There may be fewer continuations than beams.
-        return [[best, *(other for other in others if other.score > -math.inf)] for best, *others in grouped]
-    # Samples come in no order.
-    return [sorted(group, key=lambda sample: (sample.finished, sample.rank), reverse=True) for group in grouped]
+def order(hypothesis: Hypothesis) -> tuple[bool, float]:
+    """By which hypotheses are sorted; the best has the highest."""
+    return hypothesis.finished, hypothesis.rank
 
 
 def _hypotheses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: TranslationSettings
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: SearchSettings
 ) -> Iterator[Hypothesis]:
     """One for each sequence that generate() returned; without scores if `settings` asks for none."""
     sequences = getattr(output, "sequences", output).tolist()
@@ -185,47 +216,20 @@ def _hypotheses(
         yield Hypothesis(text, score, (), values, (start, *ids), bool(end) or formula == "length", rank)
 
 
-def translate_texts(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Iterable[str],
-    settings: TranslationSettings,
-    *,
-    search: Callable[[Iterable[list[Piece]]], Iterable[list[list[Hypothesis]]]] | None = None,
-    track: Callable[[Sequence[list]], Iterable[list]] = iter,
-    place: Callable[[Sequence[int]], str] = lambda rows: "",
-) -> list[Translation]:
-    """Translate texts. The log warns of those that are cut.
-
-    Args:
-        search: gives the hypotheses of each piece of each batch; by default `search_batches` does.
-        track: shows progress: it takes the batches and yields them.
-        place: begins a message about texts, given their numbers: where they stand.
-
-    Raises:
-        ValueError: as `check_texts`, `split_texts` and model.generate do.
-    """
-    texts = check_texts(texts)
-    split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
-    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
-    if cut and settings.limits is not None:
-        how = f"in pieces of at most {settings.limits.tokens} tokens"
-        how = "sentence by sentence, as in training" if settings.limits.by_sentence else how
-        more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-        logger.warning(f"{place(cut)}too long, translated {how}: {texts[cut[0]][:60]!r}{more}")
-    pieces = [*itertools.chain(*split)]
-    found = [[Hypothesis("")]] * len(pieces)
-    filled = [number for number, piece in enumerate(pieces) if not is_blank(piece.text)]
-    lengths = [len(pieces[number].ids) * settings.beams for number in filled]
-    batches = batches_by_length(lengths, settings.tokens_per_batch)
-    rows = [[filled[index] for index in indices] for indices in batches]
-    together = ([pieces[number] for number in batch] for batch in rows)
-    search = search or partial(search_batches, model, tokenizer, settings)
-    for batch, hypotheses in zip(track(rows), search(together), strict=True):
-        for number, best in zip(batch, hypotheses, strict=True):
-            found[number] = best
-    remaining = iter(found)
-    return [_join(pieces, [next(remaining) for _ in pieces], settings.nbest) for pieces in split]
+def join_hypotheses(
+    texts: Sequence[list[Piece]], found: Iterable[Found], nbest: int
+) -> Iterator[tuple[list[int], list[Translation]]]:
+    """Join what a search finds: the numbers of the texts that each batch completes, and their translations."""
+    best = [[[Hypothesis("")]] * len(pieces) for pieces in texts]  # of each piece, as a blank one has it
+    missing = Counter(row for row, pieces in enumerate(texts) for piece in pieces if not is_blank(piece.text))
+    if blank := [row for row in range(len(texts)) if not missing[row]]:
+        yield blank, [_join(texts[row], best[row], nbest) for row in blank]
+    for keys, hypotheses in found:
+        for (row, number), each in zip(keys, hypotheses, strict=True):
+            best[row][number] = each
+            missing[row] -= 1
+        if done := [row for row in dict.fromkeys(row for row, _ in keys) if not missing[row]]:
+            yield done, [_join(texts[row], best[row], nbest) for row in done]
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
@@ -270,9 +274,15 @@ def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Tra
             parts.append(part)
         parts.reverse()
         text = join_pieces(pieces, [part.text for part in parts])
-        tokens, log_probs, ids = (
-            tuple(itertools.chain(*each)) for each in zip(*(part[2:5] for part in parts), strict=True)
+        whole.append(
+            Hypothesis(
+                text=text,
+                score=sum(part.score for part in parts),
+                tokens=tuple(itertools.chain(*(part.tokens for part in parts))),
+                log_probs=tuple(itertools.chain(*(part.log_probs for part in parts))),
+                ids=tuple(itertools.chain(*(part.ids for part in parts))),
+                finished=finished == len(parts),
+                rank=rank,
+            )
         )
-        score = sum(part.score for part in parts)
-        whole.append(Hypothesis(text, score, tokens, log_probs, ids, finished == len(parts), rank))
     return Translation(whole, pieces, [best.text for best, *_ in found])

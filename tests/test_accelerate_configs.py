@@ -15,7 +15,7 @@ from helpers import ROOT, SAME_ANYWHERE, as_options, assert_same_weights, enviro
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
+from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training.checkpoints import checkpoint_step, newest_checkpoint
 
 FOLDER = ROOT / "examples" / "accelerate"
@@ -33,7 +33,7 @@ def test_accelerate_takes_the_file_and_its_command_and_starts_what_the_name_says
     assert ROOT / arguments.config_file == path
     assert (ROOT / arguments.training_script).is_file()
     options = [*arguments.training_script_args, "--output_dir", "unused"]
-    parser = HfArgumentParser((DataOptions, TrainingOptions, TranslationOptions))
+    parser = HfArgumentParser((DataOptions, TrainingOptions, ModelOptions))
     parser.parse_args_into_dataclasses(options)  # exits for an option that there is not
     started, *_ = _validate_launch_command(arguments)
     machines, each = re.match(r"(?:(\d+)x)?(\d+)_gpu", path.stem).groups(default="1")

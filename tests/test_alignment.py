@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from modeling_vanilla.inference import Ensemble, pharaoh, score_pairs, translate, word_alignments
-from modeling_vanilla.inference.alignment import align, align_translations, join_links
+from modeling_vanilla import Translator
+from modeling_vanilla.inference import Ensemble, pharaoh
+from modeling_vanilla.inference.alignment import align, join_links
 from modeling_vanilla.splitting_vanilla import Piece, split_texts
 from modeling_vanilla.translation_vanilla import Translation
 from modeling_vanilla.visualization import attention_maps
@@ -31,12 +32,12 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
     # A cut inside a word, as in a text without blanks: both halves are word 1.
     halves = cut("a bc", "d e"), ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]
     assert join_links("a bcd e", *halves) == [(1, 1), (1, 2), (2, 3)]
-    whole, first, second = word_alignments(model, tokenizer, SOURCES, TARGETS)
+    whole, first, second = Translator(model, tokenizer).align(SOURCES, TARGETS)
     shifted = [(source + 5, target + 5) for source, target in first]
     sources = [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[2]]
     pieces = split_texts(tokenizer, sources, limits=None)
     translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
-    assert align_translations(model, tokenizer, sources, translations) == [sorted(whole + shifted), second]
+    assert Translator(model, tokenizer).align_translations(sources, translations) == [sorted(whole + shifted), second]
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -65,17 +66,21 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(make_model, tok
     assert any(expected)
     model = members[0] if len(members) == 1 else Ensemble(members)
     for size in (1, 4096):
-        links = word_alignments(model, tokenizer, [*SOURCES, "", " "], [*TARGETS, "", "ein"], layer, size)
+        links = Translator(model, tokenizer).align(
+            [*SOURCES, "", " "], [*TARGETS, "", "ein"], layer=layer, tokens_per_batch=size
+        )
         assert links == [*expected, [], []]
 
 
 def test_80_threads_share_one_model(model, tokenizer):
     """Each gets what it gets alone, whatever the others ask of the model."""
     tasks = [
-        lambda: word_alignments(model, tokenizer, SOURCES, TARGETS),
-        lambda: translate(model, tokenizer, SOURCES),
-        lambda: [kind.weights.tolist() for kind in attention_maps(model, tokenizer, "a dog", "ein").values()],
-        lambda: score_pairs(model, tokenizer, SOURCES, TARGETS),
+        lambda: Translator(model, tokenizer).align(SOURCES, TARGETS),
+        lambda: Translator(model, tokenizer).translate(SOURCES),
+        lambda: [
+            kind.weights.tolist() for kind in attention_maps(Translator(model, tokenizer), "a dog", "ein").values()
+        ],
+        lambda: Translator(model, tokenizer).score(SOURCES, TARGETS),
     ]
     alone = [task() for task in tasks]
     with ThreadPoolExecutor(80) as threads:

@@ -1,4 +1,4 @@
-"""Model folders that are none, or broken: from_pretrained and load_translator say in one line which, and why."""
+"""Model folders that are none, or broken: from_pretrained and Translator say in one line which, and why."""
 
 import json
 import re
@@ -10,8 +10,7 @@ import pytest
 import torch
 from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text
 
-from modeling_vanilla import VanillaModel
-from modeling_vanilla.inference import load_translator
+from modeling_vanilla import Translator, VanillaModel
 
 WEIGHTS = "model.safetensors"
 
@@ -77,7 +76,7 @@ def test_the_folder_and_the_fault_are_named(folder, fault, message, monkeypatch,
     fault(folder)
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises((ValueError, OSError), match=f"^({message})".replace("{}", re.escape(str(folder)))) as raised:
-        load_translator([folder])
+        Translator.from_pretrained(folder)
     assert len(str(raised.value).splitlines()) == 1 and not caplog.messages
 
 
@@ -90,9 +89,9 @@ def test_from_pretrained_takes_no_pickle(folder):
 def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
     make_tokenizer(["xyz"]).save_pretrained(folder)
     with pytest.raises(ValueError, match=rf"^vocabulary: {good} and {folder} have different ones, of "):
-        load_translator([good, folder])
+        Translator.from_pretrained(good, folder)
 
 
 def test_a_device_that_is_not_there(good):
     with pytest.raises(ValueError, match=r"^device: nowhere cannot be used: .+"):
-        load_translator([good], device="nowhere")
+        Translator.from_pretrained(good, device="nowhere")

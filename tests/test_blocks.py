@@ -72,25 +72,22 @@ def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
     given = [*options(folder, source, tmp_path / "out"), "--lines_per_block", 10]
     expected = call(command.main, *given[:1], *given[5:], stdin=source.read_bytes()).succeeded.output
     translated = []
-    whole = command.block_outputs
+    whole = command.translate_block
 
-    def ends_at_the_third(*arguments):
-        translated.append(arguments[-2])
-        if arguments[-2] == 2 and len(translated) == 3:
+    def ends_at_the_third(options, translator, terms, bar, number, block):
+        translated.append(number)
+        if number == 2 and len(translated) == 3:
             raise OSError("killed")
-        return whole(*arguments)
+        return whole(options, translator, terms, bar, number, block)
 
-    monkeypatch.setattr(command, "block_outputs", ends_at_the_third)
+    monkeypatch.setattr(command, "translate_block", ends_at_the_third)
     assert call(command.main, *given).code == 2 and not (tmp_path / "out").exists()
     kept = tmp_path / "out.blocks"
-    assert "another num_beams" in call(command.main, *given, "--num_beams", 3).error
+    assert f"{kept / '0'}: is of another input or setting" in call(command.main, *given, "--num_beams", 3).error
     source.write_bytes(as_lines(["other", *LINES[1:]]))
     assert f"{kept / '0'}: is of another input" in call(command.main, *given).error
     source.write_bytes(as_lines([*LINES[:10], "other", *LINES[11:]]))
-    with monkeypatch.context() as main_process:
-        main_process.setenv("RANK", "0")
-        main_process.setenv("WORLD_SIZE", "2")
-        assert f"{kept / '1'}: is of another input" in call(command.main, *given).error
+    assert f"{kept / '1'}: is of another input" in call(command.main, *given).error
     source.write_bytes(as_lines(LINES))
     (kept / "of the user").write_text("stays")
     assert call(command.main, *given).code == 0
@@ -102,7 +99,7 @@ def test_terms_of_a_pipe_are_compared(folder, source, tmp_path, monkeypatch):
     given = [*options(folder, source, tmp_path / "out"), "--terms"]
     monkeypatch.setattr(command, "write_blocks", lambda *_: sys.exit(9))
     assert call(command.main, *given, pipe(["a dog\tHund"])).code == 9
-    assert "another terms" in call(command.main, *given, pipe(["a dog\tKatze"])).error
+    assert "is of another input or setting" in call(command.main, *given, pipe(["a dog\tKatze"])).error
 
 
 def test_lengths_that_differ(folder, source, tmp_path):
@@ -133,7 +130,7 @@ def test_several_processes_need_files(folder, monkeypatch):
     assert "several processes need --input FILE and --output FILE" in call(command.main, folder, stdin=b"a\n").error
 
 
-RANKS = [("1", "1", "RANK=1"), ("2", "2", "RANK=2"), ("", "1", "RANK="), ("1", "2", "not begun")]
+RANKS = [("1", "1", "RANK=1"), ("2", "2", "RANK=2"), ("", "1", "RANK="), ("1", "2", "no other process has begun")]
 
 
 @pytest.mark.parametrize(("rank", "processes", "error"), RANKS)

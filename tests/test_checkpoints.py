@@ -7,8 +7,7 @@ import torch
 from accelerate import Accelerator
 from helpers import tensors, tree
 
-from modeling_vanilla.training import TrainingOptions, checkpoints
-from modeling_vanilla.training.optimization import adam
+from modeling_vanilla.training import TrainingOptions, checkpoints, train
 
 
 @pytest.fixture
@@ -16,17 +15,17 @@ def state(make_model, tokenizer, tmp_path):
     """A training after a step."""
     accelerator = Accelerator(cpu=True)
     model = make_model(vocab_size=len(tokenizer)).train()
-    model, optimizer = accelerator.prepare(model, adam(model))
+    model, optimizer = accelerator.prepare(model, train.adam(model))
     model(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss.backward()
     optimizer.step()
     schedule = {"max_steps": 30, "checkpoint_steps": 10, "keep_checkpoints": 1, "average_checkpoints": 1}
     options = TrainingOptions(str(tmp_path), **schedule)
-    return checkpoints.TrainingState(accelerator, model, optimizer, tokenizer, options, checkpoints.Progress())
+    return train.TrainingState(accelerator, model, optimizer, tokenizer, options, checkpoints.Progress())
 
 
 def save(state, step):
     state.progress.step = step
-    checkpoints.save_checkpoint(state)
+    train.save(state)
 
 
 def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, state):
@@ -34,7 +33,7 @@ def test_a_checkpoint_has_all_there_is_to_resume_and_no_pickle(tmp_path, state):
     save(state, 2)
     folder = tmp_path / "checkpoint-2"
     assert [*tmp_path.iterdir()] == [folder]
-    assert checkpoints.load_progress(folder) == state.progress
+    assert checkpoints.read_progress(folder) == state.progress
     names = {*tree(folder)}
     assert {"model.safetensors", "optimizer.safetensors", "progress.json", "tokenizer.json"} <= names
     assert {Path(name).suffix for name in names} == {".safetensors", ".json", ".py"}

@@ -10,14 +10,14 @@ from urllib.request import Request, urlopen
 import pytest
 from helpers import free_port, make_tiny, make_tokenizer
 
-from modeling_vanilla.inference import translate_nbest
+from modeling_vanilla import Translator
 
 SENTENCES = ["a small house", "the dog runs across the green meadow", "the dog runs"]
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return make_tiny(), make_tokenizer(SENTENCES)
+    return Translator(make_tiny(), make_tokenizer(SENTENCES))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def page(tiny):
         patch.setattr(socket, "getaddrinfo", watched)
         from modeling_vanilla.demo.page import build_page, launch
 
-        built = build_page(*tiny, examples=SENTENCES[:2])
+        built = build_page(tiny, examples=SENTENCES[:2])
         yield launch(built, "127.0.0.1", free_port()), asked
         built.close()
 
@@ -53,7 +53,7 @@ def test_the_page_translates_as_the_package_does(page, client, tiny):
     jobs = [client.submit(*call, api_name="/translate") for call in calls]
     for job, (text, beams, penalty) in zip(jobs, calls, strict=True):
         best, table = job.result()
-        (expected,) = translate_nbest(*tiny, [text], beams, num_beams=beams, length_penalty=penalty)
+        (expected,) = tiny.nbest([text], beams, num_beams=beams, length_penalty=penalty)
         assert (best, table["headers"]) == (expected[0].text, ["score", "translation"])
         assert table["data"] == [[round(hypothesis.score, 4), hypothesis.text] for hypothesis in expected]
     picture = client.predict("<b>a</b> dog", "ein Hund", api_name="/attention")
@@ -113,7 +113,7 @@ def test_a_person_chooses_and_reads(page, browser, tiny):
     WebDriverWait(browser, 40).until(lambda _: find("#text textarea").get_attribute("value") == SENTENCES[1])
     find("#text textarea").send_keys(Keys.ENTER)
     find("#attention iframe")
-    hypotheses = translate_nbest(*tiny, [SENTENCES[1]], 4, num_beams=4)[0]
+    hypotheses = tiny.nbest([SENTENCES[1]], 4, num_beams=4)[0]
     assert find("#best textarea").get_attribute("value") == hypotheses[0].text
     scores = [str(round(hypothesis.score, 4)) for hypothesis in hypotheses]
     WebDriverWait(browser, 40).until(lambda _: all(score in find("#nbest").text for score in scores))

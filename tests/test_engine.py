@@ -1,4 +1,4 @@
-"""CTranslate2 as the engine behind the functions of `inference` gives what torch does."""
+"""CTranslate2 as the engine of a Translator gives what torch does."""
 
 import json
 
@@ -8,10 +8,9 @@ from helpers import add_noise, call, save_folder
 from importers import OPUS, write_marian
 from transformers import GenerationConfig
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli import convert, export
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.inference import load_translator, score_pairs, translate, translate_nbest, word_alignments
 
 pytest.importorskip("ctranslate2")
 
@@ -32,36 +31,38 @@ def folder(tmp_path_factory, tokenizer):
 
 @pytest.fixture(scope="module")
 def exact(folder):
-    return load_translator([folder])
+    return Translator.from_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def engine(folder):
-    return load_translator([folder], engine="ctranslate2")
+    return Translator.from_pretrained(folder, engine="ctranslate2")
 
 
 def test_greedy_search_is_the_same(engine, exact):
-    eos_alone = [[number] for number in range(exact[0].config.vocab_size) if number != exact[1].eos_token_id]
+    eos_alone = [[number] for number in range(exact.model.config.vocab_size) if number != exact.tokenizer.eos_token_id]
     limits = ({"max_new_tokens": 5}, {"max_length": 5}, {"max_extra_tokens": None}, {"max_source_tokens": 8})
     processors = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     for settings in ({}, *limits, {"prefix": "der Hund"}, processors, {"bad_words_ids": eos_alone}):
-        assert translate(*engine, TEXTS, num_beams=1, **settings) == translate(*exact, TEXTS, num_beams=1, **settings)
+        assert engine.translate(TEXTS, num_beams=1, **settings) == exact.translate(TEXTS, num_beams=1, **settings)
 
 
 def test_hypotheses_have_the_scores_of_the_model(engine, exact):
     """log P of each token by torch's forward pass, for texts, pieces and prefixes, finished or cut at their limits."""
     for settings in ({}, {"prefix": "der"}, {"length_penalty": 1.4}, {"length_penalty_type": "length"}):
-        for one, text in zip(translate_nbest(*engine, PAIRS, 3, **settings), PAIRS, strict=True):
+        for one, text in zip(engine.nbest(PAIRS, 3, **settings), PAIRS, strict=True):
             alpha = settings.get("length_penalty", 0.6)
             assert one == sorted(one, key=lambda best: (best.finished, best.score), reverse=True)
             for best in one:
                 length = len(best.tokens)
-                assert length == len(best.log_probs) <= len(exact[1](text).input_ids) + 12
-                assert best.finished == ("length_penalty_type" in settings or best.tokens[-1] == exact[1].eos_token)
+                assert length == len(best.log_probs) <= len(exact.tokenizer(text).input_ids) + 12
+                assert best.finished == (
+                    "length_penalty_type" in settings or best.tokens[-1] == exact.tokenizer.eos_token
+                )
                 divisor = length**alpha if "length_penalty_type" in settings else ((5 + length) / 6) ** alpha
                 assert best.score == pytest.approx(sum(best.log_probs) / divisor, abs=1e-5)
-    again = {best.ids: best for best in translate_nbest(*exact, PAIRS[:1], 3)[0]}
-    found = {best.ids: best for best in translate_nbest(*engine, PAIRS[:1], 3)[0]}
+    again = {best.ids: best for best in exact.nbest(PAIRS[:1], 3)[0]}
+    found = {best.ids: best for best in engine.nbest(PAIRS[:1], 3)[0]}
     assert again.keys() & found.keys()
     for ids in again.keys() & found.keys():
         assert found[ids].log_probs == pytest.approx(again[ids].log_probs, abs=1e-4)
@@ -69,16 +70,16 @@ def test_hypotheses_have_the_scores_of_the_model(engine, exact):
 
 
 def test_pairs_are_scored_and_aligned_as_by_torch(engine, exact):
-    targets = [*translate(*exact, PAIRS)[:-1], ""]
-    for found, expected in zip(score_pairs(*engine, PAIRS, targets), score_pairs(*exact, PAIRS, targets), strict=True):
+    targets = [*exact.translate(PAIRS)[:-1], ""]
+    for found, expected in zip(engine.score(PAIRS, targets), exact.score(PAIRS, targets), strict=True):
         assert found.tokens == expected.tokens and found.log_prob == pytest.approx(expected.log_prob, abs=1e-3)
-    assert word_alignments(*engine, PAIRS, targets) == word_alignments(*exact, PAIRS, targets)
+    assert engine.align(PAIRS, targets) == exact.align(PAIRS, targets)
 
 
 def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):
     assert call(export.main, "--to", "ctranslate2", folder, tmp_path / "ct2").code == 0
-    exported = load_translator([tmp_path / "ct2"], engine="ctranslate2", inter_threads=1)
-    assert translate_nbest(*exported, PAIRS, 2) == translate_nbest(*engine, PAIRS, 2)
+    exported = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2", inter_threads=1)
+    assert exported.nbest(PAIRS, 2) == engine.nbest(PAIRS, 2)
     (tmp_path / "ct2" / "config.json").write_text("{}")
     assert "config.json is bad" in call(command.main, tmp_path / "ct2", "--engine", "ctranslate2").error
 
@@ -87,7 +88,7 @@ def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):
     "options, message",
     [
         (("--terms", "terms"), "terms: the engine ctranslate2 has none"),
-        (("--alignments", "out", "--alignment_layer", "1"), "layer 1: the engine ctranslate2 tells of layer 0 alone"),
+        (("--alignments", "out", "--alignment_layer", "1"), "layer must be from 0 to 0 with this engine, not 1"),
         (("--device", "mps"), "mps"),
     ],
 )
@@ -102,11 +103,11 @@ def test_what_the_engine_lacks_is_one_line(folder, tmp_path, monkeypatch, option
 def test_settings_that_one_engine_lacks(engine, exact, folder):
     for settings in ({"do_sample": True}, {"repetition_penalty": 1.5}, {"logits_processor": [len]}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} .*: the engine ctranslate2 has no such setting"):
-            translate(*engine, PAIRS, **settings)
+            engine.translate(PAIRS, **settings)
     with pytest.raises(ValueError, match="quantization int8: the engine torch has none"):
-        load_translator([folder], quantization="int8")
+        Translator.from_pretrained(folder, quantization="int8")
     with pytest.raises(ValueError, match="runs one"):
-        load_translator([folder, folder], engine="ctranslate2")
+        Translator.from_pretrained(folder, folder, engine="ctranslate2")
 
 
 # Settings of generate(), each with values that change no beam search, with some that do, or "had" by the engine.
@@ -140,31 +141,31 @@ HAD |= {"max_length", "num_return_sequences", "pad_token_id", "bos_token_id"}
 
 def test_every_setting_of_transformers_is_known(exact):
     """A new one of transformers has to be judged. What is inert is so in torch, too."""
-    from modeling_vanilla.inference.to_ctranslate2 import check_settings
+    from modeling_vanilla.interop.to_ctranslate2 import check_settings
 
     fields = {name for name in vars(GenerationConfig()) if name[0] != "_"}
     assert not fields - INERT.keys() - CHANGING.keys() - HAD
-    check_settings({"num_beams": 4, **GenerationConfig._get_default_generation_params()}, exact[0].config)
-    expected = translate(*exact, PAIRS[:2])
+    check_settings({"num_beams": 4, **GenerationConfig._get_default_generation_params()}, exact.model.config)
+    expected = exact.translate(PAIRS[:2])
     for name in sorted(fields & INERT.keys()):
         for value in (None, *INERT[name]):
-            check_settings({"num_beams": 4, name: value}, exact[0].config)
-            assert translate(*exact, PAIRS[:2], **{name: value}) == expected, name
+            check_settings({"num_beams": 4, name: value}, exact.model.config)
+            assert exact.translate(PAIRS[:2], **{name: value}) == expected, name
     for name, value in CHANGING.items():
         with pytest.raises(ValueError, match=f"^{name} "):
-            check_settings({"num_beams": 4, name: value}, exact[0].config)
+            check_settings({"num_beams": 4, name: value}, exact.model.config)
 
 
 @pytest.mark.parametrize("early_stopping", [True, "never"])
 def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_path, early_stopping):
     """Of a model that often ends a sentence; by default, the engine stops between the two."""
-    model, tokenizer = load_translator([folder])
+    exact = Translator.from_pretrained(folder)
     with torch.no_grad():
-        model.get_input_embeddings().weight[tokenizer.eos_token_id] *= 3
-    saved = save_folder(tmp_path / "model", model, tokenizer)
+        exact.model.get_input_embeddings().weight[exact.tokenizer.eos_token_id] *= 3
+    saved = save_folder(tmp_path / "model", exact.model, exact.tokenizer)
     settings = {"length_penalty_type": "length", "length_penalty": 1.0, "early_stopping": early_stopping}
     found, expected = (
-        translate_nbest(*load_translator([saved], engine=engine), PAIRS, 3, **settings)
+        Translator.from_pretrained(saved, engine=engine).nbest(PAIRS, 3, **settings)
         for engine in ("ctranslate2", "torch")
     )
     assert [[one.ids for one in each] for each in found] == [[one.ids for one in each] for each in expected]
@@ -188,9 +189,12 @@ def test_a_published_model_is_exported_as_it_is_and_after_seq2seq_trainer(tmp_pa
     assert call(convert.main, "--from", "marian", tmp_path / "opus", model).code == 0
     for name in ("as it is", "trained"):
         assert call(export.main, "--to", "ctranslate2", model, tmp_path / name).code == 0
-        found, expected = load_translator([tmp_path / name], engine="ctranslate2"), load_translator([model])
-        assert found[0].generation_config.num_beams == published["num_beams"]
-        assert translate(*found, ["A B C", "a K"], num_beams=1) == translate(*expected, ["A B C", "a K"], num_beams=1)
+        found, expected = (
+            Translator.from_pretrained(tmp_path / name, engine="ctranslate2"),
+            Translator.from_pretrained(model),
+        )
+        assert found.engine.generation_config.num_beams == published["num_beams"]
+        assert found.translate(["A B C", "a K"], num_beams=1) == expected.translate(["A B C", "a K"], num_beams=1)
         search = GenerationConfig.from_pretrained(model)
         search.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
         search.save_pretrained(model)

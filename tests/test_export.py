@@ -29,7 +29,7 @@ def write(library, model, tokenizer, folder, **options):
         from modeling_vanilla.interop.to_onnx import to_onnx as export_to
     elif library == "ctranslate2":
         pytest.importorskip("ctranslate2")
-        from modeling_vanilla.inference.to_ctranslate2 import to_ctranslate2 as export_to
+        from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2 as export_to
     else:
         export_to = to_marian
     export_to(model, tokenizer, folder, **options)

@@ -10,8 +10,7 @@ from finetune_seq2seq_trainer import FinetuningArguments, finetune
 from helpers import TINY, assert_same_weights, make_tokenizer, read_json, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.inference import load_translator
+from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import collate
 from modeling_vanilla.training.data import load_pairs
@@ -55,7 +54,8 @@ def logged(run: Path, step: int, name: str) -> dict[int, float]:
 def test_the_first_loss_is_the_model_s_own_over_all_tokens(tmp_path, data, make_folder, batches):
     """An update of the whole training data, in one batch and accumulated over three."""
     folder = make_folder(dropout=0.0, label_smoothing=0.1)
-    model, tokenizer = load_translator([folder])
+    translator = Translator.from_pretrained(folder)
+    model, tokenizer = translator.model, translator.tokenizer
     rows, _ = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)
     expected = model.train()(**collate(rows.with_format("arrow")[:], tokenizer.pad_token_id)).loss.item()
     sizes = {"per_device_train_batch_size": len(rows) // batches, "gradient_accumulation_steps": batches}
@@ -91,4 +91,4 @@ def test_what_it_writes(tmp_path, data, make_folder):
     # The search is still the model's own, not what an evaluation of the Trainer sets.
     before, after = (GenerationConfig.from_pretrained(path).to_diff_dict() for path in (folder, run / "model"))
     assert before == after
-    load_translator([run / "model"])
+    Translator.from_pretrained(run / "model")

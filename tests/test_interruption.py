@@ -18,7 +18,7 @@ import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, load_progress
+from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, read_progress
 
 OPTIONS = {
     **TINY,
@@ -50,7 +50,7 @@ def whole(tmp_path_factory, train):
     """The run that nothing befalls."""
     whole = tmp_path_factory.mktemp("whole")
     assert train(whole).code == 0
-    progress = load_progress(whole / f"checkpoint-{STEPS}")  # what can go wrong: epochs, accumulation, deletion
+    progress = read_progress(whole / f"checkpoint-{STEPS}")  # what can go wrong: epochs, accumulation, deletion
     assert progress.epoch >= 2
     assert progress.tokens / progress.step > 2 * 300 * 2
     assert not (whole / "checkpoint-2").exists()
@@ -82,7 +82,7 @@ def assert_same_end(run, whole):
     names = [{name for name in tree(folder) if not name.startswith("tensorboard/")} for folder in (run, whole)]
     assert names[0] == names[1]
     torch.testing.assert_close(tensors(run), tensors(whole), rtol=0, atol=0)
-    progress, expected = (load_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
+    progress, expected = (read_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
     assert len(expected.losses) == expected.step
     assert replace(progress, seconds=0, digests={}) == replace(expected, seconds=0, digests={})
 

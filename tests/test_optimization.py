@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_vanilla.training.optimization import adam, learning_rate
+from modeling_vanilla.training.train import adam, learning_rate
 
 
 def test_learning_rate_of_the_base_model_by_hand():

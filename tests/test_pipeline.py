@@ -15,8 +15,7 @@ from transformers import GenerationConfig, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
-from modeling_vanilla import TranslationPipeline
-from modeling_vanilla.inference import translate_nbest
+from modeling_vanilla import TranslationPipeline, Translator
 
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
 LONG = "the dog runs across the green meadow. " * 240
@@ -82,9 +81,9 @@ def test_what_is_no_string_is_refused(translator, wrong):
 
 
 def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_combinations(translator, model, tokenizer):
-    """As `translate_nbest` joins them; a blank text has as many as the others."""
+    """As `Translator.nbest` joins them; a blank text has as many as the others."""
     texts, settings = [LONG, *SENTENCES], {"max_new_tokens": 4, "num_beams": 3}
-    expected = translate_nbest(model, tokenizer, texts, 2, **settings)
+    expected = Translator(model, tokenizer).nbest(texts, 2, **settings)
     settings["generation_config"] = GenerationConfig(num_beams=3, num_return_sequences=2)
     *found, blank = translator([*texts, ""], batch_size=3, **settings)
     assert texts_of(blank) == ["", ""]

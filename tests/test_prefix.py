@@ -7,8 +7,8 @@ from helpers import as_lines, batch_of, call, make_tiny, make_tokenizer, save_fo
 from plain_search import EOS, assert_finds, by_score, every_output, random_model, random_sources
 from test_constraints import WORDS, draw, larger_model
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.inference import translate
 from modeling_vanilla.inference.terms import ForcedPrefix
 
 SENTENCES = ["the old man has a dog", "", "a dog", "a man. a dog sees the old man."]
@@ -43,13 +43,13 @@ def test_a_translation_begins_with_its_prefix_and_has_its_terms(tmp_path):
     tokenizer = make_tokenizer([*SENTENCES, *PREFIXES], vocab_size=320)
     model = make_tiny(len(tokenizer))
     model.generation_config.max_extra_tokens = 8
-    (both,) = translate(model, tokenizer, SENTENCES[2:3], prefix="der Mann", terms=[("dog", "Hund")])
+    (both,) = Translator(model, tokenizer).translate(SENTENCES[2:3], prefix="der Mann", terms=[("dog", "Hund")])
     assert both.startswith("der Mann") and "Hund" in both
-    translations = translate(model, tokenizer, SENTENCES, prefix=PREFIXES)
+    translations = Translator(model, tokenizer).translate(SENTENCES, prefix=PREFIXES)
     assert translations[1] == ""  # of a blank sentence
     # The first piece that is not blank has the prefix, the others do not.
-    blank, first, second = translate(model, tokenizer, ["\na dog\na dog"], prefix="der Mann")[0].split("\n")
-    assert (blank, second) == ("", *translate(model, tokenizer, ["a dog"])) and first.startswith("der Mann")
+    blank, first, second = Translator(model, tokenizer).translate(["\na dog\na dog"], prefix="der Mann")[0].split("\n")
+    assert (blank, second) == ("", *Translator(model, tokenizer).translate(["a dog"])) and first.startswith("der Mann")
     assert all(map(str.startswith, translations, [PREFIXES[0], "", *PREFIXES[2:]]))
     # The command has a prefix for each line; one that is wrong is named by its file and line.
     arguments = (save_folder(tmp_path / "model", model, tokenizer), "--prefix", tmp_path / "prefixes")

@@ -8,11 +8,11 @@ from helpers import TINY, as_lines, as_options, call, read_json, write_toy_corpu
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions
+from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
 from modeling_vanilla.training.model import make_model
-from modeling_vanilla.training.optimization import learning_rate
-from modeling_vanilla.training.recipe import choose_recipe, choose_settings, complete
+from modeling_vanilla.training.recipe import Settings, choose_recipe, choose_settings, complete
+from modeling_vanilla.training.train import learning_rate
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
 
@@ -70,8 +70,8 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_preset_is_trained_and_searches_as_the_paper_says(row, tokenizer):
-    options = TranslationOptions(preset=row)
-    training, *_ = choose_settings(DatasetDict(), DataOptions(), TrainingOptions("run"), options, {})
+    options = ModelOptions(preset=row)
+    training = choose_settings(DatasetDict(), DataOptions(), Settings(TrainingOptions("run"), options, {})).training
     search = make_model(None, options, TINY, tokenizer).generation_config
     figures = (training.max_steps, training.checkpoint_steps, training.average_checkpoints)
     assert (*figures, search.num_beams, search.length_penalty, search.max_extra_tokens) == ROWS[row]

@@ -45,8 +45,8 @@ def test_what_is_not_visible_is_blank(text):
 
 def test_the_language_is_the_tokenizers_or_the_configurations(tokenizer):
     model = make_tiny(len(tokenizer), source_lang="de")
-    assert source_limits(model, tokenizer).language == "de"
-    assert source_limits(model, SimpleNamespace(src_lang="fr_XX")).language == "fr"
+    assert source_limits(model.config, tokenizer).language == "de"
+    assert source_limits(model.config, SimpleNamespace(src_lang="fr_XX")).language == "fr"
 
 
 @pytest.mark.parametrize("tag", ["de", "DE", "de_DE", "de-AT", "deu_Latn"])
@@ -55,7 +55,7 @@ def test_training_counts_sentences_by_the_rule_of_translation(tag, tokenizer):
     ids, texts = (Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]}), Dataset.from_dict({"source": [text]}))
     model = make_tiny(len(tokenizer))
     fit_to_data(model.config, tokenizer, ids, texts, tag)
-    language = source_limits(model, tokenizer).language
+    language = source_limits(model.config, tokenizer).language
     assert model.config.max_source_sentences == count_sentences(text, language) == count_sentences(text, "de") == 2
 
 
@@ -87,7 +87,7 @@ PIECES = [
 
 def split(text: str, limit: int | None, **fields) -> list[str]:
     tokenizer = OneTokenAWord()
-    (pieces,) = split_texts(tokenizer, [text], source_limits(make_tiny(**fields), tokenizer, limit))
+    (pieces,) = split_texts(tokenizer, [text], source_limits(make_tiny(**fields).config, tokenizer, limit))
     return [piece.text for piece in pieces]
 
 

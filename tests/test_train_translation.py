@@ -121,7 +121,7 @@ def folders(tmp_path_factory):
     config = VanillaConfig.preset("tiny", **{**TINY, "vocab_size": 304})
     VanillaForConditionalGeneration(config).save_pretrained(folder / "model")
     save_folder(folder / "marian", helpers.make_marian(264), tokenizer)
-    save_folder(folder / "no_padding", helpers.make_tiny(264, pad_token_id=None), tokenizer)
+    save_folder(folder / "no_start", helpers.make_tiny(264, decoder_start_token_id=None), tokenizer)
     return folder
 
 
@@ -133,7 +133,7 @@ BAD_INPUT = [
     ({**MODEL, "tokenizer": "tokenizer", "vocab_size": 304}, "tokenizer tokenizer has 264 tokens, the model.*has 304"),
     ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
     ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
-    ({"model": "no_padding"}, "^pad_token_id is None in VanillaConfig; training needs one$"),
+    ({"model": "no_start"}, "^decoder_start_token_id is None in VanillaConfig; training needs one$"),
     (LEARNED, "^max_position_embeddings 16: a text to train or validate on has [0-9]+ tokens$"),
     # The validation data alone have a longer one.
     ({**LEARNED, "max_source_length": 16, "max_target_length": 16}, "^max_position_embeddings 16: a text "),

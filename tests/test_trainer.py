@@ -16,20 +16,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.nn.utils.rnn import pad_sequence
 from toy_corpus import toy_corpus
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training import (
     DataOptions,
+    ModelOptions,
     TrainingOptions,
-    TranslationOptions,
     checkpoints,
-    evaluation,
     train,
     train_translation,
 )
+from modeling_vanilla.training import run as run_module
 from modeling_vanilla.training.batches import epoch_batches, update_batches
 from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training.recipe import complete
-from modeling_vanilla.training.updates import read_updates
+from modeling_vanilla.training.run import prepare, trackers
+from modeling_vanilla.training.train import read_updates
 
 # The small start leaves queries and keys with gradients so slight that Adam would step along their rounding.
 SETTINGS = {**TINY, "init_std": None}
@@ -71,8 +72,9 @@ def run_loop(tokenizer, training_data):
 
     def run(folder, model=None, validation=None, **overrides):
         options = options_for(folder, **overrides)
-        state = train.prepare(model or new_model(), tokenizer, options)
-        train.train(state, read_updates(state, training_data), validation)
+        state = prepare(model or new_model(), tokenizer, options)
+        with trackers(state):
+            train.train(state, read_updates(state, training_data), validation)
         return state.own_model, state.progress
 
     return run
@@ -167,14 +169,14 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     for entry in progress.validations:
         assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
         assert 0 <= entry["bleu"] <= 100 and "tok:13a" in entry["bleu_signature"]
-    assert checkpoints.load_progress(checkpoints.newest_checkpoint(tmp_path / "run")).losses == progress.losses
+    assert checkpoints.read_progress(checkpoints.newest_checkpoint(tmp_path / "run")).losses == progress.losses
     assert progress.best()["bleu"] == max(entry["bleu"] for entry in progress.validations)
 
 
 def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypatch):
     """Those of validation and test data, both with a word too many."""
     answers = {source: f"{target} x" for split in ("validation", "test") for source, target in corpus[split]}
-    monkeypatch.setattr(evaluation, "translate", lambda *given, **_: [answers[source] for source in given[2]])
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **_: [answers[source] for source in texts])
     data = DataOptions(**write_toy_corpus(tmp_path, train=120, validation=6, test=6))
     results = run_to(tmp_path / "run", data, 1)
     for split, scores in (("validation", results["validation"]), ("test", results)):
@@ -232,7 +234,8 @@ def set_scores(monkeypatch, *bleus):
     """Let the validations find these BLEUs, one after the other; the last of a run is that of its average."""
     figures = {"loss": 1.0, "perplexity": math.e, "chrf": 0.0, "bleu_signature": "x"}
     scores = iter(bleus)
-    monkeypatch.setattr(train, "validation_scores", lambda *_: {**figures, "bleu": next(scores)})
+    for module in (train, run_module):
+        monkeypatch.setattr(module, "validation_scores", lambda *_: {**figures, "bleu": next(scores)})
 
 
 def test_early_stopping(tmp_path, data, monkeypatch, capsys):
@@ -262,8 +265,8 @@ def data(tmp_path):
 def run_to(run, data, max_steps, resume=False, **overrides):
     """Two epochs are four updates here, so the end of an epoch is on the way."""
     steps = {"max_steps": max_steps, "tokens_per_update": 900, "checkpoint_steps": 1, "validate_steps": 3}
-    options = TranslationOptions(preset="tiny", resume=resume)
-    return train_translation(data, options_for(run, **{**steps, **overrides}), options, {**SETTINGS, "dropout": 0.1})
+    training = options_for(run, resume=resume, **{**steps, **overrides})
+    return train_translation(data, training, ModelOptions(preset="tiny"), {**SETTINGS, "dropout": 0.1})
 
 
 def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypatch):
@@ -273,7 +276,7 @@ def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypa
     (start / "README.md").write_text("---\nbase_model: you/it\nlicense: mit\n---\n")
     set_scores(monkeypatch, 5.0, 1.0, 1.0)
     training = TrainingOptions(str(tmp_path / "run"), max_steps=2, tokens_per_update=900, mixed_precision="no")
-    train_translation(data, replace(training, validate_steps=2), TranslationOptions(model=str(start)))
+    train_translation(data, replace(training, validate_steps=2), ModelOptions(model=str(start)))
     assert_same_weights(tmp_path / "run" / "best", start)
     metadata = ModelCard.load(tmp_path / "run" / "model" / "README.md").data
     assert (metadata.base_model, metadata.license) == ("you/it", "mit")
@@ -285,7 +288,7 @@ def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):
     folder = tmp_path / "first" / "model"
     VanillaForConditionalGeneration.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
     training = options_for(tmp_path / "run", max_steps=8, tokens_per_update=900)
-    train_translation(data, training, TranslationOptions(model=str(folder)))
+    train_translation(data, training, ModelOptions(model=str(folder)))
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert {value.dtype for value in weights.values()} == {torch.float32}
     assert all(value.isfinite().all() for value in weights.values())

@@ -13,10 +13,11 @@ import sacrebleu
 import torch
 from helpers import as_lines, call, save_folder
 
-from modeling_vanilla import inference
+from modeling_vanilla import Translator
 from modeling_vanilla.cli import score
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.cli.translate import on_one_line
+from modeling_vanilla.inference import pharaoh
 
 SENTENCES = ["a dog sees a cat", "", "the old man gives the small child a red apple", "  "]
 SENTENCES += ["Grüße\u2028안녕\x85🙂!", "a"]
@@ -26,7 +27,7 @@ LONG = "a dog sees a cat, a small red dog. the old man gives a cat the apple."
 
 @pytest.fixture
 def translator(folder):
-    return inference.load_translator([folder])
+    return Translator.from_pretrained(folder)
 
 
 def run(*arguments, stdin: bytes = INPUT) -> list[str]:
@@ -43,7 +44,7 @@ def lines(text: str) -> list[str]:
 
 def test_files_in_and_out(folder, translator, tmp_path):
     """Lines of another system, the last without an end, in small batches."""
-    expected = best(*translator)
+    expected = best(translator)
     assert expected[1] == expected[3] == "" and len(set(expected)) > 3
     (tmp_path / "in").write_bytes(INPUT.replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
     assert run(folder, "--input", "-", "--output", "-") == expected
@@ -64,8 +65,8 @@ def test_quiet_leaves_result_and_warnings(folder, quiet):
     assert done.output and (all(line.startswith("warning: stdin, line ") for line in said) and said != []) == quiet
 
 
-def best(model, tokenizer, **settings) -> list[str]:
-    return [on_one_line(text) for text in inference.translate(model, tokenizer, SENTENCES, **settings)]
+def best(translator, **settings) -> list[str]:
+    return [on_one_line(text) for text in translator.translate(SENTENCES, **settings)]
 
 
 SEARCHES = [
@@ -77,10 +78,10 @@ SEARCHES = [
 
 @pytest.mark.parametrize(("options", "loading", "settings"), SEARCHES)
 def test_nbest_by_every_option_of_the_search(folder, options, loading, settings):
-    output, translator = run(folder, "--nbest", 3, *options), inference.load_translator([folder], **loading)
+    output, translator = run(folder, "--nbest", 3, *options), Translator.from_pretrained(folder, **loading)
     assert output == [
         f"{number} ||| {on_one_line(hypothesis.text)} ||| {hypothesis.score:.6f}"
-        for number, nbest in enumerate(inference.translate_nbest(*translator, SENTENCES, 3, **settings))
+        for number, nbest in enumerate(translator.nbest(SENTENCES, 3, **settings))
         for hypothesis in nbest
     ]
     assert len(output) == 4 * 3 + 2  # a blank line has one translation
@@ -90,14 +91,14 @@ def test_nbest_by_every_option_of_the_search(folder, options, loading, settings)
 def test_several_models_are_an_ensemble(folder, make_model, tokenizer, tmp_path):
     other = make_model(seed=1, vocab_size=len(tokenizer), d_model=16)
     folders = [folder, save_folder(tmp_path / "other", other, tokenizer)]
-    assert run(*folders) == best(*inference.load_translator(folders)) != run(folder)
+    assert run(*folders) == best(Translator.from_pretrained(*folders)) != run(folder)
 
 
 def test_score(folder, translator, tmp_path):
     targets = SENTENCES[::-1]
     (tmp_path / "targets").write_bytes(as_lines(targets))
     _, output, errors = call(score.main, folder, "--target", tmp_path / "targets", stdin=INPUT)
-    pairs = inference.score_pairs(*translator, SENTENCES, targets)
+    pairs = translator.score(SENTENCES, targets)
     for line, pair in zip(lines(output), pairs, strict=True):
         expected = [pair.log_prob, pair.perplexity, pair.tokens]
         assert list(map(float, line.split("\t"))) == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -126,10 +127,10 @@ def test_references_give_each_bleu(make_model, tokenizer, tmp_path):
 @pytest.mark.parametrize("given", [False, True], ids=["translations", "given pairs"])
 def test_alignments(folder, translator, tmp_path, given):
     (tmp_path / "targets").write_bytes(INPUT)
-    targets = SENTENCES if given else inference.translate(*translator, SENTENCES)
+    targets = SENTENCES if given else translator.translate(SENTENCES)
     main, options = (score.main, ("--target", tmp_path / "targets")) if given else (command.main, ())
     assert call(main, folder, "--alignments", tmp_path / "links", *options, stdin=INPUT).code == 0
-    expected = [inference.pharaoh(links) for links in inference.word_alignments(*translator, SENTENCES, targets)]
+    expected = [pharaoh(links) for links in translator.align(SENTENCES, targets)]
     assert lines((tmp_path / "links").read_text()) == expected
     assert expected[1] == "" != expected[0]
 
@@ -139,11 +140,11 @@ def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
     texts = [*SENTENCES, LONG]
     options = ("--max_source_tokens", 16, "--alignments", tmp_path / "links")
     written = [json.loads(line) for line in run(folder, "--json", *options, stdin=as_lines(texts))]
-    expected = inference.translate_nbest(*translator, texts, 1, max_source_tokens=16)
+    expected = translator.nbest(texts, 1, max_source_tokens=16)
     for line, (best,), links in zip(written, expected, lines((tmp_path / "links").read_text()), strict=True):
         assert (line["translation"], line["tokens"]) == (best.text, [*best.tokens])
         assert [line["score"], *line["log_probs"]] == pytest.approx([best.score, *best.log_probs], abs=1e-4)
-        assert inference.pharaoh(line["alignment"]) == links
+        assert pharaoh(line["alignment"]) == links
     assert written[1] == {"translation": "", "score": 0.0, "tokens": [], "log_probs": [], "alignment": []}
 
 
@@ -164,7 +165,7 @@ def test_interactive_answers_each_line_before_it_reads_the_next(folder, translat
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=type_lines(), isatty=lambda: False))
     command.main([str(folder), "--interactive"])
-    assert [*seen, capsysbinary.readouterr().out.decode()] == ["", *(f"{text}\n" for text in best(*translator))]
+    assert [*seen, capsysbinary.readouterr().out.decode()] == ["", *(f"{text}\n" for text in best(translator))]
 
 
 # Bad input

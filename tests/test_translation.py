@@ -8,13 +8,13 @@ from helpers import as_lines, as_options, call, make_marian, make_tiny, one_by_o
 from plain_search import log_probs_of
 from transformers import pipeline
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
-from modeling_vanilla.inference import score_pairs, translate, translate_nbest, word_alignments
 from modeling_vanilla.inference.constraints import constrained
 from modeling_vanilla.inference.terms import ForcedPrefix
-from modeling_vanilla.inference.translation import token_texts
+from modeling_vanilla.inference.translator import token_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
-from modeling_vanilla.translation_vanilla import Hypothesis, TranslationSettings, translate_texts
+from modeling_vanilla.translation_vanilla import Hypothesis, SearchSettings, cut_texts, join_hypotheses, make_batches
 from modeling_vanilla.visualization import attention_maps
 
 LONGEST = "the old man gives the small child a red apple"
@@ -26,11 +26,11 @@ FEW = ["a dog.", "the man sees.", "a cat sees, a dog."]
 
 
 def by_function(model, tokenizer, folder, texts, **settings):
-    return translate(model, tokenizer, texts, **settings)
+    return Translator(model, tokenizer).translate(texts, **settings)
 
 
 def by_nbest(model, tokenizer, folder, texts, **settings):
-    return [best.text for best, *_ in translate_nbest(model, tokenizer, texts, 2, **settings)]
+    return [best.text for best, *_ in Translator(model, tokenizer).nbest(texts, 2, **settings)]
 
 
 def by_pipeline(model, tokenizer, folder, texts, **settings):
@@ -96,7 +96,7 @@ def test_lines_are_translated_apart_and_keep_their_ends(tokenizer, tmp_path, fac
 
 def test_batches_hold_no_more_than_asked(model, tokenizer):
     model.generate = Mock(wraps=model.generate)
-    translate(model, tokenizer, SENTENCES, tokens_per_batch=60, num_beams=2)
+    Translator(model, tokenizer).translate(SENTENCES, tokens_per_batch=60, num_beams=2)
     sizes = [call.kwargs["input_ids"].shape for call in model.generate.call_args_list]
     assert sum(rows for rows, _ in sizes) == len(SENTENCES) and len(sizes) > 1
     assert all(rows == 1 or rows * width * 2 <= 60 for rows, width in sizes)
@@ -104,25 +104,26 @@ def test_batches_hold_no_more_than_asked(model, tokenizer):
 
 
 NOT_TRANSLATED = [
-    ({"sentences": "a dog"}, "texts must be a list of texts, not one text: 'a dog'"),
+    ({"texts": "a dog"}, "texts must be a list of texts, not one text: 'a dog'"),
     ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
     ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
     ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
-    ({"sentences": ["\ud83d!"]}, r"texts: '\\ud83d!' has half of a surrogate pair, which is no character"),
+    ({"texts": ["\ud83d!"]}, r"texts: '\\ud83d!' has half of a surrogate pair, which is no character"),
 ]
 
 
 @pytest.mark.parametrize(("translate_with", "message"), NOT_TRANSLATED)
 def test_refuses_what_cannot_be_translated(model, tokenizer, translate_with, message):
-    function = translate_nbest if "nbest" in translate_with else translate
+    translator = Translator(model, tokenizer)
+    function = translator.nbest if "nbest" in translate_with else translator.translate
     with pytest.raises(ValueError, match=f"^{message}$"):
-        function(model, tokenizer, **{"sentences": ["a dog"], **translate_with})
+        function(**{"texts": ["a dog"], **translate_with})
 
 
-@pytest.mark.parametrize("function", [score_pairs, word_alignments])
+@pytest.mark.parametrize("function", [Translator.score, Translator.align])
 def test_refuses_what_are_no_pairs(model, tokenizer, function):
     with pytest.raises(ValueError, match=r"^there are 2 sources but 1 targets$"):
-        function(model, tokenizer, ["a", "b"], ["c"])
+        function(Translator(model, tokenizer), ["a", "b"], ["c"])
 
 
 # n best, scores
@@ -136,7 +137,7 @@ def test_scores_are_the_models_own_in_every_search(model, tokenizer, architectur
     if architecture == "marian":
         model = make_marian(len(tokenizer), init_std=0.5, forced_eos_token_id=None)
         model.generation_config.max_new_tokens = 8
-    (best,) = translate_nbest(model.eval(), tokenizer, SENTENCES[:1], 1, num_beams=beams, **given)[0]
+    (best,) = Translator(model.eval(), tokenizer).nbest(SENTENCES[:1], 1, num_beams=beams, **given)[0]
     ids = list(best.ids[1:])
     assert best.log_probs == pytest.approx(log_probs_of(model, tokenizer(SENTENCES[0]).input_ids, ids), abs=1e-4)
     penalty = ((5 + len(ids)) / 6) ** 0.6 if architecture == "vanilla" else len(ids)
@@ -145,9 +146,9 @@ def test_scores_are_the_models_own_in_every_search(model, tokenizer, architectur
 
 @pytest.mark.parametrize("alpha", (0.6, 1.0))
 def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
-    word = translate_nbest(model, tokenizer, SENTENCES[:1], 1)[0][0].ids[2]
+    word = Translator(model, tokenizer).nbest(SENTENCES[:1], 1)[0][0].ids[2]
     model.generation_config.eos_token_id = ends = [tokenizer.eos_token_id, word]
-    nbest = translate_nbest(model, tokenizer, SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
+    nbest = Translator(model, tokenizer).nbest(SENTENCES, 3, tokens_per_batch=100, length_penalty=alpha)
     settings = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
     for sentence, hypotheses in zip(SENTENCES, nbest, strict=True):
         output = model.generate(**tokenizer(sentence, return_tensors="pt"), length_penalty=alpha, **settings)
@@ -160,8 +161,8 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
 
 def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
     targets = [*reversed(SENTENCES)]
-    scores = score_pairs(model, tokenizer, SENTENCES, targets, tokens_per_batch=40)
-    assert score_pairs(model, tokenizer, [], []) == []
+    scores = Translator(model, tokenizer).score(SENTENCES, targets, tokens_per_batch=40)
+    assert Translator(model, tokenizer).score([], []) == []
     assert model.config.label_smoothing > 0  # of which the scores know nothing
     for source, target, pair in zip(SENTENCES, targets, scores, strict=True):
         ids = tokenizer(target).input_ids
@@ -173,11 +174,11 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
 
 def test_training_mode_changes_nothing_and_is_not_changed(make_model, tokenizer):
     model = make_model(vocab_size=len(tokenizer), dropout=0.5)
-    pair = model, tokenizer, SENTENCES[:2], SENTENCES[:2]
+    translator, pair = Translator(model, tokenizer), (SENTENCES[:2], SENTENCES[:2])
 
     def results():
-        maps = attention_maps(model, tokenizer, *SENTENCES[:2])
-        found = translate_nbest(*pair[:3], 2), score_pairs(*pair), word_alignments(*pair)
+        maps = attention_maps(translator, *SENTENCES[:2])
+        found = translator.nbest(pair[0], 2), translator.score(*pair), translator.align(*pair)
         return *found, [one.weights.tolist() for one in maps.values()]
 
     expected = results()
@@ -193,12 +194,10 @@ def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
         "a.": [Hypothesis("a", -1.0, rank=-1.0), Hypothesis("b", -1.5, rank=-1.5), Hypothesis("c", -9.0, rank=-9.0)],
         "b.": [Hypothesis("x", -2.0, rank=-2.0), Hypothesis("y", -0.1, finished=False, rank=-0.1)],
     }
-    settings = TranslationSettings(model, tokenizer, nbest=nbest)
-
-    def search(batches):
-        return [[parts[piece.text] for piece in pieces] for pieces in batches]
-
-    found = translate_texts(model, tokenizer, ["a.\nb."], settings, search=search)
+    settings = SearchSettings(model, tokenizer, nbest=nbest)
+    texts = cut_texts(tokenizer, ["a.\nb."], settings)
+    found = ((keys, [parts[piece.text] for piece in pieces]) for keys, pieces in make_batches(texts, settings))
+    ((_, found),) = join_hypotheses(texts, found, nbest)
     products = [(y.finished, x.rank + y.rank, f"{x.text}\n{y.text}") for x in parts["a."] for y in parts["b."]]
     joined = [(best.finished, best.score, best.text) for best in found[0].hypotheses]
     assert joined == sorted(products, reverse=True)[:nbest]
@@ -210,7 +209,7 @@ def test_tokens_are_text_that_makes_up_the_translation(model, tokenizer):
         ids = tokenizer(text).input_ids
         texts = token_texts(tokenizer, ids)
         assert len(texts) == len(ids) and "".join(texts) == f"{text}</s>"
-    (best,) = translate_nbest(model, tokenizer, SENTENCES[:1], 1)[0]
+    (best,) = Translator(model, tokenizer).nbest(SENTENCES[:1], 1)[0]
     assert "".join(best.tokens).removesuffix("</s>") == best.text
 
 
@@ -242,5 +241,7 @@ def test_a_tag_that_is_none(tagged, model, tokenizer):
     message = "^>>fr<< is no token of the tokenizer; its tags are: >>de<< >>en<<$"
     for texts, settings in ((["a dog"], {"tgt_lang": "fr"}), (["a dog", ">>fr<< a dog"], {})):
         with pytest.raises(ValueError, match=message):
-            translate(*tagged, texts, **settings)
-    assert translate(model, tokenizer, [">>fr<< a dog"]) == one_by_one(model, tokenizer, [">>fr<< a dog"])  # as text
+            Translator(*tagged).translate(texts, **settings)
+    assert Translator(model, tokenizer).translate([">>fr<< a dog"]) == one_by_one(
+        model, tokenizer, [">>fr<< a dog"]
+    )  # as text

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import call, tree
 
+from modeling_vanilla import Translator
 from modeling_vanilla.cli import attention as script
 from modeling_vanilla.visualization import attention as pictures
 
@@ -23,7 +24,7 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
         layers += [("decoder", layer.self_attn), ("cross", layer.cross_attn)]
     for kind, attention in layers:
         attention.register_forward_hook(lambda module, inputs, output, kind=kind: seen[kind].append(output[1]))
-    maps = pictures.attention_maps(model, tokenizer, SOURCE, TARGET)
+    maps = pictures.attention_maps(Translator(model, tokenizer), SOURCE, TARGET)
     assert list(maps) == list(pictures.KINDS)
     for kind, one in maps.items():
         torch.testing.assert_close(one.weights, torch.cat(seen[kind]))
@@ -34,7 +35,7 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
     # A decoder's row is the token that is produced; it has read the start token and what was produced before.
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
     assert (maps["cross"].rows, maps["cross"].columns) == (target, source)
-    assert pictures.attention_maps(model, tokenizer, SOURCE, "")["cross"].rows == ["</s>"]
+    assert pictures.attention_maps(Translator(model, tokenizer), SOURCE, "")["cross"].rows == ["</s>"]
 
 
 @pytest.fixture

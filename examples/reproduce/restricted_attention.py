@@ -12,11 +12,11 @@ def restricted_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, r: i
     """Eq. 1 over the r positions around each position, the same ones as under the package's `attention_window`.
 
     Args:
-        q, k: (B, H, T, K). v: (B, H, T, V).
+        q, k: (B, H, T, d_k). v: (B, H, T, d_v).
         r: positions that each position attends to, itself included: r // 2 before it and the others after it.
 
     Returns:
-        (B, H, T, V). The memory in between is 2 r T scores a head and about two copies of the keys and values.
+        (B, H, T, d_v). The memory in between is 2 r T scores a head and about two copies of the keys and values.
     """
     length, device = q.shape[2], q.device
     blocks = -(-length // r)

@@ -9,7 +9,7 @@ Leaves in --output_dir: table3.md, table3.json, the tokenizer of all rows, and a
 """
 
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.progress import progress_bar
-from modeling_vanilla.training import DataOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, train_translation
 from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import TOKENIZE
+from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.run_record import is_begun
 from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
-from modeling_vanilla.training.train import process_group
 
 # As the paper prints them, None for what it leaves out.
 ROWS = {
@@ -165,9 +165,8 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     for row in progress_bar(options.rows, desc="rows of Table 3", disable=not state.is_main_process):
         if not (output / row / "results.json").is_file():
             fields = {name: value for name, value in scaled(row, scale).items() if name != "vocab_size"}
-            goes_on = is_begun(output / row)
-            model = TranslationOptions(preset=row, tokenizer=str(tokenizer), resume=goes_on)
-            train_translation(data, training_of(output / row, scale, options), model, fields)
+            training = replace(training_of(output / row, scale, options), resume=is_begun(output / row))
+            train_translation(data, training, ModelOptions(preset=row, tokenizer=str(tokenizer)), fields)
         if state.is_main_process:
             write_table(output, scale, f"Table 3, seed {options.seed}")
         state.wait_for_everyone()

@@ -46,11 +46,10 @@ from parsing.trees import bracketed, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_vanilla import VanillaConfig
+from modeling_vanilla import Translator, VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, json_text, read_json, whole_folder, write_json, write_text
-from modeling_vanilla.inference import load_translator
-from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, train_translation
+from modeling_vanilla.training import ConfigOptions, DataOptions, ModelOptions, TrainingOptions, train_translation
 from modeling_vanilla.training.recipe import complete
 from modeling_vanilla.training.run_record import is_begun
 
@@ -91,8 +90,8 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
     lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
     if options.ensemble:
         trained = {}
-        model, known = load_translator([Path(run) / "training" / "model" for run in options.ensemble])
-        if known.get_vocab() != tokenizer.get_vocab():
+        translator = Translator.from_pretrained(*(Path(run) / "training" / "model" for run in options.ensemble))
+        if translator.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ValueError(f"ensemble: {options.ensemble[0]} has another vocabulary than these trees")
     else:
         with whole_folder(run / "data") as part:
@@ -102,7 +101,8 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
             (part / "train.jsonl").write_text("".join(lines), encoding="utf-8")
             (part / "options.json").write_text(json_text(made_with), encoding="utf-8")
         trained = train(run, training, overrides, goes_on)
-        model, _ = load_translator([run / "training" / "model"])
+        translator = Translator.from_pretrained(run / "training" / "model")
+    model = translator.model
     model.generation_config.update(
         num_beams=options.num_beams,
         length_penalty=options.length_penalty,
@@ -147,8 +147,8 @@ def train(run: Path, training: TrainingOptions, overrides: dict, goes_on: bool) 
     limits = dict.fromkeys(("max_source_length", "max_target_length"), complete(training).tokens_per_batch)
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
-        replace(training, output_dir=str(run / "training")),
-        TranslationOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer"), resume=goes_on),
+        replace(training, output_dir=str(run / "training"), resume=goes_on),
+        ModelOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer")),
         overrides,
     )
 
@@ -214,7 +214,7 @@ def table(results: dict) -> str:
 
 
 def main() -> None:
-    parser = CommandParser(__doc__, (TrainingOptions, ModelOptions))
+    parser = CommandParser(__doc__, (TrainingOptions, ConfigOptions))
     add = parser.add_argument
     add("--scale", choices=["smoke", "sample", "paper"], default="smoke", help="minutes, two hours, or the paper's")
     add("--trees", nargs="+", default=[], help="files of bracketed trees, plain or .gz, to split by file")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import write_text
-from ..inference import load_translator, translate
+from ..inference import Translator
 from ..visualization.attention import attention_maps, draw_heat_map, save_figure
 from .parser import CommandParser, add_loading, run_command
 
@@ -32,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def visualize(options: Namespace) -> None:
-    model, tokenizer = load_translator([options.model], options.device, revision=options.revision)
+    translator = Translator.from_pretrained(options.model, device=options.device, revision=options.revision)
     sentence, target = options.sentence, options.target
     if target is None:
-        (target,) = translate(model, tokenizer, [sentence])
+        (target,) = translator.translate([sentence])
         print(f"translation: {target}")
-    maps = attention_maps(model, tokenizer, sentence, target)
+    maps = attention_maps(translator, sentence, target)
     options.output_dir.mkdir(parents=True, exist_ok=True)
     write_text(options.output_dir / "attention.html", maps.page(sentence))
     for kind, attention in maps.items():

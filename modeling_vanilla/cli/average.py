@@ -14,9 +14,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inference.loading import model_folder
-from ..training.averaging import write_average
-from ..training.checkpoints import list_checkpoints
+from ..loading import model_folder
+from ..training.checkpoints import list_checkpoints, write_average
 from .parser import CommandParser, run_command
 
 

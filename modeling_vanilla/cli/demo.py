@@ -17,7 +17,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from ..demo.page import build_page, launch
-from ..inference import load_translator
+from ..inference import Translator
 from .parser import CommandParser, add_engine, add_examples, add_loading, engine_of, read_examples, run_command
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def serve(options: Namespace) -> None:
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
-    model, tokenizer = load_translator([options.model], options.device, revision=options.revision, **engine_of(options))
-    page = build_page(model, tokenizer, read_examples(options.examples))
+    given = {"device": options.device, "revision": options.revision, **engine_of(options)}
+    page = build_page(Translator.from_pretrained(options.model, **given), read_examples(options.examples))
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

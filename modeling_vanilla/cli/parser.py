@@ -15,7 +15,7 @@ from transformers import HfArgumentParser
 
 from ..errors import one_line_errors
 from ..files import read_lines
-from ..inference.loading import ENGINES
+from ..inference.translator import ENGINES
 from ..progress import set_quiet
 
 EXAMPLES = 5
@@ -79,13 +79,13 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 
 
 def add_loading(parser: argparse.ArgumentParser) -> None:
-    """Add --revision and --device, for commands that run a model; `load_translator` has the defaults."""
+    """Add --revision and --device, for commands that run a model; `Translator.from_pretrained` has the defaults."""
     add_revision(parser)
     parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add --engine and what it is told, which `engine_of` gives to `load_translator`."""
+    """Add --engine and what it is told, which `engine_of` gives to `Translator.from_pretrained`."""
     add = parser.add_argument
     add("--engine", choices=ENGINES, default=ENGINES[0], help="ctranslate2 is the faster one, torch the exact one")
     kinds = 'such as "int8", of ctranslate2 (default: float32 on a CPU, float16 on a GPU, or as an export has it)'
@@ -95,7 +95,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `load_translator` that the options of `add_engine` give."""
+    """The arguments of `Translator.from_pretrained` that the options of `add_engine` give."""
     return {name: getattr(options, name) for name in ("engine", "quantization", "inter_threads")}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..files import read_lines
-from ..inference import pharaoh, score_pairs, word_alignments
+from ..inference import pharaoh
 from ..inference.scoring import PairScore
 from ..progress import inform
 from .parser import CommandParser, run_command
@@ -36,12 +36,12 @@ def score(options: Namespace) -> None:
     check_outputs(options, [("--input", options.input), ("--target", options.target)])
     sources = list(input_lines(options.input))
     targets = list(read_lines(options.target))
-    model, tokenizer = translator_of(options, aligned=bool(options.alignments))
+    translator = translator_of(options, aligned=bool(options.alignments))
+    size = options.tokens_per_batch
     with output_streams(options) as (output, alignments):
-        scores = score_pairs(model, tokenizer, sources, targets, options.tokens_per_batch, show_progress=True)
+        scores = translator.score(sources, targets, tokens_per_batch=size, show_progress=True)
         if alignments:
-            settings = (options.alignment_layer, options.tokens_per_batch)
-            links = word_alignments(model, tokenizer, sources, targets, *settings)
+            links = translator.align(sources, targets, layer=options.alignment_layer, tokens_per_batch=size)
             write_lines(map(pharaoh, links), alignments)
         lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
         write_lines(lines, output)

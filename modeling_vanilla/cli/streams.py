@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..files import decode_lines, read_lines, whole_file
-from ..inference import load_translator
-from ..inference.alignment import check_alignable
+from ..inference import Translator
 from .parser import CommandParser, add_engine, add_loading, engine_of
 
 
@@ -40,8 +38,8 @@ def path_or_stream(text: str) -> Path | None:
     return None if text == "-" else Path(text)
 
 
-def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model and its tokenizer.
+def translator_of(options: Namespace, aligned: bool) -> Translator:
+    """Load what the options name.
 
     Raises:
         ValueError: they cannot be loaded, or are to give word alignments and cannot.
@@ -50,10 +48,11 @@ def translator_of(options: Namespace, aligned: bool) -> tuple[PreTrainedModel, P
     device = options.device
     if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         device = f"cuda:{os.environ['LOCAL_RANK']}"  # each process of torchrun and accelerate has a GPU of its own
-    model, tokenizer = load_translator(options.model, device, dtype, options.revision, **engine_of(options))
+    given = {"device": device, "dtype": dtype, "revision": options.revision, **engine_of(options)}
+    translator = Translator.from_pretrained(*options.model, **given)
     if aligned:
-        check_alignable(model, tokenizer, options.alignment_layer)
-    return model, tokenizer
+        translator.check_alignable(options.alignment_layer)
+    return translator
 
 
 # Input
@@ -64,18 +63,21 @@ def input_lines(path: Path | None) -> Iterator[str]:
     return read_lines(path) if path else decode_lines(sys.stdin.buffer, "stdin")
 
 
-def check_lengths(files: dict[str, Path | None]) -> int | None:
-    """The number of lines of the file "input", None for one that is a stream or compressed.
+def check_lengths(source: Path | None, *others: Path | None) -> int | None:
+    """The number of lines of the source, None for one that is a stream or compressed.
 
     Raises:
         ValueError: if another file has more or fewer.
     """
-    plain = {name: path for name, path in files.items() if path and path.is_file() and path.suffix.lower() != ".gz"}
-    counts = {name: count_lines(path) for name, path in plain.items()}
-    for name, count in counts.items():
-        if count != counts.get("input", count):
-            raise ValueError(f"{files[name]} has {count} lines, the input {counts['input']}")
-    return counts.get("input")
+    counts = {path: count_lines(path) for path in (source, *others) if path and is_plain(path)}
+    for path, count in counts.items():
+        if count != counts.get(source, count):
+            raise ValueError(f"{path} has {count} lines, the input {counts[source]}")
+    return counts.get(source)
+
+
+def is_plain(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() != ".gz"
 
 
 def count_lines(path: Path) -> int:

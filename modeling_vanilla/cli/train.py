@@ -32,7 +32,7 @@ import yaml
 from accelerate import PartialState
 
 from ..errors import Interrupted, one_line
-from ..training import DataOptions, ModelOptions, TrainingOptions, TranslationOptions, summary, train_translation
+from ..training import ConfigOptions, DataOptions, ModelOptions, TrainingOptions, summary, train_translation
 from ..training.run_record import is_begun
 from .parser import CommandParser, run_command
 
@@ -62,7 +62,7 @@ def read_config(path: str) -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = CommandParser(__doc__, (DataOptions, TranslationOptions, TrainingOptions, ModelOptions))
+    parser = CommandParser(__doc__, (DataOptions, ModelOptions, TrainingOptions, ConfigOptions))
 
     def train(given: Namespace) -> None:
         data, options, training, model = parser.parse_dict(vars(given), allow_extra_keys=True)

@@ -46,32 +46,33 @@ Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after 
 """
 
 import json
+import logging
 import re
 import sys
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..errors import Interrupted
-from ..inference import pharaoh, read_terms
-from ..inference.alignment import Links, align_translations
-from ..inference.terms import Terminology
-from ..inference.translation import translate_with
+from tqdm import std
+
+from ..errors import Interrupted, RowError
+from ..files import read_lines
+from ..inference import Translator, pharaoh, read_terms
+from ..inference.alignment import Links
 from ..progress import inform, progress_bar
-from ..translation_vanilla import Translation, TranslationSettings
+from ..translation_vanilla import Translation
 from .blocks import (
     Block,
-    delete_blocks,
-    help_main_process,
-    kept_blocks,
+    digest_of_block,
+    is_kept,
+    join_blocks,
+    keep_block,
     last_change,
     process,
-    read_blocks,
     settings_of_blocks,
     take_blocks,
-    translate_missing,
 )
 from .parser import CommandParser, run_command
 from .streams import (
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
     add("--json", action="store_true", help="write translations as JSON, with tokens, scores and word alignment")
     scores = "print BLEU against the lines of FILE to stderr; of several files, each line has a reference in each"
-    add("--reference", type=Path, nargs="+", metavar="FILE", help=scores)
+    add("--reference", type=Path, nargs="+", default=[], metavar="FILE", help=scores)
     add("--bleu_tokenize", metavar="NAME", help="sacreBLEU's tokeniser (default: 13a)")
     add("--num_beams", type=int, metavar="N", help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, metavar="X", help="alpha of the search (default: the model's)")
@@ -121,84 +122,89 @@ def translate(options: Namespace) -> None:
 
 def translate_file(options: Namespace) -> None:
     """Translate the lines of the input block by block, and score the translations if there are references."""
-    inputs = [("--input", options.input), ("--prefix", options.prefix), ("--terms", options.terms)]
-    check_outputs(options, [*inputs, *(("--reference", path) for path in options.reference or ())])
+    inputs = [("--input", options.input), ("--prefix", options.prefix)]
+    inputs += [("--reference", path) for path in options.reference]
+    check_outputs(options, [*inputs, ("--terms", options.terms)])
     if options.lines_per_block < 1:
         raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
-    streams = {"input": options.input, "prefix": options.prefix}
-    streams |= {f"reference{number}": path for number, path in enumerate(options.reference or ())}
-    lines = check_lengths(streams)
-    if options.reference:
-        # Imported here, as it needs a package that translation does not.
-        from ..training.metrics import TOKENIZE, check_tokenize, translation_scores
-
-        tokenize = options.bleu_tokenize or TOKENIZE
-        check_tokenize(tokenize, "bleu_tokenize")
     rank, processes = process()
-    if processes > 1 and not (options.input and is_file(options.output)):
+    keeps, before = is_file(options.output), options.output and last_change(options.output)
+    if processes > 1 and not (options.input and keeps):
         raise ValueError("several processes need --input FILE and --output FILE")
-    before = last_change(options.output) if rank else None
+    lines = check_lengths(*(path for _, path in inputs))
+    references = read_references(options)
+    terms = read_terms(options.terms) if options.terms else []
     translator = translator_of(options, bool(options.alignments or options.json))
-    settings, terms = settings_of(options, *translator), terms_of(options, translator[1])
     with progress_bar(total=lines, unit=" lines", disable=rank > 0) as bar:
-        outputs_of = partial(block_outputs, options, translator, settings, terms, bar)
-        blocks = take_blocks(streams, options.lines_per_block, bar)
-        if not is_file(options.output):
-            scored = write_blocks(options, (outputs_of(number, block) for number, block in enumerate(blocks)))
+        read = take_blocks(options.input, options.prefix, references, options.lines_per_block, bar)
+        if not keeps:
+            best = write_blocks(options, (translate_block(options, translator, terms, bar, *each) for each in read))
         else:
             folder = options.output.with_name(f"{options.output.name}.blocks")
-            kept = settings_of_blocks(options, terms.targets)
-            work = partial(translate_missing, folder, kept, blocks, outputs_of)
-            if rank > 0:
-                return help_main_process(folder, kept, options.output, before, work)
-            with kept_blocks(folder, kept):
-                count = work()
-                scored = write_blocks(options, read_blocks(folder, count))
-                delete_blocks(folder, count)
-    if best := scored.pop("best", None):
-        scores = translation_scores(best, [*zip(*scored.values(), strict=True)], tokenize)
-        for name in ("bleu", "bleu_compound_split"):
-            print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
+            settings, number = settings_of_blocks(options, terms), -1
+            for number, block in read:
+                digest = digest_of_block(settings, block)
+                if not is_kept(folder, number, digest) and number % processes == rank:
+                    keep_block(folder, number, digest, translate_block(options, translator, terms, bar, number, block))
+            best = join_blocks(folder, number + 1, options.output, before, partial(write_blocks, options))
+    if best and references:
+        print_scores(best, references, options.bleu_tokenize)
 
 
-def block_outputs(options: Namespace, translator, settings, terms, bar, number: int, block: Block) -> Block:
-    """The lines of each output of a block: "output", "alignments" and, for scores, "best" and each reference."""
-    model, tokenizer = translator
+def read_references(options: Namespace) -> dict[Path, list[str]]:
+    """The lines of each file of --reference."""
+    if options.reference:
+        # Imported here, as it needs a package that translation does not.
+        from ..training.metrics import TOKENIZE, check_tokenize
+
+        check_tokenize(options.bleu_tokenize or TOKENIZE, "bleu_tokenize")
+    return {path: list(read_lines(path)) for path in options.reference}
+
+
+def print_scores(best: list[str], references: dict[Path, list[str]], tokenize: str | None) -> None:
+    """Print BLEU to stderr."""
+    from ..training.metrics import TOKENIZE, translation_scores
+
+    scores = translation_scores(best, [*zip(*references.values(), strict=True)], tokenize or TOKENIZE)
+    for name in ("bleu", "bleu_compound_split"):
+        print(f"{name} {scores[name]:.2f} {scores[name + '_signature']}", file=sys.stderr, flush=True)
+
+
+def translate_block(
+    options: Namespace, translator: Translator, terms: list, bar: std.tqdm, number: int, block: Block
+) -> Block:
+    """The lines of each output of a block: "output", "alignments" and, for scores, "best"."""
     sources, first = block["input"], number * options.lines_per_block
-
-    def track(batches: Sequence[list]) -> Iterator[list]:
-        for batch in batches:
-            yield batch
-            bar.update(len(batch))
-
-    where = partial(place, options, first=first)
-    prefixes = block.get("prefix", "")
-    found = translate_with(model, tokenizer, sources, settings, terms, prefixes, track=track, place=where)
+    found: dict[int, Translation] = {}
+    given = {"terms": terms, "prefix": block.get("prefix", ""), **search_options(options)}
+    with located(options, first):
+        for rows, translations in translator.translations(sources, **given):
+            found.update(zip(rows, translations, strict=True))
+            bar.update(len(rows))
+    in_order = [found[row] for row in range(len(sources))]
     outputs: Block = {}
     links: list[Links] = []
     if options.alignments or options.json:
-        layer, size = options.alignment_layer, options.tokens_per_batch
-        links = align_translations(model, tokenizer, sources, found, layer, size)
+        how = {"layer": options.alignment_layer, "tokens_per_batch": options.tokens_per_batch}
+        links = translator.align_translations(sources, in_order, **how)
     if options.alignments:
         outputs["alignments"] = [*map(pharaoh, links)]
-    outputs["output"] = [*(map(as_json, found, links) if options.json else as_lines(found, options.nbest, first))]
+    outputs["output"] = [*(map(as_json, in_order, links) if options.json else as_lines(in_order, options.nbest, first))]
     if options.reference:
-        outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in found]
-        outputs |= {name: lines for name, lines in block.items() if name not in ("input", "prefix")}
+        outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in in_order]
     return outputs
 
 
-def write_blocks(options: Namespace, blocks: Iterable[Block]) -> Block:
-    """Write the outputs of each block, and return the lines for scores: the best translations and each reference."""
-    scored: Block = defaultdict(list)
+def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
+    """Write the outputs of each block, and return the best translations where there are references."""
+    best = []
     with output_streams(options) as (output, alignments):
         for block in blocks:
             write_lines(block["output"], output)
             if alignments:
                 write_lines(block["alignments"], alignments)
-            for name in block.keys() - {"output", "alignments"}:
-                scored[name] += block[name]
-    return scored
+            best += block.get("best", [])
+    return best
 
 
 def translate_interactively(options: Namespace) -> None:
@@ -206,13 +212,13 @@ def translate_interactively(options: Namespace) -> None:
     inform(f"loading {', '.join(options.model)} ...")
     prompt = "> " if sys.stdin.isatty() and not options.quiet else ""
     try:
-        model, tokenizer = translator_of(options, aligned=False)
-        settings, terms = settings_of(options, model, tokenizer), terms_of(options, tokenizer)
+        translator = translator_of(options, aligned=False)
+        given = {"terms": read_terms(options.terms) if options.terms else [], **search_options(options)}
         print(end=prompt, file=sys.stderr, flush=True)
         for number, source in enumerate(input_lines(None)):
-            where = partial(place, options, first=number)
-            found = translate_with(model, tokenizer, [source], settings, terms, place=where)
-            write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer)
+            with located(options, number):
+                for _, found in translator.translations([source], **given):
+                    write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer)
             print(end=prompt, file=sys.stderr, flush=True)
     except Interrupted as end:
         sys.exit(128 + end.signum)
@@ -220,23 +226,38 @@ def translate_interactively(options: Namespace) -> None:
         print(end="\n" if prompt else "", file=sys.stderr)
 
 
-def terms_of(options: Namespace, tokenizer) -> Terminology:
-    """The terms of --terms, which may be none."""
-    return Terminology(read_terms(options.terms) if options.terms else [], tokenizer, partial(place, options))
-
-
-def settings_of(options: Namespace, model, tokenizer) -> TranslationSettings:
-    """The settings that the options give, the model's own for all others."""
+def search_options(options: Namespace) -> dict:
+    """The search that the options ask for; what they leave open is the model's own."""
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    given |= {"with_scores": options.json or options.nbest is not None}
-    return TranslationSettings(model, tokenizer, tokens_per_batch=options.tokens_per_batch, **given)
+    with_scores = options.json or options.nbest is not None
+    return given | {"with_scores": with_scores, "tokens_per_batch": options.tokens_per_batch}
 
 
-def place(options: Namespace, what: str, rows: Sequence[int], first: int = 0) -> str:
-    """Where texts, prefixes or terms stand, for a message: their file and at most three of their lines."""
-    file = {"text": options.input or "stdin", "prefix": options.prefix, "term": options.terms}[what]
-    return f"{file}, line {', '.join(str(first + row + 1) for row in rows[:3])}: "
+@contextmanager
+def located(options: Namespace, first: int) -> Iterator[None]:
+    """Let errors and warnings about rows name their file and lines; the first text is line `first` + 1."""
+    files = {"text": options.input or "stdin", "prefix": options.prefix, "term": options.terms}
+
+    def place(what: str, rows: Sequence[int]) -> str:
+        start = 1 if what == "term" else first + 1
+        return f"{files[what]}, line {', '.join(str(start + row) for row in rows[:3])}: "
+
+    def add_place(record: logging.LogRecord) -> bool:
+        if hasattr(record, "rows"):
+            record.msg = place(record.what, record.rows) + record.msg  # type: ignore[attr-defined]
+        return True
+
+    handlers = logging.getLogger("modeling_vanilla").handlers
+    for handler in handlers:
+        handler.addFilter(add_place)
+    try:
+        yield
+    except RowError as error:
+        raise ValueError(place(error.what, [error.row]) + error.message) from error
+    finally:
+        for handler in handlers:
+            handler.removeFilter(add_place)
 
 
 def as_lines(found: list[Translation], nbest: int | None, first: int = 0) -> Iterator[str]:

@@ -8,11 +8,9 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import one_line
-from ..inference import translate_nbest
-from ..inference.loading import is_engine
+from ..inference import Translator
 from ..splitting_vanilla import check_texts
 from ..visualization.attention import attention_maps
 
@@ -26,11 +24,10 @@ LOCAL_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 
 
 @dataclass
-class Translator:
-    """What the page calls: a model with its tokenizer. A client may call it with anything."""
+class Answers:
+    """What the page calls. A client may call it with anything."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    translator: Translator
     bounds: dict[str, tuple[float, float]]  # of the sliders
 
     def translate(self, text: str, beams: float, length_penalty: float) -> tuple[str, list]:
@@ -43,7 +40,7 @@ class Translator:
                 if type(value) not in (int, float) or not least <= value <= most:
                     raise ValueError(f"{name} must be a number from {least} to {most}, not {value!r:.60}")
             settings["num_beams"] = round(beams)
-            (nbest,) = translate_nbest(self.model, self.tokenizer, [text], round(beams), **settings)
+            (nbest,) = self.translator.nbest([text], round(beams), **settings)
         except ValueError as error:
             raise gr.Error(one_line(error), print_exception=False) from error
         return nbest[0].text, [[round(best.score, 4), best.text] for best in nbest]
@@ -55,7 +52,7 @@ class Translator:
         try:
             check_text(text)
             check_text(translation)
-            return attention_maps(self.model, self.tokenizer, text, translation)._repr_html_()
+            return attention_maps(self.translator, text, translation)._repr_html_()
         except ValueError as error:
             return html.escape(one_line(error))
 
@@ -71,22 +68,23 @@ def check_text(text: str) -> None:
         raise ValueError(f"A text has at most {MAX_CHARACTERS} characters.")
 
 
-def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[str]) -> gr.Blocks:
-    """Build the page of a model, which `launch` serves.
+def build_page(translator: Translator, examples: Sequence[str]) -> gr.Blocks:
+    """Build the page of a translator, which `launch` serves.
 
     Args:
         examples: texts to choose from.
     """
-    beams = model.generation_config.num_beams or 1
-    alpha = 1.0 if model.generation_config.length_penalty is None else model.generation_config.length_penalty
+    search, model = translator.engine.generation_config, translator.model
+    beams = search.num_beams or 1
+    alpha = 1.0 if search.length_penalty is None else search.length_penalty
     # At first the model's own search, which is always within the bounds.
     bounds = {
         "num_beams": (1, max(MAX_BEAMS, beams)),
         "length_penalty": (min(0, alpha), max(MAX_LENGTH_PENALTY, alpha)),
     }
-    translator = Translator(model, tokenizer, bounds)
+    answers = Answers(translator, bounds)
     with gr.Blocks(title="Translate", analytics_enabled=False) as page:
-        what = "CTranslate2" if is_engine(model) else f"A Transformer of {model.num_parameters():,} parameters"
+        what = "CTranslate2" if model is None else f"A Transformer of {model.num_parameters():,} parameters"
         gr.Markdown(f"# Translate\n\n{what}.")
         with gr.Row():
             text = gr.Textbox(label="Text", max_lines=12, max_length=MAX_CHARACTERS, elem_id="text")
@@ -102,17 +100,17 @@ def build_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examp
         alone: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1, "preprocess": False}
         translated = gr.on(
             [button.click, text.submit],
-            translator.translate,
+            answers.translate,
             [text, num_beams, penalty],
             [best, nbest],
             api_name="translate",
             **alone,
         )
-        if not is_engine(model):  # which does not tell what its heads attend to
+        if model is not None:  # which does not tell what its heads attend to
             gr.Markdown("Choose a translation to see what the model attended to as it produced it.")
             picture = gr.HTML(label="Attention", elem_id="attention")
-            translated.success(translator.attention, [text, best], picture, api_name="attention", **alone)
-            nbest.select(translator.attention_of_row, text, picture, api_visibility="private", **alone)
+            translated.success(answers.attention, [text, best], picture, api_name="attention", **alone)
+            nbest.select(answers.attention_of_row, text, picture, api_visibility="private", **alone)
     return page.queue(max_size=QUEUE)
 
 

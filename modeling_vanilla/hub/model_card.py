@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..files import read_json, write_text
-from ..inference.loading import HUB_NAME
+from ..loading import HUB_NAME
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 # What a model inherits from the one that it was made from.

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..errors import one_line
 from ..files import write_text
-from ..inference.loading import load_model, load_tokenizer
+from ..loading import load_model, load_tokenizer
 from .model_card import source_metadata, write_card_of_run
 
 # What a Space runs, on the port that it has to.

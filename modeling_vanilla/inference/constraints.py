@@ -1,7 +1,7 @@
 """The search for outputs that contain given phrases.
 
 Dynamic beam allocation of Post & Vilar 2018 (arXiv:1804.06609), on tensors as in Hu et al. 2019 (N19-1090): hypotheses
-that lack the same number of tokens form a bank, and the banks share the beams. A phrase is met if its tokens follow
+that miss the same number of tokens form a bank, and the banks share the beams. A phrase is met if its tokens follow
 each other somewhere in the output, the prompt included.
 
 Axes: B sentences, K hypotheses, C phrases of a sentence, L tokens of a phrase, V vocabulary.
@@ -90,7 +90,7 @@ class Constraints:
         """The number of tokens of the phrases that are not met. (B, K)"""
         return (self.size[:, None] * ~self.met).sum(dim=-1)
 
-    def lacking(self) -> torch.Tensor:
+    def missing(self) -> torch.Tensor:
         """The number of tokens that meet all phrases: the rest of one that has begun, and the others whole. (B, K)"""
         lengths = torch.arange(self.begun.shape[-1], device=self.begun.device)
         begun = (self.begun * lengths).amax(dim=-1) * ~self.met
@@ -112,7 +112,7 @@ class Constraints:
         token = torch.cat((log_probs.argmax(dim=-1), ways.flatten(1)), dim=1)
         hypothesis = torch.arange(beams, device=score.device)
         parent = torch.cat((hypothesis, hypothesis.repeat_interleave(ways.shape[2]))).expand_as(token)
-        useful = self.extend(parent, token).lacking() < self.unmet_tokens().gather(1, parent)
+        useful = self.extend(parent, token).missing() < self.unmet_tokens().gather(1, parent)
         useful &= token >= 0
         useful[:, :beams] = self.size.any(dim=1, keepdim=True)
         index = (parent * vocab_size + token).masked_fill(~useful, -1)
@@ -122,7 +122,7 @@ class Constraints:
     def rank(self, score: torch.Tensor) -> torch.Tensor:
         """The number of better hypotheses in the bank of each, which `score` (B, K) has best first; K for -inf."""
         impossible = score == -torch.inf
-        bank, order = self.lacking().masked_fill(impossible, -1).sort(dim=1, stable=True)
+        bank, order = self.missing().masked_fill(impossible, -1).sort(dim=1, stable=True)
         place = torch.arange(score.shape[1], device=score.device).expand_as(bank)
         rank = place - torch.searchsorted(bank, bank)
         return torch.zeros_like(place).scatter(1, order, rank).masked_fill(impossible, score.shape[1])
@@ -130,9 +130,9 @@ class Constraints:
     def allocate(self, score: torch.Tensor, beams: int) -> torch.Tensor:
         """The indices of the hypotheses that fill the beams, given `score` (B, K) best first. (B, beams)
 
-        The banks take turns, each with its best hypothesis; the bank that lacks least is first.
+        The banks take turns, each with its best hypothesis; the bank that misses least is first.
         """
-        bank = self.lacking()
+        bank = self.missing()
         turn = self.rank(score) * (bank.max() + 1) + bank
         chosen = turn.topk(min(beams, turn.shape[1]), largest=False).indices
         return chosen.gather(1, score.gather(1, chosen).argsort(dim=1, descending=True))
@@ -180,9 +180,9 @@ class ConstrainedSearch(BeamSearch):
         return alive.gather(chosen)
 
     def unfinished(self, rows: torch.Tensor) -> Hypotheses:
-        """BeamSearch's, in the order of what they lack."""
-        lacking = self.constraints.select(rows).lacking()
-        return super().unfinished(rows).gather(lacking.argsort(dim=1, stable=True))
+        """BeamSearch's, those that miss the fewest tokens first."""
+        missing = self.constraints.select(rows).missing()
+        return super().unfinished(rows).gather(missing.argsort(dim=1, stable=True))
 
     def select(self, remaining: torch.Tensor) -> None:
         super().select(remaining)

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import regex as re  # whose \w includes the signs that are written on letters
@@ -10,23 +10,17 @@ import torch
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from ..errors import RowError
 from ..files import read_lines
-from ..splitting_vanilla import Piece, check_texts, encode
-from ..translation_vanilla import Translation, TranslationSettings
+from ..splitting_vanilla import Piece, check_texts, encode, is_blank
+from ..translation_vanilla import Translation
 from .constraints import constrained
 
 logger = logging.getLogger(__name__)
 
-# Begins a message about texts, terms or prefixes, given which of the three and their numbers: where they stand.
-Place = Callable[[str, Sequence[int]], str]
-
 # A letter of a script that puts blanks between words; a letter of Chinese, Japanese or Thai is a word by itself.
 _LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 _BOUNDARY = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
-
-
-def nowhere(what: str, rows: Sequence[int]) -> str:
-    return ""
 
 
 def read_terms(path: Path) -> list[tuple[str, ...]]:
@@ -34,8 +28,8 @@ def read_terms(path: Path) -> list[tuple[str, ...]]:
     return [tuple(line.split("\t")) for line in read_lines(path)]
 
 
-def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str, place: Place) -> list[list[int]]:
-    """The tokens of parts of translations, each a `what`, "term" or "prefix"; ValueError for one that contains EOS.
+def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:
+    """The tokens of parts of translations, each a `what`, "term" or "prefix"; RowError for one that contains EOS.
 
     Blanks at the end are left out, as the tokenizer has them at the beginning of the next word.
     """
@@ -45,7 +39,7 @@ def _target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: 
     for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
         # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
         if eos and (eos in text or tokenizer.eos_token_id in ids):
-            raise ValueError(f"{place(what, [row])}the {what} {text!r:.60} contains the end-of-sentence token {eos}")
+            raise RowError(what, row, f"the {what} {text!r:.60} contains the end-of-sentence token {eos}")
     return found
 
 
@@ -57,18 +51,18 @@ class Terminology:
             that contains EOS, or two target terms of one source term.
     """
 
-    def __init__(self, terms: Iterable[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase, place: Place = nowhere):
+    def __init__(self, terms: Iterable[tuple[str, ...]], tokenizer: PreTrainedTokenizerBase):
         self.targets: dict[str, tuple[str, list[int]]] = {}  # of each source term: text and tokens
         pairs = []
         for row, term in enumerate(terms):
             pair = [side.strip() for side in check_texts(term, "term")]
             if len(pair) != 2 or not all(pair):
-                raise ValueError(f"{place('term', [row])}a term must be a source and a target term, not {term!r:.60}")
+                raise RowError("term", row, f"a term must be a source and a target term, not {term!r:.60}")
             pairs.append(pair)
-        tokens = _target_ids(tokenizer, [target for _, target in pairs], "term", place)
+        tokens = target_ids(tokenizer, [target for _, target in pairs], "term")
         for row, ((source, _), ids) in enumerate(zip(pairs, tokens, strict=True)):
             if source in self.targets and self.targets[source][1] != ids:
-                raise ValueError(f"{place('term', [row])}the term {source!r:.60} has two translations")
+                raise RowError("term", row, f"the term {source!r:.60} has two translations")
             # As text that the tokenizer may have changed.
             self.targets[source] = str(tokenizer.decode(ids, skip_special_tokens=True)).strip(), ids
         self.pattern = re.compile(rf"{_BOUNDARY}\L<terms>{_BOUNDARY}", terms=self.targets)  # the longest that fits
@@ -77,60 +71,59 @@ class Terminology:
         """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
         return list(dict.fromkeys(self.pattern.findall(text))) if self.targets else []
 
-    def arguments(self, pieces: Sequence[Piece]) -> dict:
-        """The arguments of generate() by which each translation has the target terms of its piece."""
-        phrases = [[self.targets[term][1] for term in self.find(piece.text)] for piece in pieces]
-        return {"search": constrained(phrases)} if any(phrases) else {}
+    def add_to(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """The pieces with the phrases that their translations must contain."""
+        return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
 
-    def warn_of_missing(self, translations: Sequence[Translation], place: Place = nowhere) -> None:
-        """Log each term of a text that its translation lacks."""
-        for row, translation in enumerate(translations):
-            for piece, best in zip(translation.pieces, translation.best, strict=True):
-                for term in self.find(piece.text):
-                    if self.targets[term][0] not in best:
-                        missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
-                        logger.warning(place("text", [row]) + missed)
+    def warn_of_missing(self, row: int, translation: Translation) -> None:
+        """Log each term of the text `row` that its translation lacks."""
+        for piece, best in zip(translation.pieces, translation.best, strict=True):
+            for term in self.find(piece.text):
+                if self.targets[term][0] not in best:
+                    missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
+                    logger.warning(missed, extra={"what": "text", "rows": [row]})
 
 
-class Prefixes:
-    """What translations begin with: one string for all texts, or a list of one for each.
+def prefix_ids(
+    prefix: str | Sequence[str], tokenizer: PreTrainedTokenizerBase, texts: int, language: int | None
+) -> list[list[int]]:
+    """The tokens of the prefix of each of so many texts.
+
+    Args:
+        prefix: one string for all texts, or a list of one for each. language: forced_bos_token_id, which comes first.
 
     Raises:
         ValueError: for another number, or a prefix that contains EOS.
     """
+    if not isinstance(prefix, str) and len(prefix) != texts:
+        raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
+    different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
+    before = [] if language is None else [language]
+    return [ids and [*before, *ids] for ids in target_ids(tokenizer, different, "prefix")] * number
 
-    def __init__(
-        self,
-        prefix: str | Sequence[str],
-        tokenizer: PreTrainedTokenizerBase,
-        settings: TranslationSettings,
-        texts: int,
-        place: Place = nowhere,
-    ):
-        if not isinstance(prefix, str) and len(prefix) != texts:
-            raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
-        different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
-        language = settings.generation.forced_bos_token_id  # of a model of several
-        before = [] if language is None else [language]
-        self.place = place
-        self.ids = [ids and [*before, *ids] for ids in _target_ids(tokenizer, different, "prefix", place)] * number
 
-    def of_pieces(self, pieces: Sequence[Piece]) -> list[list[int]]:
-        """The tokens of the prefix of each piece that begins a text; none for the others."""
-        return [[] if piece.begins is None else self.ids[piece.begins] for piece in pieces]
+def begin_with(prefix: Sequence[int], pieces: list[Piece]) -> list[Piece]:
+    """The pieces of a text, of which the first that is not blank begins with the prefix."""
+    first = next((number for number, piece in enumerate(pieces) if not is_blank(piece.text)), None)
+    return [piece._replace(prefix=prefix if number == first else ()) for number, piece in enumerate(pieces)]
 
-    def arguments(self, pieces: Sequence[Piece]) -> dict:
-        """The arguments of generate() by which the pieces that begin a text have its prefix."""
-        prefixes = self.of_pieces(pieces)
-        return {"logits_processor": [ForcedPrefix(prefixes)]} if any(prefixes) else {}
 
-    def check(self, translations: Sequence[Translation]) -> None:
-        """Raise ValueError for a prefix with which the translation does not begin."""
-        for row, (ids, translation) in enumerate(zip(self.ids, translations, strict=True)):
-            found = translation.hypotheses[0].ids[1 : len(ids) + 1]
-            if found and [*found] != ids:
-                message = f"a prefix of {len(ids)} tokens cannot begin its output, by its limit or another rule"
-                raise ValueError(self.place("prefix", [row]) + message)
+def check_prefix(row: int, prefix: Sequence[int], translation: Translation) -> None:
+    """Raise RowError if the translation of the text `row` does not begin with the prefix."""
+    found = translation.hypotheses[0].ids[1 : len(prefix) + 1]
+    if found and [*found] != [*prefix]:
+        message = f"a prefix of {len(prefix)} tokens cannot begin its output, by its limit or another rule"
+        raise RowError("prefix", row, message)
+
+
+def generate_arguments(pieces: Sequence[Piece]) -> dict:
+    """The arguments of generate() by which translations have the prefixes and the phrases of their pieces."""
+    arguments: dict = {}
+    if any(piece.phrases for piece in pieces):
+        arguments["search"] = constrained([piece.phrases for piece in pieces])
+    if any(piece.prefix for piece in pieces):
+        arguments["logits_processor"] = [ForcedPrefix([piece.prefix for piece in pieces])]
+    return arguments
 
 
 class ForcedPrefix(LogitsProcessor):

@@ -1,13 +1,13 @@
 """Folders of a model and its tokenizer: converted from another library, or exported to another format."""
 
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import GenerationConfig
 
+from .. import loading
 from ..files import check_unused, whole_folder
 from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
-from ..inference import load_translator
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
 from .from_marian import from_marian, marian_tokenizer
@@ -64,14 +64,26 @@ def export(
             or the model.
         OSError: if `destination` cannot be written.
     """
-    name = f"to_{to.replace('.', '_')}"
-    # CTranslate2 is an engine of inference, too.
-    write = getattr(import_module(f"..inference.{name}" if to == "ctranslate2" else f".{name}", __package__), name)
+    write = _writer(to)
     check_unused("destination", destination)
-    model, tokenizer = load_translator([source], "cpu", revision=revision)
+    folder = loading.model_folder(source, revision)
+    model, tokenizer = loading.load_model(folder), loading.load_tokenizer(folder)
     with whole_folder(destination) as part:
         notes = write(model, tokenizer, part, **settings)
         if to == "marian":
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             write_card_of_run(part, model, source, is_marian=True, **(card or {}))
     return notes
+
+
+def _writer(to: str) -> Callable[..., list[str]]:
+    """The function that writes a format, of a module whose library may be missing."""
+    if to == "ctranslate2":
+        from .to_ctranslate2 import to_ctranslate2 as write
+    elif to == "onnx":
+        from .to_onnx import to_onnx as write
+    elif to == "transformers.js":
+        from .to_transformers_js import to_transformers_js as write
+    else:
+        from .to_marian import to_marian as write
+    return write

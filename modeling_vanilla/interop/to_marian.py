@@ -10,8 +10,8 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
-from ..inference.exports import POSITIONS, check_expressible, save_tokenizer
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .exports import POSITIONS, check_expressible, save_tokenizer
 from .from_marian import marian_order, reorder
 from .weights import DECODER_LAYER, LAYER, MARIAN_NORM_EPS, same_fields
 

@@ -1,9 +1,9 @@
 """Export to ONNX: an encoder, and a decoder with its cache, for onnxruntime and whatever else reads that format.
 
-encoder.onnx    input_ids (B, S), attention_mask (B, S) -> last_hidden_state (B, S, layers * H * (K + V))
+encoder.onnx    input_ids (B, S), attention_mask (B, S) -> last_hidden_state (B, S, layers * H * (d_k + d_v))
 decoder.onnx    input_ids (B, T), encoder_attention_mask (B, S), encoder_hidden_states, which is the encoder's output,
                 and of every layer i, for the P positions before,
-                past_key_values.i.decoder.key (B, H, P, K) and past_key_values.i.decoder.value (B, H, P, V)
+                past_key_values.i.decoder.key (B, H, P, d_k) and past_key_values.i.decoder.value (B, H, P, d_v)
                 -> logits (B, T, vocabulary), present.i.decoder.key and present.i.decoder.value, the next call's past
 
 B, S, T and P are free; P may be 0. The beams of a search are further rows of B: repeat the encoder's output for them.
@@ -25,8 +25,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..inference.exports import save_tokenizer
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .exports import save_tokenizer
 
 # The sizes that torch.export follows through the code; it keeps the branches that they take. They differ from each
 # other and from 0 and 1, which it treats as constants, and there are at least 16 keys, because a CPU has a faster

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from ..inference.exports import POSITIONS, save_tokenizer
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from .exports import POSITIONS, save_tokenizer
 from .to_marian import marian_config, marian_search
 from .to_onnx import export_graphs, quantize
 

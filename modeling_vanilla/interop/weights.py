@@ -15,7 +15,7 @@ from transformers.utils import has_file
 from ..configuration_vanilla import VanillaConfig
 from ..errors import one_line
 from ..generation_vanilla import default_generation_config
-from ..inference.loading import check_search, check_weights, load_weights
+from ..loading import check_search, check_weights, load_weights
 from ..modeling_vanilla import VanillaForConditionalGeneration
 
 # Fields of MarianConfig and FSMTConfig that mean the same in VanillaConfig.

@@ -1,14 +1,14 @@
-"""Section 5: train.py reads from top to bottom; the other files are its parts, in the order in which it calls them."""
+"""Section 5: train.py is the loop and its update, run.py the run around it; the other files are their parts."""
 
-from .options import DataOptions, ModelOptions, TrainingOptions, TranslationOptions
+from .options import ConfigOptions, DataOptions, ModelOptions, TrainingOptions
 from .results import summary
-from .train import train_translation
+from .run import train_translation
 
 __all__ = [
+    "ConfigOptions",
     "DataOptions",
     "ModelOptions",
     "TrainingOptions",
-    "TranslationOptions",
     "summary",
     "train_translation",
 ]

@@ -2,16 +2,17 @@
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import one_line
-from ..files import delete_folder, json_text, read_json, whole_folder, write_json
+from ..files import check_unused, delete_folder, json_text, read_json, whole_folder, write_json
+from ..loading import load_model, load_tokenizer
 from .options import TrainingOptions
 
 OPTIMIZER = "optimizer.safetensors"
@@ -65,58 +66,34 @@ class Progress:
         return patience is not None and self.best() in self.validations[:-patience]
 
 
-@dataclass
-class TrainingState:
-    """What each process holds of a running training.
-
-    Attributes:
-        model: as accelerate has prepared it, by which each process has its copy (DDP) if there are several.
-        optimizer: likewise.
-        training: every option of the recipe has a value.
-    """
-
-    accelerator: Accelerator
-    model: PreTrainedModel
-    optimizer: AcceleratedOptimizer
-    tokenizer: PreTrainedTokenizerBase
-    training: TrainingOptions
-    progress: Progress
-
-    @property
-    def run(self) -> Path:
-        """The folder of the run."""
-        return Path(self.training.output_dir)
-
-    @property
-    def own_model(self) -> PreTrainedModel:
-        """The model without what accelerate has put around it."""
-        return self.accelerator.unwrap_model(self.model)
-
-
 # Writing
 
 
-def save_checkpoint(state: TrainingState) -> None:
+def write_checkpoint(
+    run: Path,
+    training: TrainingOptions,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    moments: Mapping[str, Mapping[str, torch.Tensor]],
+    progress: Progress,
+) -> None:
     """Write a model folder that from_pretrained loads, with the moments and the progress that resuming needs.
 
-    Checkpoints that are no longer kept are then deleted. Every process must call this.
+    Checkpoints that are no longer kept are then deleted.
+
+    Args:
+        moments: of each parameter, by its name, what the optimizer keeps.
 
     Raises:
         OSError: the checkpoint cannot be written; nothing half-written stays.
     """
-    accelerator, progress = state.accelerator, state.progress
-    progress.scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
-    if accelerator.is_main_process:
-        model, moments = state.own_model, state.optimizer.optimizer.state
-        with whole_folder(state.run / f"checkpoint-{progress.step}") as part:
-            save_model(model, state.tokenizer, part)
-            named = ((name, moments[parameter]) for name, parameter in model.named_parameters())
-            flat = {f"{name}/{key}": value.contiguous() for name, each in named for key, value in each.items()}
-            save_file(flat, part / OPTIMIZER)
-            progress.digests = {path.name: _digest(path) for path in sorted(part.iterdir())}
-            (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
-        prune_checkpoints(state.run, state.training)
-    accelerator.wait_for_everyone()
+    with whole_folder(run / f"checkpoint-{progress.step}") as part:
+        save_model(model, tokenizer, part)
+        flat = {f"{name}/{key}": value.contiguous() for name, each in moments.items() for key, value in each.items()}
+        save_file(flat, part / OPTIMIZER)
+        progress.digests = {path.name: _digest(path) for path in sorted(part.iterdir())}
+        (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
+    prune_checkpoints(run, training)
 
 
 def _digest(path: Path) -> str:
@@ -124,11 +101,11 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save_validation(state: TrainingState) -> None:
+def add_validation(run: Path, progress: Progress) -> None:
     """Add the last validation to the progress in the newest checkpoint, which was written just before it."""
-    newest = list_checkpoints(state.run)[-1:]
-    if newest and checkpoint_step(newest[0]) == state.progress.step:
-        write_json(newest[0] / PROGRESS, asdict(state.progress))
+    newest = list_checkpoints(run)[-1:]
+    if newest and checkpoint_step(newest[0]) == progress.step:
+        write_json(newest[0] / PROGRESS, asdict(progress))
 
 
 def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -173,7 +150,7 @@ def newest_checkpoint(run: Path) -> Path | None:
         return None
     newest = checkpoints[-1]
     try:
-        for name, digest in load_progress(newest).digests.items():
+        for name, digest in read_progress(newest).digests.items():
             if _digest(newest / name) != digest:
                 raise ValueError(f"{name} is not as it was written")
     except Exception as error:  # a damaged file may raise anything
@@ -182,20 +159,54 @@ def newest_checkpoint(run: Path) -> Path | None:
     return newest
 
 
-def load_progress(checkpoint: Path) -> Progress:
+def read_progress(checkpoint: Path) -> Progress:
     """The progress that a checkpoint was written with."""
     return Progress(**read_json(checkpoint / PROGRESS))
 
 
-def load_checkpoint(checkpoint: Path, state: TrainingState) -> None:
-    """Load the progress and the optimizer's moments of a checkpoint, whose weights the state's model has already."""
-    optimizer = state.optimizer.optimizer
-    state.progress = load_progress(checkpoint)
-    numbers = {name: number for number, (name, _) in enumerate(state.own_model.named_parameters())}
-    moments: dict = {}
+def read_moments(checkpoint: Path, parameters: Sequence[str]) -> dict[int, dict[str, torch.Tensor]]:
+    """What the optimizer keeps of each parameter, by its number among these names."""
+    numbers = {name: number for number, name in enumerate(parameters)}
+    moments: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in load_file(checkpoint / OPTIMIZER).items():
         parameter, key = name.rsplit("/", 1)
         moments.setdefault(numbers[parameter], {})[key] = value
-    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-    if state.accelerator.scaler is not None and state.progress.scaler is not None:
-        state.accelerator.scaler.load_state_dict(state.progress.scaler)
+    return moments
+
+
+# 6.1: the average of checkpoints, the last 5 for the base model, the last 20 for the big one
+
+
+def average_checkpoints(checkpoints: Sequence[Path]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model whose weights are the mean of the checkpoints', with all else of the last one.
+
+    Raises:
+        ValueError: a checkpoint cannot be read, or their weights or vocabularies differ; the message names it.
+    """
+    vocabulary = load_tokenizer(checkpoints[0]).get_vocab()
+    total: dict[str, torch.Tensor] = {}
+    for checkpoint in checkpoints:
+        model, tokenizer = load_model(checkpoint, "auto"), load_tokenizer(checkpoint)
+        weights = model.state_dict()
+        if tokenizer.get_vocab() != vocabulary:
+            raise ValueError(f"{checkpoint}: its vocabulary is another than that of {checkpoints[0]}")
+        shapes, others = ({name: value.shape for name, value in each.items()} for each in (weights, total or weights))
+        if shapes != others:
+            raise ValueError(f"{checkpoint}: its weights are of other shapes than those of {checkpoints[0]}")
+        # In 64 bits, so that the order of the checkpoints cannot change the mean.
+        total = {name: value.double() + total.get(name, 0) for name, value in weights.items()}
+    model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()})
+    return model, tokenizer
+
+
+def write_average(checkpoints: Sequence[Path], destination: Path) -> None:
+    """Write the average of checkpoints as a model folder.
+
+    Raises:
+        ValueError: `destination` holds something, or as average_checkpoints does.
+        OSError: `destination` cannot be written.
+    """
+    check_unused("destination", destination)
+    model, tokenizer = average_checkpoints(checkpoints)
+    with whole_folder(destination) as part:
+        save_model(model, tokenizer, part)

@@ -9,16 +9,16 @@ from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig, named_tokens
-from ..inference.loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
+from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language
-from .options import REGULARISATION, TranslationOptions
+from .options import REGULARISATION, ModelOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .recipe import PAPER_SEARCH
 from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
 
 
-def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
+def saved_model(options: ModelOptions, overrides: dict) -> Path | None:
     """The folder of the model to fine-tune, if there is one.
 
     Args:
@@ -39,7 +39,7 @@ def saved_model(options: TranslationOptions, overrides: dict) -> Path | None:
 
 
 def make_tokenizer(
-    folder: Path | None, options: TranslationOptions, overrides: dict, pairs: Dataset
+    folder: Path | None, options: ModelOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of the model folder, if there is one, or else that of options.tokenizer, or else a new one.
 
@@ -61,7 +61,7 @@ def make_tokenizer(
 
 
 def make_model(
-    folder: Path | None, options: TranslationOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
+    folder: Path | None, options: ModelOptions, overrides: dict, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedModel:
     """The model saved in the folder, or a new one of the preset and the overrides, with the tokenizer's special tokens.
 
@@ -100,7 +100,7 @@ def check_trainable(
     config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, validation: Dataset | None
 ) -> None:
     """Raise ValueError for a model without a token that training needs, or with fewer learned positions than a pair."""
-    for owner, name in ((tokenizer, "pad_token_id"), (config, "pad_token_id"), (config, "decoder_start_token_id")):
+    for owner, name in ((tokenizer, "pad_token_id"), (config, "decoder_start_token_id")):
         if not named_tokens(getattr(owner, name)):
             raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
     if config.position_embedding_type == "learned":

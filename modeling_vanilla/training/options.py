@@ -81,7 +81,7 @@ class DataOptions(CorpusOptions):
 
 
 @dataclass
-class TranslationOptions:
+class ModelOptions:
     """The model to train and its vocabulary. With neither preset nor model a recipe chooses."""
 
     _argument_group_name = "model"
@@ -91,7 +91,6 @@ class TranslationOptions:
     revision: str | None = _option(None, "Branch, tag or commit of a model on the Hub.")
     tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
     tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
-    resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
 
     def __post_init__(self):
         for name in ("preset", "tokenizer"):
@@ -125,8 +124,8 @@ def _overrides(model_options) -> dict:
 
 
 _GROUP = {"_argument_group_name": "fields of the model's configuration (default: the preset's)"}
-ModelOptions = make_dataclass("ModelOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
-ModelOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; overrides() is what train_translation takes."
+ConfigOptions = make_dataclass("ConfigOptions", _model_fields(), namespace={"overrides": _overrides, **_GROUP})
+ConfigOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; train_translation takes overrides()."
 
 
 def _by_recipe(help: str):
@@ -141,6 +140,7 @@ class TrainingOptions:
     _argument_group_name = "training"
 
     output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
+    resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
     max_steps: int = _by_recipe("Updates to train for.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")

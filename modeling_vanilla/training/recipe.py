@@ -7,7 +7,7 @@ Multi30k, a larger one the base model with more dropout, as is customary for IWS
 import math
 import os
 import timeit
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 import torch
@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict
 
 from ..configuration_vanilla import PRESETS
 from .cpu_memory import bound_kernel_caches
-from .options import DataOptions, TrainingOptions, TranslationOptions
+from .options import DataOptions, ModelOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1 to 5.3, 6.1). A checkpoint is written every 10 minutes, of updates of 0.4 s.
 # The paper is silent: the updates between validations.
@@ -36,14 +36,23 @@ PAPER = {
 PAPER_ROWS = {"big": {"max_steps": 300_000, "checkpoint_steps": 600, "average_checkpoints": 20}}
 PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if row[1] == "-"}
 PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_tokens": 300}}  # 6.3
-_SMALL = 10_000_000  # characters of both languages: some 80 thousand pairs of short sentences
-_LARGE = 200_000_000  # some 800 thousand pairs
+
+# Without a preset: for a corpus of up to so many characters of both languages, on a GPU or not, what differs from the
+# paper. epochs bounds max_steps, warmup_share bounds warmup_steps; validations are those of a run.
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
-_BASE = {"preset": "base", "tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0}
+_SMALL = {**_TINY, "dropout": 0.3, "max_steps": 8000, "epochs": 200, "validations": 8}  # Multi30k has 130 epochs
+_RECIPES = [
+    (10_000_000, False, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
+    (10_000_000, True, _SMALL, "a small model, as the corpus is small"),
+    (math.inf, False, {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"),
+    (200_000_000, True, {"preset": "base", "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"),
+    (math.inf, True, {"preset": "base"}, "the paper's base model"),
+]
+# Of a saved model; the peak is that of transformers' Trainer.
+_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "epochs": 5, "warmup_share": 0.1, "validations": 10}
+_WARMUP_SHARE = 1 / 4
+_EARLY_STOPPING = 5
 _CHARACTERS = 4  # of a token, about
-_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5}  # the peak is that of transformers' Trainer
-_EPOCHS, _VALIDATIONS = 5, 10  # of a fine-tuning
-_MOST_EPOCHS = 200  # of a training from scratch on few pairs: Multi30k has 130 in its 8000 updates
 
 _RATES = {"learning_rate", "learning_rate_scale"}  # one of them that is given decides both
 _SIDES = ("source", "target")
@@ -51,49 +60,50 @@ _OF_MODEL = {"dropout", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
 
-def choose_settings(
-    pairs: DatasetDict,
-    data: DataOptions,
-    training: TrainingOptions,
-    options: TranslationOptions,
-    overrides: dict,
-    previous: dict | None = None,
-) -> tuple[TrainingOptions, TranslationOptions, dict, str]:
+@dataclass
+class Settings:
+    """What to train and how, with a value for every option; `overrides` are fields of the configuration."""
+
+    training: TrainingOptions
+    model: ModelOptions
+    overrides: dict
+    reason: str = ""  # which recipe was chosen, and why
+
+
+def choose_settings(pairs: DatasetDict, data: DataOptions, given: Settings, previous: dict | None = None) -> Settings:
     """Fill in every option of training and model that is not given.
 
     Args:
         previous: the record in run.json of a run that is resumed; its values are taken.
-
-    Returns:
-        The options, the overrides, and a text that says which recipe was chosen, and why.
     """
+    training, model, overrides = given.training, given.model, given.overrides
     chosen, reason = {}, ""
     if previous is not None:
         chosen = previous["training"] | previous["model"]
-    elif options.preset is None:
-        given = {name: value for part in (data, training, options) for name, value in vars(part).items()} | overrides
-        chosen, reason = choose_recipe(pairs, {name: value for name, value in given.items() if value is not None})
+    elif model.preset is None:
+        options = {name: value for part in (data, training, model) for name, value in vars(part).items()} | overrides
+        chosen, reason = choose_recipe(pairs, {name: value for name, value in options.items() if value is not None})
         reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
-    if options.preset is None and options.model is None:
-        options = replace(options, preset=chosen["preset"])
+    if model.preset is None and model.model is None:
+        model = replace(model, preset=chosen["preset"])
         overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
-    return complete(training, chosen, options.preset), options, overrides, reason
+    return Settings(complete(training, chosen, model.preset), model, overrides, reason)
 
 
 def complete(training: TrainingOptions, chosen: dict | None = None, preset: str | None = None) -> TrainingOptions:
     """Fill in the options of training that are not given, by the chosen values or else the paper's for the preset."""
     chosen, paper = chosen or {}, PAPER | PAPER_ROWS.get(preset or "base", {})
-    given = {name for name, value in vars(training).items() if value is not None}
-    given |= _RATES if given & _RATES else set()
-    # An update holds at least one batch.
-    batch = min(paper["tokens_per_batch"], training.tokens_per_update or math.inf)
-    values: dict = {**paper, "tokens_per_batch": batch} | (dict.fromkeys(_RATES) if chosen.keys() & _RATES else {})
-    values |= {name: chosen[name] for name in _OF_TRAINING & chosen.keys()}
+    given = {name: value for name, value in vars(training).items() if value is not None}
+    values = paper | {name: chosen[name] for name in _OF_TRAINING & chosen.keys()} | given
+    rates = next(each for each in (given, chosen, paper) if _RATES & each.keys())
+    values |= {name: rates.get(name) for name in _RATES}
+    if not {"tokens_per_batch"} & (given | chosen).keys():  # an update holds at least one batch
+        values["tokens_per_batch"] = min(paper["tokens_per_batch"], values["tokens_per_update"])
     # In updates, as by the clock no two runs would average the same. As great a share of the run as in the paper, so
     # that the checkpoints of a short one are as close to its end, but at least 10, as writing takes time.
-    interval = paper["checkpoint_steps"] / paper["max_steps"] * (training.max_steps or values["max_steps"])
-    values["checkpoint_steps"] = max(10, round(interval))
-    return replace(training, **{name: value for name, value in values.items() if name not in given})
+    interval = max(10, round(paper["checkpoint_steps"] / paper["max_steps"] * values["max_steps"]))
+    values["checkpoint_steps"] = given.get("checkpoint_steps", interval)
+    return replace(training, **values)
 
 
 def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
@@ -104,7 +114,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
         given: options that are decided; the others are made to fit them. With "model" that one is fine-tuned.
 
     Returns:
-        The other options, fields of TranslationOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
+        The other options, fields of ModelOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
     """
     state = PartialState()
     has_gpu = state.device.type != "cpu"
@@ -112,51 +122,44 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
     # The bytes of the longest side bound its tokens but for two: the vocabulary has a token for every byte.
     longest = min(most, 2 + max(pc.max(pc.binary_length(pairs["train"].data[side])).as_py() for side in _SIDES))
-    usual, reason = _usual(given.get("model"), characters, has_gpu)
-    # An update takes about a tenth of the corpus at most.
-    recipe = {**usual, "tokens_per_update": min(usual["tokens_per_update"], max(longest, characters // 100))}
-    if not {"model", "tokenizer"} & given.keys():
-        recipe["vocab_size"] = _vocabulary_size(characters)
-    if "validation" in pairs:
-        recipe["early_stopping"] = 5
-    # A precision that accelerate was told, or that the caller's own Accelerator has set, stays.
-    is_decided = "ACCELERATE_MIXED_PRECISION" in os.environ or AcceleratorState._shared_state
-    if not is_decided and _has_fast_bf16(state.device):
-        recipe["mixed_precision"] = "bf16"
-    recipe |= given
-    # A little more than a process's share; without the surplus, each update would have a small batch left over.
-    share = recipe["tokens_per_update"] * 6 // (5 * state.num_processes)
-    recipe["tokens_per_batch"] = max(longest, min(share, 8192 if has_gpu else 4096))
-    epoch = characters / 2 / _CHARACTERS / recipe["tokens_per_update"]  # updates in which each pair is seen once
+    usual, reason = next((each, why) for limit, gpu, each, why in _RECIPES if characters < limit and gpu == has_gpu)
     if "model" in given:
-        steps = recipe.setdefault("max_steps", math.ceil(_EPOCHS * epoch))
-        recipe |= {"warmup_steps": math.ceil(steps / 10), "validate_steps": math.ceil(steps / _VALIDATIONS)}
-    else:
-        if characters < _SMALL and "max_steps" not in given:
-            recipe["max_steps"] = min(recipe["max_steps"], math.ceil(_MOST_EPOCHS * epoch))
-            recipe.setdefault("validate_steps", math.ceil(recipe["max_steps"] / 8))
+        usual, reason = _FINE_TUNING, f"fine-tunes {given['model']}"
+    paper = PAPER if usual.get("preset") == "base" else {}
+    usual = {"warmup_share": _WARMUP_SHARE, "epochs": math.inf, "max_steps": math.inf, **paper, **usual}
+
+    # An update takes about a tenth of the corpus at most.
+    tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
+    # A little more than a process's share; without the surplus, each update would have a small batch left over.
+    batch = max(longest, min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096))
+    epoch = characters / 2 / _CHARACTERS / tokens  # updates in which each pair is seen once
+    steps = given.get("max_steps", math.ceil(min(usual["max_steps"], usual["epochs"] * epoch)))
+    share = max(1, int(usual["warmup_share"] * steps))
+    warmup = given.get("warmup_steps", min(usual.get("warmup_steps", share), share))
+    scale = usual.get("learning_rate_scale")
+    if scale is not None:
         # After a high and early peak a post-LN model never learns to attend to the source: with a shorter warm-up the
         # peak falls with the root of the warm-up (found on the examples' toy corpora).
-        warmup = given.get("warmup_steps", min(usual["warmup_steps"], max(1, recipe["max_steps"] // 4)))
-        scale = usual["learning_rate_scale"] * min(1, warmup / usual["warmup_steps"])
-        recipe |= {"warmup_steps": warmup, "learning_rate_scale": round(scale, 4)}
+        scale = round(scale * min(1, warmup / usual["warmup_steps"]), 4)
+    recipe = {
+        "preset": usual.get("preset"),
+        "dropout": usual.get("dropout"),
+        "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
+        "max_steps": steps,
+        "tokens_per_update": tokens,
+        "tokens_per_batch": batch,
+        "learning_rate": usual.get("learning_rate"),
+        "learning_rate_scale": scale,
+        "warmup_steps": warmup,
+        "validate_steps": math.ceil(steps / usual["validations"]) if "validations" in usual else None,
+        "early_stopping": _EARLY_STOPPING if "validation" in pairs else None,
+        "mixed_precision": _precision(state.device),
+    }
     decided = given.keys() | (_RATES if given.keys() & _RATES else set())
     devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
     facts = f"{len(pairs['train'])} training pairs of {characters} characters, {devices}"
-    return {name: value for name, value in recipe.items() if name not in decided}, f"{facts}: {reason}"
-
-
-def _usual(model: str | None, characters: int, has_gpu: bool) -> tuple[dict, str]:
-    """The model and its training for a corpus of this size, and why they are these."""
-    if model is not None:
-        return _FINE_TUNING, f"fine-tunes {model}"
-    if characters < _SMALL:
-        return {**_TINY, "dropout": 0.3, "max_steps": 8000}, "a small model, as the corpus is small"
-    if not has_gpu:
-        return {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"
-    if characters < _LARGE:
-        return {**_BASE, "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"
-    return {**_BASE, "max_steps": 100_000}, "the paper's base model"
+    chosen = {name: value for name, value in recipe.items() if value is not None and name not in decided}
+    return chosen, f"{facts}: {reason}"
 
 
 def _characters(pairs: Dataset) -> int:
@@ -170,15 +173,18 @@ def _vocabulary_size(characters: int) -> int:
     return round(max(300, min(5 * root, 10_000), min(2 * root, 37_000)))
 
 
-def _has_fast_bf16(device: torch.device) -> bool:
+def _precision(device: torch.device) -> str | None:
+    """ "bf16" where that is faster, unless accelerate was told a precision or the caller's Accelerator has set one."""
+    if "ACCELERATE_MIXED_PRECISION" in os.environ or AcceleratorState._shared_state:
+        return None
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else None
     if device.type != "cpu":
-        return False
+        return None
     bound_kernel_caches()  # which has an effect before the first product in bf16
     # What the processor says of itself is not enough: some with AVX512-BF16 are slower by it (RESULTS.md).
     faster = _product_seconds(torch.bfloat16) < _product_seconds(torch.float32)
-    return broadcast_object_list([faster])[0]  # the first process decides
+    return "bf16" if broadcast_object_list([faster])[0] else None  # the first process decides
 
 
 def _product_seconds(dtype: torch.dtype) -> float:

@@ -11,9 +11,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..visualization.curves import plot_run
-from .checkpoints import TrainingState
 from .preprocessing import pair_lengths
-from .updates import rate_of
+from .train import TrainingState, rate_of
 
 _MAIN_FIGURES = ("bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "parameters")
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..files import read_json, write_json
-from .options import DataOptions, TrainingOptions, TranslationOptions
+from .options import DataOptions, ModelOptions, TrainingOptions
 
 _FILE = "run.json"
 # The options on which the updates depend. Others may change: the length of the run, what it reports, its test data.
@@ -20,7 +20,7 @@ _TRAINING = (
 
 
 def record_run(
-    data: DataOptions, training: TrainingOptions, options: TranslationOptions, overrides: dict, training_data: Dataset
+    data: DataOptions, training: TrainingOptions, options: ModelOptions, overrides: dict, training_data: Dataset
 ) -> dict:
     """All options of a run but its folder and whether it is resumed, and the number and digest of its pairs."""
     digest = hashlib.sha256()
@@ -31,8 +31,8 @@ def record_run(
             digest.update(ids.flatten().to_numpy())
     return {
         "data": asdict(data),
-        "training": {name: value for name, value in asdict(training).items() if name != "output_dir"},
-        "model": {name: value for name, value in asdict(options).items() if name != "resume"} | overrides,
+        "training": {name: value for name, value in asdict(training).items() if name not in ("output_dir", "resume")},
+        "model": asdict(options) | overrides,
         "pairs": {"training_pairs": len(training_data), "training_data": digest.hexdigest()[:16]},
     }
 

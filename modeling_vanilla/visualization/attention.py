@@ -2,7 +2,7 @@
 
 In a notebook:
 
-    maps = attention_maps(model, tokenizer, "A dog runs.", "Ein Hund rennt.")
+    maps = attention_maps(Translator.from_pretrained("runs/mine/model"), "A dog runs.", "Ein Hund rennt.")
     maps                                                 # as a cell's last line: the page itself
     draw_heat_map(maps["encoder"], layer=4)              # a matplotlib figure
     save_figure(draw_heat_map(maps["cross"], layer=5), Path("cross.png"))
@@ -17,9 +17,10 @@ import torch
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..files import whole_file
+from ..inference import Translator
 from ..translation_vanilla import evaluating
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
@@ -69,17 +70,18 @@ class AttentionMaps(dict[str, AttentionMap]):
         return f'<iframe srcdoc="{html.escape(self.page())}" style="width:100%;height:700px;border:0"></iframe>'
 
 
-def attention_maps(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str
-) -> AttentionMaps:
+def attention_maps(translator: Translator, source: str, target: str) -> AttentionMaps:
     """What every head of every layer looks at as the model reads `source` and produces `target`.
 
     The rows of both uses in the decoder are the tokens of the target as each is produced, EOS at the end. The columns
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
 
     Raises:
-        ValueError: if a text is too long.
+        ValueError: if the engine is another than torch, or a text is too long.
     """
+    model, tokenizer = translator.model, translator.tokenizer
+    if model is None:
+        raise ValueError("attention: the engine ctranslate2 does not tell what each head looks at; torch does")
     batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
     for name, ids in (("source", batch["input_ids"][0]), ("target", batch["labels"][0])):
         if len(ids) > MAX_TOKENS:

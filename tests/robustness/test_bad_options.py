@@ -48,7 +48,6 @@ OPTIONS = {
     "export onnx": "quantization: int8",
     "export transformers.js": "quantization: int8",
     "demo": "port: 0 65536 x\nexamples: missing model",
-    "push --static": "examples: missing model",
 }
 CASES = [
     (program, option, value)

@@ -1,10 +1,9 @@
-"""Load a saved model with its tokenizer, or several models as an ensemble."""
+"""Models and tokenizers from folders and from the Hub."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -12,83 +11,14 @@ from huggingface_hub.errors import HTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, logging
 
-from ..configuration_vanilla import VanillaConfig, named_tokens
-from ..errors import one_line
-from ..files import read_json
-from ..modeling_vanilla import VanillaForConditionalGeneration
-from .ensemble import Ensemble
+from .configuration_vanilla import VanillaConfig, named_tokens
+from .errors import one_line
+from .files import read_json
+from .modeling_vanilla import VanillaForConditionalGeneration
 
 # Left open, trust_remote_code would make transformers ask on the terminal, and read the answer off the input.
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
-ENGINES = ("torch", "ctranslate2")
 HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
-
-
-def load_translator(
-    folders: Sequence[str | Path],
-    device: str | torch.device | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    revision: str | None = None,
-    engine: str = "torch",
-    quantization: str | None = None,
-    inter_threads: int | None = None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
-
-    Args:
-        folders: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
-        revision: of names on the Hub, as `model_folder` has it.
-        device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
-        dtype: in which torch computes.
-        engine: "torch", which searches exactly as 6.1 does, or "ctranslate2", which is faster (engine.py): a
-            `CTranslate2Model`, of one folder, which `vanilla export --to ctranslate2` may have written.
-        quantization, inter_threads: of ctranslate2, as `load_engine` has them.
-
-    Raises:
-        ValueError: for a folder that lacks the model or the tokenizer, whose weights do not fit or are not finite, or
-            whose tokenizer does not fit the model; for models of different vocabularies; and for a device that is not
-            there.
-    """
-    if isinstance(folders, str | Path):
-        raise ValueError(f"folders: a list of folders is needed, not one: {folders}")
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-    if engine == "ctranslate2":
-        return _load_engine(folders, revision, device, quantization, inter_threads)
-    for name, value in (("quantization", quantization), ("inter_threads", inter_threads)):
-        if value is not None:
-            raise ValueError(f"{name} {value}: the engine torch has none; the engine ctranslate2 has")
-    if device is None:
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device: {device} cannot be used: {str(error).splitlines()[0]}") from error
-    paths = [model_folder(folder, revision) for folder in folders]
-    tokenizers = [load_tokenizer(path) for path in paths]
-    for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
-        if tokenizer.get_vocab() != tokenizers[0].get_vocab():
-            sizes = f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"
-            raise ValueError(f"vocabulary: {folders[0]} and {folder} have different ones, {sizes}")
-    models = [load_model(path, dtype).to(device) for path in paths]  # type: ignore[arg-type]
-    model = models[0] if len(models) == 1 else Ensemble(models)
-    return model.eval(), tokenizers[0]
-
-
-def _load_engine(folders: Sequence[str | Path], revision: str | None, *settings):
-    from .engine import load_engine  # which needs a package that the other engine does not
-
-    if len(folders) > 1:
-        raise ValueError("models: the engine ctranslate2 runs one, the engine torch several")
-    folder = model_folder(folders[0], revision)
-    tokenizer = load_tokenizer(folder)
-    model: Any = load_config(folder) if (folder / "model.bin").is_file() else load_model(folder)
-    return load_engine(folder, tokenizer, model, *settings), tokenizer
-
-
-def is_engine(model) -> bool:
-    """Whether a model is one of CTranslate2, not of torch."""
-    return hasattr(model, "translator")
 
 
 def model_folder(name: str | Path, revision: str | None = None) -> Path:

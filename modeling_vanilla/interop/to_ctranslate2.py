@@ -24,7 +24,7 @@ ALIGNMENT_LAYER = 0
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELUTanh}
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
 
-# Settings of generate() that the engine has (engine.py) ...
+# Settings of generate() that the engine has (inference/ctranslate2.py) ...
 KNOWN = {"num_beams", "length_penalty", "length_penalty_type", "early_stopping", "no_repeat_ngram_size"}
 KNOWN |= {"max_extra_tokens", "max_new_tokens", "max_length", "num_return_sequences", "bad_words_ids"}
 # ... those that change no search without samples and assistants, but say how torch computes and what it returns ...
@@ -89,7 +89,7 @@ def to_ctranslate2(
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     spec.optimize(quantization=quantization)
-    # CTranslate2 ignores what it does not know of config.json; `load_translator` reads it.
+    # CTranslate2 ignores what it does not know of config.json; `Translator.from_pretrained` reads it.
     for name, value in config.to_dict().items():
         if name != "auto_map":  # the code that it names is not in this folder
             spec.config.add_attribute(name, value)
@@ -122,7 +122,7 @@ def _stack_spec(model: VanillaForConditionalGeneration, kind: type, positions: i
     config, name = model.config, "encoder" if kind is TransformerEncoderSpec else "decoder"
     stack, heads = getattr(model.model, name), getattr(config, f"{name}_attention_heads")
     activation, d_k = ACTIVATIONS[config.activation_function], config.head_dims(heads)[0]
-    # Of attention, CTranslate2 gives the mean over some heads of one layer, that of `word_alignments`.
+    # Of attention, CTranslate2 gives the mean over some heads of one layer, that of `Translator.align`.
     aligned = {"alignment_layer": ALIGNMENT_LAYER, "alignment_heads": heads} if name == "decoder" else {}
     spec = kind(len(stack.layers), heads, pre_norm=False, activation=activation, head_dim=d_k, **aligned)
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings

@@ -1,4 +1,4 @@
-"""The engine CTranslate2 in the place of a model of torch: it searches, scores and attends without Python's loop.
+"""CTranslate2 as an engine: it searches, scores and attends without Python's loop.
 
 Of 6.1 it has the beams and the limit of each output. Its length penalty is |Y|^alpha, so it is asked for all beams, and
 the best by the model's own penalty is taken. What stays different: a hypothesis that ends while it is not among the
@@ -19,11 +19,11 @@ from ctranslate2 import Translator, get_cuda_device_count
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
+from ..interop.to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..search_vanilla import length_penalty
-from ..splitting_vanilla import Piece
-from ..translation_vanilla import Hypothesis, TranslationSettings, default_tokens
-from .to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
+from ..translation_vanilla import Batch, Found, Hypothesis, SearchSettings, default_tokens, order
+from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
 QUEUE = 4  # batches that wait for each translator
@@ -33,10 +33,10 @@ PATIENCE = {True: 1, "never": 1000}
 DEFAULT_PATIENCE = 1.5
 
 
-class CTranslate2Model:
-    """What the functions of `inference` take in the place of a PreTrainedModel; `load_engine` makes it."""
+class CTranslate2Engine:
+    """The methods are documented in engines.Engine; `load_engine` makes it."""
 
-    has_own_beam_search = True  # that of 6.1, unless its settings say otherwise
+    aligned_layers = 1  # ALIGNMENT_LAYER alone
 
     def __init__(
         self,
@@ -45,42 +45,31 @@ class CTranslate2Model:
         generation_config: GenerationConfig,
         tokenizer: PreTrainedTokenizerBase,
     ):
-        self.translator, self.config, self.generation_config = translator, config, generation_config
+        self.translator, self.tokenizer = translator, tokenizer
+        self.config, self.generation_config = config, generation_config
         self.device = torch.device(translator.device)
         self.tokens = vocabulary(tokenizer, config.vocab_size)
         self.ids = {token: number for number, token in enumerate(self.tokens)}
 
-    def search_batches(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: TranslationSettings,
-        prefixes: Callable[[list[Piece]], list[list[int]]],
-        batches: Iterable[list[Piece]],
-    ) -> Iterator[list[list[Hypothesis]]]:
-        """As the function of translation_vanilla.py. prefixes: gives the tokens that each output begins with.
-
-        Raises:
-            ValueError: for a setting that CTranslate2 does not have, and as `_results` does.
-        """
+    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
         options, limit = self._options(settings), output_limit(settings, self.config)
         waiting: deque[tuple] = deque()
-        for pieces in batches:
-            sources, limits = self.texts(piece.ids for piece in pieces), [limit(len(piece.ids)) for piece in pieces]
-            prefix = self.texts(prefixes(pieces))
+        for keys, pieces in batches:
+            sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
             given = options
-            if any(prefix):
+            if any(piece.prefix for piece in pieces):
                 # Its probability counts in our score alone, which then looks for longer outputs.
                 more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
                 more = more if settings.beams > 1 else {}
-                given = {**options, **more, "target_prefix": prefix}
-            found = self.translator.translate_batch(sources, max_decoding_length=max(limits), **given)
-            waiting.append((sources, limits, given, found))
+                given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
+            found = self.translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
+            waiting.append((keys, sources, limits, given, found))
             if len(waiting) > QUEUE * self.translator.num_translators:
-                yield self._hypotheses(tokenizer, settings, *waiting.popleft())
+                yield self._found(settings, *waiting.popleft())
         while waiting:
-            yield self._hypotheses(tokenizer, settings, *waiting.popleft())
+            yield self._found(settings, *waiting.popleft())
 
-    def _options(self, settings: TranslationSettings) -> dict:
+    def _options(self, settings: SearchSettings) -> dict:
         """The arguments of translate_batch for all batches."""
         generation = settings.generation
         check_settings({**vars(generation), **settings.arguments}, self.config)
@@ -92,7 +81,7 @@ class CTranslate2Model:
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
-            "suppress_sequences": self.texts(generation.bad_words_ids or ()) or None,
+            "suppress_sequences": self._texts(generation.bad_words_ids or ()) or None,
             "min_decoding_length": 0,
             "return_end_token": True,
             "return_scores": True,
@@ -100,7 +89,7 @@ class CTranslate2Model:
             "asynchronous": True,
         }
 
-    def _hypotheses(self, tokenizer, settings, sources, limits, options, found) -> list[list[Hypothesis]]:
+    def _found(self, settings: SearchSettings, keys, sources, limits, options, found) -> Found:
         """The `settings.nbest` best hypotheses of each source of a batch."""
         results = _results(found)
         longer = {
@@ -112,51 +101,60 @@ class CTranslate2Model:
         for row, limit in longer.items():
             own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
             given = {**options, **own, "max_decoding_length": limit}
-            again += self.translator.translate_batch([sources[row]], **given)
+            again += self.translator.translate_batch(self._texts([sources[row]]), **given)
         for row, result in zip(longer, _results(again), strict=True):
             results[row] = result
-        rows = [(row, tokens) for row, result in enumerate(results) for tokens in result.hypotheses]
-        exact = settings.with_scores or "target_prefix" in options  # whose probability their scores do not have
+        rows = [
+            (row, [self.ids[token] for token in each]) for row, one in enumerate(results) for each in one.hypotheses
+        ]
+        exact = settings.with_scores or "target_prefix" in options  # their scores lack the probability of a prefix
         log_probs: Iterable[Sequence[float]]
         if exact:
-            log_probs = self.log_probs([sources[row] for row, _ in rows], [tokens for _, tokens in rows])
+            log_probs = self._log_probs([sources[row] for row, _ in rows], [ids for _, ids in rows])
         else:
             scores = [score for result in results for score in result.scores]
             alpha = options["length_penalty"]
-            log_probs = [[score * len(tokens) ** alpha] for score, (_, tokens) in zip(scores, rows, strict=True)]
+            log_probs = [[score * len(ids) ** alpha] for score, (_, ids) in zip(scores, rows, strict=True)]
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
-        for (row, tokens), values in zip(rows, log_probs, strict=True):
-            ids = [self.ids[token] for token in tokens]
+        for (row, ids), values in zip(rows, log_probs, strict=True):
             penalty = length_penalty(len(ids) or 1, options["length_penalty"], settings.generation.length_penalty_type)
             score, finished = sum(values) / float(penalty), ids[-1:] == [self.config.eos_token_id]
             finished |= settings.generation.length_penalty_type == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
             ids = [self.config.decoder_start_token_id or 0, *ids]
             grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
-        best = [sorted(each, key=lambda one: (one.finished, one.rank), reverse=True) for each in grouped]
-        return [
-            [one._replace(text=tokenizer.decode(one.ids[1:], skip_special_tokens=True)) for one in each]
-            for each in (each[: settings.nbest] for each in best)
-        ]
+        best = [sorted(each, key=order, reverse=True)[: settings.nbest] for each in grouped]
+        decode = partial(self.tokenizer.decode, skip_special_tokens=True)
+        return keys, [[one._replace(text=str(decode(one.ids[1:]))) for one in each] for each in best]
 
-    def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> Iterator[list[float]]:
-        """log P of each token of a target, with or without EOS, given those before and the source."""
-        eos = self.tokens[self.config.eos_token_id]
-        read = [target[:-1] if target[-1:] == [eos] else target for target in targets]  # CTranslate2 adds it
-        batches = {"max_batch_size": default_tokens(self.device), "batch_type": "tokens"}
-        found = self.translator.score_batch(sources, read, max_input_length=0, asynchronous=True, **batches)
+    def log_probs(
+        self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, list[float]]]:
+        yield from enumerate(self._log_probs(sources, targets, tokens_per_batch))
+
+    def _log_probs(self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None) -> Iterator[list[float]]:
+        """In the order of the pairs; a target may lack EOS."""
+        eos = self.config.eos_token_id
+        read = [target[:-1] if [*target[-1:]] == [eos] else target for target in targets]  # CTranslate2 adds it
+        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
+        batches = {"max_batch_size": size, "batch_type": "tokens", "max_input_length": 0, "asynchronous": True}
+        found = self.translator.score_batch(self._texts(sources), self._texts(read), **batches)
         for target, result in zip(targets, found, strict=True):
             yield _results([result])[0].log_probs[: len(target)]
 
-    def cross_attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[torch.Tensor]:
-        """The mean over the heads of ALIGNMENT_LAYER for each step that reads a target: (T + 1, S), T without EOS."""
-        given = {"max_decoding_length": max(map(len, targets)) + 1, "max_input_length": 0, "beam_size": 1}
-        given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
-        found = self.translator.translate_batch(self.texts(sources), self.texts(targets), **given)
-        for result in found:
-            yield torch.tensor(_results([result])[0].attention[0])
+    def cross_attention(
+        self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
+        for rows in pair_batches(sources, targets, size):
+            own, read = [sources[row] for row in rows], [targets[row][:-1] for row in rows]  # without EOS
+            given = {"max_decoding_length": max(map(len, read)) + 1, "max_input_length": 0, "beam_size": 1}
+            given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
+            found = self.translator.translate_batch(self._texts(own), self._texts(read), **given)
+            for row, result in zip(rows, _results(found), strict=True):
+                yield row, torch.tensor(result.attention[0])
 
-    def texts(self, rows: Iterable[Iterable[int]]) -> list[list[str]]:
+    def _texts(self, rows: Iterable[Iterable[int]]) -> list[list[str]]:
         """Token ids as CTranslate2 takes them."""
         return [[self.tokens[number] for number in ids] for ids in rows]
 
@@ -169,7 +167,7 @@ def _results(found: Iterable) -> list:
         raise ValueError(f"CTranslate2: {error}") from error
 
 
-def output_limit(settings: TranslationSettings, config: VanillaConfig) -> Callable[[int], int]:
+def output_limit(settings: SearchSettings, config: VanillaConfig) -> Callable[[int], int]:
     """The most tokens of an output, given those of its source, by the rules of `generate` (generation_vanilla.py)."""
     given, generation = settings.arguments, settings.generation
     room = config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf
@@ -190,7 +188,7 @@ def load_engine(
     device: str | torch.device | None = None,
     quantization: str | None = None,
     inter_threads: int | None = None,
-) -> CTranslate2Model:
+) -> CTranslate2Engine:
     """A model, which is converted, or a folder that `vanilla export --to ctranslate2` wrote, as it is.
 
     Args:
@@ -217,7 +215,7 @@ def load_engine(
     try:
         if isinstance(model, VanillaConfig):
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
-            return CTranslate2Model(
+            return CTranslate2Engine(
                 start(str(folder), compute_type=quantization or "default"), model, generation, tokenizer
             )
         with TemporaryDirectory() as temporary:
@@ -226,4 +224,4 @@ def load_engine(
             translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
     except RuntimeError as error:
         raise ValueError(f"CTranslate2: {error}") from error
-    return CTranslate2Model(translator, model.config, model.generation_config, tokenizer)
+    return CTranslate2Engine(translator, model.config, model.generation_config, tokenizer)

@@ -1,0 +1,122 @@
+"""What an engine does, and torch as one, with a model of transformers or an ensemble. The other is ctranslate2.py."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..translation_vanilla import (
+    Batch,
+    Found,
+    SearchSettings,
+    batches_by_length,
+    default_tokens,
+    evaluating,
+    search_batches,
+)
+from .ensemble import Ensemble
+from .terms import generate_arguments
+
+Ids = Sequence[Sequence[int]]  # the tokens of texts, each with EOS
+
+
+class Engine(Protocol):
+    """What computes for a Translator."""
+
+    config: PreTrainedConfig
+    generation_config: GenerationConfig
+    device: torch.device
+    aligned_layers: int  # the layers of the decoder, from the first, whose cross-attention it gives
+
+    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
+        """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks."""
+
+    def log_probs(
+        self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, list[float]]]:
+        """Of each pair, in any order, its row and log P of each token of its target, given those before."""
+
+    def cross_attention(
+        self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Of each pair, in any order, its row and what each step of the decoder attends to in the source.
+
+        The mean over the heads of a layer, (T or more, S); step t reads token t - 1 of the target.
+        """
+
+
+class TorchEngine:
+    """The search of 6.1 by generate(), or that of another model of transformers."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.model, self.tokenizer = model, tokenizer
+        self.members = list(model.members) if isinstance(model, Ensemble) else [model]
+
+    @property
+    def aligned_layers(self) -> int:
+        return min(member.config.decoder_layers for member in self.members)
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        return self.model.config
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        return self.model.generation_config
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
+        return search_batches(self.model, self.tokenizer, batches, settings, generate_arguments)
+
+    def log_probs(
+        self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, list[float]]]:
+        for rows, inputs, labels in self._pair_batches(sources, targets, tokens_per_batch):
+            with evaluating(self.model):
+                logits = self.model(**inputs, use_cache=False).logits.float()
+                # log softmax(logits)[label] without the (B, T, V) of a whole log-softmax.
+                log_probs = logits.gather(-1, labels[..., None]).squeeze(-1) - logits.logsumexp(dim=-1)
+            for row, values in zip(rows, log_probs.double().tolist(), strict=True):
+                yield row, values[: len(targets[row])]
+
+    def cross_attention(
+        self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        for rows, inputs, _ in self._pair_batches(sources, targets, tokens_per_batch):
+            with evaluating(self.model):
+                outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in self.members]
+            attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
+            for row, weights in zip(rows, attention.cpu(), strict=True):
+                yield row, weights[:, : len(sources[row])]
+
+    def _pair_batches(
+        self, sources: Ids, targets: Ids, tokens_per_batch: int | None
+    ) -> Iterator[tuple[list[int], dict[str, torch.Tensor], torch.Tensor]]:
+        """Pairs of token ids, batch by batch, for a model that reads each target as it stands.
+
+        Args:
+            tokens_per_batch: the most tokens of a batch on either side, padding included.
+
+        Yields:
+            Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels
+            (B, T). Targets are padded on the right, where the causal mask hides padding from every token.
+        """
+        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
+        for rows in pair_batches(sources, targets, size):
+            batch = {"input_ids": [sources[row] for row in rows]}
+            inputs = self.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(self.device)
+            ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
+            labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id)
+            labels = labels.to(self.device)
+            decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
+            yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
+
+
+def pair_batches(sources: Ids, targets: Ids, tokens_per_batch: int) -> Iterator[list[int]]:
+    """The rows of batches of pairs; tokens_per_batch counts either side, padding included."""
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    return batches_by_length(lengths, tokens_per_batch)

@@ -1,0 +1,241 @@
+"""A training run: read, tokenise, make a model, train it (train.py), average it, write it, score it."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import ProjectConfiguration, parse_flag_from_env, set_seed
+from datasets import DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..files import check_unused, locked, whole_folder, write_json
+from ..hub.model_card import source_metadata, write_model_card
+from ..hub.publishing import open_repo, publish_model
+from ..inference import Translator
+from ..progress import inform
+from .checkpoints import (
+    Progress,
+    average_checkpoints,
+    checkpoint_step,
+    list_checkpoints,
+    newest_checkpoint,
+    read_moments,
+    read_progress,
+    save_model,
+)
+from .cpu_memory import bound_kernel_caches, keep_freed_memory
+from .data import load_pairs
+from .metrics import translate_and_score, validation_scores
+from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
+from .options import DataOptions, ModelOptions, TrainingOptions
+from .preprocessing import tokenize_training_pairs
+from .recipe import Settings, choose_settings
+from .results import plot, training_results
+from .run_record import check_same_run, read_run, record_run, write_run
+from .train import TrainingState, adam, read_updates, train, validate
+
+logger = logging.getLogger(__name__)
+
+
+def train_translation(
+    data: DataOptions,
+    training: TrainingOptions,
+    options: ModelOptions | None = None,
+    overrides: dict | None = None,
+) -> dict:
+    """Train a translation model, and write what belongs to it to training.output_dir.
+
+    What is not given is as in the paper if there is a preset, and otherwise chosen from the corpus and the machine, and
+    printed (recipe.py).
+
+    - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
+    - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
+    - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
+      BLEU was the highest.
+
+    Args:
+        overrides: fields of VanillaConfig that replace the preset's; vocab_size is the size of the vocabulary to train.
+
+    Returns:
+        What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
+        data ("validation"), "train_seconds", "tokens_per_second", "parameters", the settings and the versions.
+
+    Raises:
+        ValueError: the data or the settings are bad, and nothing is written; or a loss or gradient is not finite.
+        OSError: a file cannot be written.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
+    """
+    group = process_group()
+    has_accelerator = bool(AcceleratorState._shared_state)
+    try:
+        with locked("output_dir", Path(training.output_dir)) if group.is_main_process else nullcontext():
+            return _train_translation(data, Settings(training, options or ModelOptions(), overrides or {}), group)
+    finally:
+        if not has_accelerator:  # reset what this run set: the next one may have another precision
+            AcceleratorState._reset_state()
+
+
+def process_group() -> PartialState:
+    """The processes that train together, and the device of this one."""
+    # Without cpu= accelerate would take processes on CPUs for separate runs. The timeout is for the processes that wait
+    # while the main one reads and tokenises a large corpus; NCCL's own 10 minutes are not enough.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=3))
+
+
+def _train_translation(data: DataOptions, given: Settings, group: PartialState) -> dict:
+    """Train in a folder that no other process uses; arguments and result are those of train_translation."""
+    # Check what needs no data, as reading them may take long
+    run = Path(given.training.output_dir)
+    previous = read_run(run) if given.training.resume else None
+    if previous is None:
+        check_unused("output_dir", run)
+    checkpoint = newest_checkpoint(run) if previous else None
+    start = checkpoint or saved_model(given.model, given.overrides)
+    installed = [str(name) for name in get_available_trackers()]
+    if missing := [name for name in given.training.trackers() if name not in installed]:
+        raise ValueError(f"report_to: {missing[0]!r} is no installed tracker of accelerate; {', '.join(installed)} is")
+    if given.training.push_to_hub and group.is_main_process:
+        open_repo(given.training.push_to_hub, given.training.hub_private_repo)
+
+    # Read
+    with group.main_process_first():
+        pairs = load_pairs(data)
+    settings = choose_settings(pairs, data, given, previous)
+    training, options, overrides = settings.training, settings.model, settings.overrides
+    if training.early_stopping is not None and "validation" not in pairs:
+        raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
+    if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
+        raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
+
+    # Tokenise: the main process trains a tokenizer, the others receive it
+    tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
+    with group.main_process_first():
+        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
+    record = record_run(data, training, options, overrides, training_data)
+    if previous:
+        check_same_run(run, previous, record)
+
+    # Make the model
+    set_seed(training.seed)
+    model = make_model(start, options, overrides, tokenizer)
+    check_trainable(model.config, tokenizer, training_data, pairs.get("validation"))
+    fit_to_data(model.config, tokenizer, training_data, pairs["train"], data.source_lang)
+    state = prepare(model, tokenizer, training, checkpoint)
+    updates = read_updates(state, training_data)
+
+    # Train: all is checked, so files of the run are written from here on
+    if group.is_main_process:
+        write_run(run, record)
+        if checkpoint is None:
+            tell_beginning(training, settings.reason, removed)
+        else:
+            inform(f"goes on after update {state.progress.step}")
+    group.wait_for_everyone()
+    with trackers(state):
+        if options.model and "validation" in pairs and not state.progress.validations:
+            validate(state, pairs["validation"])  # the scores before fine-tuning
+        train(state, updates, pairs.get("validation"))
+
+    # Average
+    averaged = list_checkpoints(run)[-training.average_checkpoints :]
+    model = average_checkpoints(averaged)[0].to(group.device).eval()
+    group.wait_for_everyone()  # all have read the checkpoints
+    results = {
+        **training_results(state, model, training_data),
+        "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
+        "removed": removed,
+        "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
+        "settings": record,
+    }
+    write_and_score(state, model, pairs, results)
+    return results
+
+
+def prepare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    training: TrainingOptions,
+    checkpoint: Path | None = None,
+) -> TrainingState:
+    """Place the model on the devices, with its optimizer, as accelerate was told.
+
+    Args:
+        checkpoint: to go on from; the model has its weights.
+    """
+    accelerator = Accelerator(
+        mixed_precision=training.mixed_precision,
+        log_with=training.trackers() or None,
+        project_config=ProjectConfiguration(logging_dir=str(Path(training.output_dir, "tensorboard"))),
+    )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+        bound_kernel_caches()
+    model, optimizer = accelerator.prepare(model, adam(model))
+    progress = Progress() if checkpoint is None else read_progress(checkpoint)
+    state = TrainingState(accelerator, model, optimizer, tokenizer, training, progress)
+    if checkpoint is not None:
+        moments = read_moments(checkpoint, [name for name, _ in state.own_model.named_parameters()])
+        inner = optimizer.optimizer
+        inner.load_state_dict({"state": moments, "param_groups": inner.state_dict()["param_groups"]})
+        if accelerator.scaler is not None and progress.scaler is not None:
+            accelerator.scaler.load_state_dict(progress.scaler)
+    return state
+
+
+def tell_beginning(training: TrainingOptions, reason: str, removed: dict) -> None:
+    """Print the recipe, a warning if the warm-up is too long, and how many pairs were removed."""
+    if reason:
+        inform(reason)
+    if training.warmup_steps > max(1, training.max_steps / 2):
+        logger.warning(
+            f"warmup_steps: the learning rate rises for {training.warmup_steps} of {training.max_steps} updates and "
+            "hardly falls; set fewer"
+        )
+    if any(removed.values()):
+        inform(f"removed from training: {removed}; vanilla check shows faults of the others")
+
+
+@contextmanager
+def trackers(state: TrainingState) -> Iterator[None]:
+    """Start the trackers of the run, and finish them."""
+    accelerator = state.accelerator
+    tracked = {name: value for name, value in asdict(state.training).items() if value is not None}
+    accelerator.init_trackers("modeling_vanilla", tracked)
+    try:
+        yield
+    finally:
+        for tracker in accelerator.trackers:  # end_training() would end the processes' group, too
+            tracker.finish()
+
+
+def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
+    """Write the model, score it on validation and test data, and write the results with these scores."""
+    run, training, tokenizer, is_main = state.run, state.training, state.tokenizer, state.accelerator.is_main_process
+    made_from = results["settings"]["model"]["model"]
+    source = source_metadata(made_from) if made_from else None
+    if is_main:
+        (run / "results.json").unlink(missing_ok=True)  # of an earlier model, which this one replaces
+        with whole_folder(run / "model") as part:
+            save_model(model, tokenizer, part)
+            write_model_card(part, model, results, source)
+    # The model is on the disk before the scoring, which may fail.
+    translator, how = Translator(model, tokenizer), (training.tokens_per_batch, training.bleu_tokenize)
+    with state.accelerator.autocast():
+        if "validation" in pairs:
+            results["validation"] = validation_scores(translator, pairs["validation"], *how)
+        if "test" in pairs:
+            results |= translate_and_score(translator, pairs["test"], *how, show_progress=True)
+            results["test_sentences"] = len(pairs["test"])
+    if is_main:
+        write_model_card(run / "model", model, results, source)
+        write_json(run / "results.json", results)
+        plot(state, model.config.d_model)
+        if training.push_to_hub:
+            publish_model(run / "model", training.push_to_hub, private=training.hub_private_repo)
+    state.accelerator.wait_for_everyone()
