@@ -41,7 +41,7 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 # paper. epochs bounds max_steps, warmup_share bounds warmup_steps; validations are those of a run.
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _SMALL = {**_TINY, "dropout": 0.3, "max_steps": 8000, "epochs": 200, "validations": 8}  # Multi30k has 130 epochs
-_RECIPES = [
+_RECIPES: list[tuple[float, bool, dict, str]] = [
     (10_000_000, False, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
     (10_000_000, True, _SMALL, "a small model, as the corpus is small"),
     (math.inf, False, {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"),

@@ -212,8 +212,14 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     received = [0]  # the last is the signal received last, 0 before any
     model = torch.compile(state.model, dynamic=True) if training.compile else state.model
     seconds_before, tokens_before = progress.seconds, progress.tokens  # those of another start had another speed
-    settings = {"initial": progress.step, "total": training.max_steps, "disable": not accelerator.is_main_process}
-    with on_signal(received.append), progress_bar(desc="Training", unit=" updates", **settings) as bar:
+    bar = progress_bar(
+        desc="Training",
+        unit=" updates",
+        initial=progress.step,
+        total=training.max_steps,
+        disable=not accelerator.is_main_process,
+    )
+    with on_signal(received.append), bar:
         while True:
             # At the top, so that a resumed run makes up for a validation that it missed.
             if validation is not None and is_validation_due(training, progress.step) and not progress.validated():
