@@ -68,7 +68,7 @@ PRESETS: dict[str, dict] = {
 }
 
 
-def named_tokens(ids: int | list[int] | None) -> list[int]:
+def token_ids(ids: int | list[int] | None) -> list[int]:
     """The token ids in a field of the configuration; None and negative numbers are none, as in transformers."""
     return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
 

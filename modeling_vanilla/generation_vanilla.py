@@ -22,7 +22,7 @@ from transformers.generation import (
 )
 
 from .cache_vanilla import CACHE, named_cache
-from .configuration_vanilla import VanillaConfig, named_tokens
+from .configuration_vanilla import VanillaConfig, token_ids
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
 OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers' generate() does not know
@@ -125,7 +125,7 @@ class GnmtGenerationMixin(GenerationMixin):
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
         settings = search_settings(self, **given)
         ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
-        is_padding = pad is not None and pad not in named_tokens(self.config.eos_token_id)
+        is_padding = pad is not None and pad not in token_ids(self.config.eos_token_id)
         if ids is not None and is_padding and given.get("attention_mask") is None:
             # Else, transformers lets an encoder-decoder read the padding.
             given["attention_mask"] = (ids != pad).long()

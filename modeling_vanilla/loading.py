@@ -11,7 +11,7 @@ from huggingface_hub.errors import HTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, logging
 
-from .configuration_vanilla import VanillaConfig, named_tokens
+from .configuration_vanilla import VanillaConfig, token_ids
 from .errors import one_line
 from .files import read_json
 from .modeling_vanilla import VanillaForConditionalGeneration
@@ -60,7 +60,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise ValueError(f"{of} has ids for {size} tokens, the model {config.vocab_size}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
-        used = named_tokens(models)
+        used = token_ids(models)
         if ours is not None and used and ours not in used:
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
     return tokenizer

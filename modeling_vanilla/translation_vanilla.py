@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .configuration_vanilla import named_tokens
+from .configuration_vanilla import token_ids
 from .generation_vanilla import search_settings
 from .search_vanilla import length_penalty
 from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts
@@ -201,7 +201,7 @@ def _hypotheses(
     alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
     alpha = 1.0 if alpha is None else alpha
     ranks = getattr(output, "sequences_scores", None)  # -inf where there is no such hypothesis
-    eos = named_tokens(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
+    eos = token_ids(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
     for row, (start, *ids) in enumerate(sequences):
         end = min((ids.index(token) + 1 for token in eos if token in ids), default=None)
         ids = ids[:end]

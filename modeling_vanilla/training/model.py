@@ -8,7 +8,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import VanillaConfig, named_tokens
+from ..configuration_vanilla import VanillaConfig, token_ids
 from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language
@@ -101,7 +101,7 @@ def check_trainable(
 ) -> None:
     """Raise ValueError for a model without a token that training needs, or with fewer learned positions than a pair."""
     for owner, name in ((tokenizer, "pad_token_id"), (config, "decoder_start_token_id")):
-        if not named_tokens(getattr(owner, name)):
+        if not token_ids(getattr(owner, name)):
             raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
     if config.position_embedding_type == "learned":
         read = [training_data] if validation is None else [training_data, tokenize_pairs(validation, tokenizer)]
