@@ -30,25 +30,14 @@ OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
 # Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
-# Processors of transformers that treat each row by itself, as another one says by an attribute `row_by_row`: all that a
-# setting adds to a beam search, but those that find a sentence at its row (encoder_..., guidance_scale, SynthID's). One
-# that is not listed, of a caller or a later transformers, costs time alone; listed wrongly, it would change the result.
-ROW_BY_ROW = (
-    logits_process.ExponentialDecayLengthPenalty,
-    logits_process.ForcedBOSTokenLogitsProcessor,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.LogitNormalization,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.NoBadWordsLogitsProcessor,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.RepetitionPenaltyLogitsProcessor,
-    logits_process.SequenceBiasLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
-    logits_process.WatermarkLogitsProcessor,
-)
+# The processors of transformers that treat each row by itself; a caller's own may say so by an attribute `row_by_row`.
+# Others know a sentence by its row (encoder_..., guidance_scale, SynthID's). One that is missing here only costs time;
+# a wrong one would change the result.
+_NAMES = """ExponentialDecayLengthPenalty ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor
+InfNanRemoveLogitsProcessor LogitNormalization MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor
+NoBadWordsLogitsProcessor NoRepeatNGramLogitsProcessor RepetitionPenaltyLogitsProcessor SequenceBiasLogitsProcessor
+SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor WatermarkLogitsProcessor"""
+ROW_BY_ROW = [getattr(logits_process, name) for name in _NAMES.split()]
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -61,7 +50,7 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
 def search_settings(
     model: PreTrainedModel, generation_config: GenerationConfig | None = None, **given
 ) -> GenerationConfig:
-    """Settings of a call: those given, else generation_config's, else the model's; ValueError for impossible ones."""
+    """The settings of a call: given, else generation_config's, else the model's; ValueError for impossible ones."""
     settings = copy.copy(model.generation_config)
     for name, value in _given_settings(generation_config, given).items():
         if name in OWN_SETTINGS or hasattr(settings, name):
@@ -83,7 +72,7 @@ def search_settings(
 
 
 def _given_settings(generation_config: GenerationConfig | None, given: dict) -> dict:
-    """What a call of generate() sets: by the configuration that it hands over, and by its arguments, which win."""
+    """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win."""
     known = {*vars(GenerationConfig()), *OWN_SETTINGS}
     configured = {} if generation_config is None else vars(generation_config)
     set_there = {name for name, value in configured.items() if name in known and name[0] != "_" and value is not None}
@@ -92,7 +81,7 @@ def _given_settings(generation_config: GenerationConfig | None, given: dict) -> 
 
 
 class SourceLengthCriteria(StoppingCriteria):
-    """Ends each sequence at its sentence's own number of tokens, lengths (B,); a sentence may have several rows."""
+    """Ends each sequence at the length of its sentence, lengths (B,); a sentence may have several rows."""
 
     def __init__(self, lengths: Tensor):
         self.lengths = lengths
@@ -104,19 +93,14 @@ class SourceLengthCriteria(StoppingCriteria):
 class GnmtGenerationMixin(GenerationMixin):
     """GenerationMixin with the search of 6.1 behind generate(num_beams=...)."""
 
-    has_own_beam_search = True
-
     @torch.no_grad()
-    def generate(self, *args, search=BeamSearch.start, **kwargs):
+    def generate(self, *args, search=BeamSearch, **kwargs):
         """As GenerationMixin's, with the search and the limit of 6.1.
 
         The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
         source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
         transformers. `length_penalty` is GNMT's alpha; with length_penalty_type="length" all rules are those of
-        transformers. Sampling with beams is its own. search: begins a beam search.
-
-        Raises:
-            ValueError: as `search_settings` does, and for what beam search does not take.
+        transformers. Sampling with beams is left to transformers. `search` is BeamSearch or a subclass of it.
         """
         given = inspect.signature(super().generate).bind(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
@@ -164,7 +148,7 @@ class GnmtGenerationMixin(GenerationMixin):
 
 
 def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
-    """The number of tokens of each source, without padding if there is a mask. (B,)"""
+    """The number of tokens of each source (B,), without padding if there is a mask."""
     if given.get("attention_mask") is not None:
         return (given["attention_mask"] != 0).sum(dim=-1)
     sources = (ids, given.get("inputs_embeds"), (given.get("encoder_outputs") or [None])[0])
@@ -178,23 +162,24 @@ def beam_search(
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
-    search=BeamSearch.start,
+    search=BeamSearch,
     penalty_type: str = "gnmt",
     new_tokens: Tensor | None = None,
     **model_kwargs,
 ) -> BeamSearchOutput | Tensor:
-    """Beam search (6.1), as GenerationMixin.generate calls it, with input_ids (B * K, prompt), the decoder's prompts,
-    and the encoder's outputs K times each. new_tokens: (B,), the most that each sentence may get.
+    """Beam search (6.1), as GenerationMixin.generate calls it: with each sentence K times.
+
+    input_ids: (B * K, prompt), the decoder's prompts. new_tokens: (B,), the limit of each sentence.
     """
     config = generation_config
-    own = MaxLengthCriteria | EosTokenCriteria  # the search sees to EOS and the limits itself
+    own = MaxLengthCriteria | EosTokenCriteria  # the search knows EOS and the limits itself
     criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
     limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
     prompts = input_ids.unflatten(0, (-1, config.num_beams))
     limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
-    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may look for a
-    # sentence at its row.
+    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may know a
+    # sentence by its row.
     row_by_row = all(type(one) in ROW_BY_ROW or hasattr(one, "row_by_row") for one in logits_processor)
     drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
     prompts = prompts[:, :1] if drop_done else prompts

@@ -1,8 +1,8 @@
 """Section 6.1: beam search with the length penalty of GNMT. Axes: B sentences, K beams, V vocabulary."""
 
 import copy
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,38 +29,39 @@ class Hypotheses:
     """K sequences for each of B sentences, best first."""
 
     tokens: Tensor  # (B, K, length), prompt included
-    score: Tensor  # (B, K), which ranks them; -inf where there is none
+    score: Tensor  # (B, K), by which they are ranked; -inf where there is no hypothesis
     log_prob: Tensor  # (B, K), log P by the model
     path: Tensor  # (B, K, steps), the row of the flattened batch that each token continued, -1 past the end
 
     def select(self, sentences: Tensor) -> "Hypotheses":
-        """Those of some sentences, given as a mask (B,) or as indices."""
+        """The hypotheses of some sentences, given as indices (B',)."""
         return Hypotheses(*(value[sentences] for value in vars(self).values()))
 
     def gather(self, index: Tensor) -> "Hypotheses":
-        """Those at `index` (B, k) of each sentence."""
+        """The hypotheses at `index` (B, k) of each sentence."""
         sentences = torch.arange(index.shape[0], device=index.device)[:, None]
         return Hypotheses(*(value[sentences, index] for value in vars(self).values()))
 
     def top(self, k: int) -> "Hypotheses":
-        """The k with the highest score, or all if there are fewer."""
+        """The k hypotheses with the highest scores, or all if there are fewer."""
         return self.gather(self.score.topk(min(k, self.score.shape[1])).indices)
 
     def masked(self, mask: Tensor) -> "Hypotheses":
-        """Only where `mask` (B, K) is True; elsewhere there is none."""
+        """The hypotheses where `mask` (B, K) is True, and none elsewhere."""
         return replace(self, score=self.score.masked_fill(~mask, -torch.inf))
 
-    def concat(self, other: "Hypotheses") -> "Hypotheses":
-        """Both sets as one."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
+    @staticmethod
+    def concat(parts: Sequence["Hypotheses"], dim: int) -> "Hypotheses":
+        values = (vars(part).values() for part in parts)
+        return Hypotheses(*(torch.cat(each, dim) for each in zip(*values, strict=True)))
 
     def pad(self, pad_token_id: int, steps: int = 1) -> "Hypotheses":
+        """The hypotheses as they are after some more steps."""
         tokens = nn.functional.pad(self.tokens, (0, steps), value=pad_token_id)
         return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
 
     def extend(self, score: Tensor, index: Tensor, log_probs: Tensor) -> "Hypotheses":
-        """Each continued by a token: score and index (B, k) of `candidates`, log_probs (B, K, V) by the model."""
+        """Continue hypotheses by a token: score and index (B, k) of `candidates`, log_probs (B, K, V) of the model."""
         vocab_size = log_probs.shape[-1]
         parent, token = index // vocab_size, index % vocab_size
         parents = self.gather(parent)
@@ -73,93 +74,84 @@ class Hypotheses:
         )
 
 
-@dataclass
 class BeamSearch:
     """The state of a search over B sentences with K beams (6.1).
 
     Of the 2 K best continuations of the alive hypotheses, those that end compete for the finished list, and the K best
     others stay alive. penalty_type "gnmt" is the paper's search, by the rules of Wu et al. 2016 (section 7) as in
-    tensor2tensor; "length" is that of transformers. inference/constraints.py of the package overrides some methods.
+    tensor2tensor; "length" is that of transformers.
+
+    Args:
+        prompts: (B, 1 or K, length), equal within a sentence.
+        limits: (B,), the largest number of new tokens.
+        criteria: the caller's; they end a hypothesis as EOS does.
+        drop_done: whether sentences that are done leave the batch.
     """
 
-    penalty_type: str
-    config: GenerationConfig
-    eos: Tensor  # (number of EOS tokens,)
-    pad: int
-    criteria: StoppingCriteriaList  # of the caller: they end a hypothesis as EOS does
-    drop_done: bool  # whether sentences that are done leave the batch
-    alive: Hypotheses  # (B, K); the score is the sum of what logits processors leave of log P
-    finished: Hypotheses  # (B, K); the score is that sum over the length penalty
-    limits: Tensor  # (B,), the most tokens that may be generated
-    sentences: Tensor  # (B,), which sentence each row is of
-    searching: Tensor  # (B,), whether it is not done yet; on the CPU, so that a step has a GPU's host wait once
-    length: int = 0  # tokens generated so far
-    results: list[tuple[Tensor, Hypotheses]] = field(default_factory=list)  # sentences done, and theirs
-    log_probs: list[Tensor] = field(default_factory=list)  # of each step, log P of the rows before it
-
-    @classmethod
-    def start(
-        cls, config: GenerationConfig, prompts: Tensor, limits: Tensor, criteria, drop_done, penalty_type
-    ) -> Self:
-        """Begin with prompts (B, 1 or K, length), those of a sentence all the same; limits (B,) of new tokens."""
+    def __init__(
+        self,
+        config: GenerationConfig,
+        prompts: Tensor,
+        limits: Tensor,
+        criteria: StoppingCriteriaList,
+        drop_done: bool,
+        penalty_type: str,
+    ):
+        self.config, self.limits, self.criteria = config, limits, criteria
+        self.drop_done, self.penalty_type = drop_done, penalty_type
         eos = [] if config.eos_token_id is None else config.eos_token_id
-        eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()
-        pad = config.pad_token_id if config.pad_token_id is not None else eos[0] if len(eos) else 0
+        self.eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()  # (number of EOS tokens,)
+        self.pad = int(config.pad_token_id if config.pad_token_id is not None else self.eos[0] if len(self.eos) else 0)
         # Only the first of the equal prompts counts, or each beam would find the same.
         score = torch.zeros(prompts.shape[:2], device=prompts.device)
         score[:, 1:] = -torch.inf
-        alive = Hypotheses(prompts, score, torch.zeros_like(score), prompts.new_empty((*prompts.shape[:2], 0)))
-        nothing = alive.gather(limits.new_zeros(len(limits), config.num_beams))
-        return cls(
-            penalty_type=penalty_type,
-            config=config,
-            eos=eos,
-            pad=int(pad),
-            criteria=criteria,
-            drop_done=drop_done,
-            alive=alive,
-            finished=replace(nothing, score=torch.full_like(nothing.score, -torch.inf)),
-            limits=limits,
-            sentences=torch.arange(len(limits), device=limits.device),
-            searching=torch.ones(len(limits), dtype=torch.bool),
-        )
+        path = prompts.new_empty((*prompts.shape[:2], 0))
+        # (B, K), at first as many as prompts. A score is the sum of the tokens' log P after the logits processors.
+        self.alive = Hypotheses(prompts, score, torch.zeros_like(score), path)
+        nothing = self.alive.gather(limits.new_zeros(len(limits), config.num_beams))
+        # (B, K). A score is that sum divided by the length penalty.
+        self.finished = replace(nothing, score=torch.full_like(nothing.score, -torch.inf))
+        self.sentences = torch.arange(len(limits), device=limits.device)  # (B,), the sentences in the batch
+        # (B,), whether a sentence is not done; on the CPU, so that a step waits for a GPU only once.
+        self.searching = torch.ones(len(limits), dtype=torch.bool)
+        self.length = 0  # the number of new tokens so far
+        self.results: list[tuple[Tensor, Hypotheses]] = []  # sentences that are done, and their outputs
+        self.log_probs: list[Tensor] = []  # before each step, log P of the hypotheses in its rows
 
     def step(self, log_probs: Tensor, unprocessed: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Extend each alive hypothesis by a token: log P (B * K, V) of the next after and before logits processors.
+        """Extend each alive hypothesis by a token.
+
+        Args:
+            log_probs, unprocessed: log P (B * K, V) of the next token, after and before the logits processors.
 
         Returns:
-            The rows of this step's batch that the next ones continue, and the sentences that remain (None: all).
+            The rows (B' * K,) of this step's batch that the next step continues, and the indices (B',) of the sentences
+            that remain in the batch; None if all remain.
         """
-        self.log_probs.append(self.alive.log_prob.flatten())
+        self.log_probs.append(self.alive.log_prob.flatten())  # (B * K,)
         shape = self.alive.score.shape  # (B, K)
         score, index = self.candidates(log_probs.unflatten(0, shape))  # (B, k) each
         candidates = self.alive.extend(score, index, unprocessed.unflatten(0, shape))  # (B, k)
         self.length += 1
-        at_limit = self.length >= self.limits  # (B,)
-        ended = torch.isin(candidates.tokens[..., -1], self.eos)  # (B, k)
-        if self.criteria:
-            ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
-        may_finish = self.may_finish()
-        if self.penalty_type == "length":  # candidates at the limit end, too, and only the K best finish
-            ended = ended | at_limit[:, None]
-            may_finish = may_finish & (self.rank(score) < self.config.num_beams)
-        finishing = replace(candidates, score=score / self.penalty(self.length)).masked(ended & may_finish)
-        self.finished = self.finished.pad(self.pad).concat(finishing).top(self.config.num_beams)  # (B, K + k) -> (B, K)
-        self.alive = self.keep(candidates.masked(~ended))  # (B, k) -> (B, K)
+        finishing, others = self.divide(candidates)  # (B, k) each
+        self.alive = self.keep(others)  # (B, k) -> (B, K)
+        finishing = replace(finishing, score=finishing.score / self.penalty(self.length))
+        finished = Hypotheses.concat((self.finished.pad(self.pad), finishing), dim=1)  # (B, K + k)
+        self.finished = finished.top(self.config.num_beams)  # (B, K)
 
-        done = (at_limit | self.done()).cpu()  # (B,), the one wait
-        newly = (done & self.searching).nonzero().flatten().to(self.limits.device)  # the rows of those done now
+        done = ((self.length >= self.limits) | self.done()).cpu()  # (B,); here the host waits for a GPU
+        newly = (done & self.searching).nonzero().flatten().to(self.limits.device)  # the rows of sentences done now
         self.searching = self.searching & ~done
         if len(newly):
             self.results.append((self.sentences[newly], self.best(newly)))
         remaining = None
         if self.drop_done and len(newly) and self.searching.sum() <= DROP_SHARE * len(self.searching):
-            remaining = self.searching.nonzero().flatten().to(self.limits.device)
+            remaining = self.searching.nonzero().flatten().to(self.limits.device)  # (B',)
             self.select(remaining)  # (B, K) -> (B', K)
         return self.alive.path[..., -1].flatten(), remaining
 
     def candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """The best sums of score and log P of the next token (B, K, V), and their index, hypothesis * V + token.
+        """The best sums of score and log P (B, K, V) of the next token, and their indices, hypothesis * V + token.
 
         (B, k) each, best first; k is 2 K if there is one EOS.
         """
@@ -170,6 +162,21 @@ class BeamSearch:
         sums = (self.alive.score[..., None] + best.values).flatten(1)  # (B, K * k)
         top = sums.topk(min(k, sums.shape[1]))  # (B, k)
         return top.values, index.flatten(1).gather(1, top.indices)
+
+    def divide(self, candidates: Hypotheses) -> tuple[Hypotheses, Hypotheses]:
+        """The candidates (B, k) that finish with this token, and those that may stay alive."""
+        ended = torch.isin(candidates.tokens[..., -1], self.eos)  # (B, k)
+        if self.criteria:
+            ended |= self.criteria(candidates.tokens.flatten(0, 1), None).reshape(ended.shape)
+        finishing = ended
+        if self.penalty_type == "length":  # candidates at the limit end, too, and only the K best finish
+            ended = ended | (self.length >= self.limits)[:, None]
+            finishing = ended & (torch.arange(ended.shape[1], device=ended.device) < self.config.num_beams)
+        return candidates.masked(finishing), candidates.masked(~ended)
+
+    def keep(self, others: Hypotheses) -> Hypotheses:
+        """The best K of the candidates (B, k) that may stay alive. (B, K)"""
+        return others.top(self.config.num_beams)
 
     def penalty(self, length: Tensor | int) -> Tensor | float:
         return length_penalty(length, self.config.length_penalty, self.penalty_type)
@@ -192,50 +199,34 @@ class BeamSearch:
             to_the_limit &= early_stopping == "never"
         return worst >= best_alive / self.penalty(self.limits if to_the_limit else ahead)
 
-    def rank(self, score: Tensor) -> Tensor:
-        """The rank, from 0, of candidates with these sums (B, k), best first. Broadcasts to (B, k)"""
-        return torch.arange(score.shape[1], device=score.device)
-
-    def may_finish(self) -> Tensor | bool:
-        """Which of the candidates may finish if they end. Broadcasts to (B, k)"""
-        return True
-
-    def keep(self, alive: Hypotheses) -> Hypotheses:
-        """The K candidates that stay alive, of those that have not ended. (B, k) -> (B, K)"""
-        return alive.top(self.config.num_beams)
-
     def select(self, remaining: Tensor) -> None:
-        """Keep only these sentences of the batch, indices (B',)."""
+        """Keep only some sentences in the batch, given as indices (B',)."""
         self.alive, self.finished = self.alive.select(remaining), self.finished.select(remaining)
         self.limits, self.sentences = self.limits[remaining], self.sentences[remaining]
         self.searching = self.searching[remaining.cpu()]
 
-    def unfinished(self, rows: Tensor) -> Hypotheses:
-        """What follows the finished hypotheses of some sentences if these are too few, best first. (B', K)"""
-        return self.alive.select(rows)
-
     def best(self, rows: Tensor) -> Hypotheses:
-        """What is returned of some sentences: the finished hypotheses, best first, then those cut at the limit."""
-        finished, others = self.finished.select(rows), self.unfinished(rows)
-        others = replace(others, score=others.score / self.penalty(self.length))
-        missing = (finished.score == -torch.inf).int()
-        cut = torch.ones_like(others.score, dtype=missing.dtype)  # fewer than K where there are no more outputs
-        order = torch.cat((2 * missing, cut), dim=1).argsort(dim=1, stable=True)
-        return finished.concat(others).gather(order[:, : self.config.num_return_sequences])
+        """The outputs for some sentences (B',): the finished hypotheses, best first, then the alive ones."""
+        finished, alive = self.finished.select(rows), self.alive.select(rows)
+        alive = replace(alive, score=alive.score / self.penalty(self.length))
+        both = Hypotheses.concat((finished, alive), dim=1)  # (B', K + K)
+        group = torch.ones_like(both.score)
+        group[:, : finished.score.shape[1]] = 2 * (finished.score == -torch.inf)  # no hypothesis: behind the alive ones
+        order = group.argsort(dim=1, stable=True)
+        return both.gather(order[:, : self.config.num_return_sequences])
 
     def finish(self) -> Hypotheses:
-        """The best hypotheses of all sentences in their order, (B, num_return_sequences)."""
-        longest = max(best.tokens.shape[-1] for _, best in self.results)
-        padded = [vars(best.pad(self.pad, longest - best.tokens.shape[-1])).values() for _, best in self.results]
-        best = Hypotheses(*(torch.cat(parts) for parts in zip(*padded, strict=True)))
-        best = best.select(torch.cat([sentences for sentences, _ in self.results]).argsort())
+        """The outputs for all sentences in their order, (B, num_return_sequences)."""
+        padded = [best.pad(self.pad, self.length - best.path.shape[-1]) for _, best in self.results]
+        order = torch.cat([sentences for sentences, _ in self.results]).argsort()
+        best = Hypotheses.concat(padded, dim=0).select(order)
         unused = int((best.path < 0).sum(dim=-1).min())  # steps after the end of the longest
         tokens, path = (each[..., : each.shape[-1] - unused].contiguous() for each in (best.tokens, best.path))
         return replace(best, tokens=tokens, path=path)
 
     def token_log_probs(self, best: Hypotheses) -> Tensor:
-        """log P by the model of each token of what `finish` returned, given those before; 0 past the end. (B, K, T)"""
-        # The difference of two sums of the search, so that no step's distribution is kept.
+        """log P by the model of each token of `best`, given the tokens before; 0 past the end. (B, K, steps)"""
+        # Differences of the search's own sums, so that it keeps no distribution over the vocabulary.
         whole = best.log_prob[..., None]
         before = [self.log_probs[step][best.path[..., step].clamp(min=0)] for step in range(best.path.shape[-1])]
         sums = torch.cat((torch.where(best.path >= 0, torch.stack(before, dim=-1), whole), whole), dim=-1)
@@ -250,13 +241,13 @@ class BeamSearchOutput(GenerateBeamEncoderDecoderOutput):
 
 
 class NextTokens:
-    """The model as the search sees it. The beams of a sentence share one encoding."""
+    """The model as the search sees it. The beams of a sentence share one encoding (B, S, D)."""
 
     def __init__(self, model, config: GenerationConfig, logits_processor, model_kwargs: dict):
         self.model, self.config, self.logits_processor = model, config, logits_processor
         details = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
         self.inputs = {CACHE: None, **model_kwargs, **details}
-        self.keep(slice(None, None, config.num_beams))  # transformers has repeated them for each beam
+        self.select(slice(None, None, config.num_beams))  # transformers has repeated each sentence for its beams
         asked = {  # of return_dict_in_generate
             "scores": config.output_scores,
             "logits": config.output_logits,
@@ -266,24 +257,26 @@ class NextTokens:
         }
         self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
 
-    def keep(self, sentences: Tensor | slice) -> None:
-        """Keep only some sentences of the source."""
+    def select(self, sentences: Tensor | slice) -> None:
+        """Keep only some sentences of the source, (B, S) -> (B', S)."""
         encoded = self.inputs["encoder_outputs"] = copy.copy(self.inputs["encoder_outputs"])
         encoded["last_hidden_state"] = encoded.last_hidden_state[sentences]
         if self.inputs.get("attention_mask") is not None:
             self.inputs["attention_mask"] = self.inputs["attention_mask"][sentences]
 
     def log_probs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """log P of the token after `tokens` (rows, length), after the logits processors and, if scores are asked for,
-        before them; else after them, too. (rows, V) each"""
+        """log P (rows, V) of the token after `tokens` (rows, length), after and before the logits processors.
+
+        Unless the caller asks for scores, the second is the first.
+        """
         past = self.inputs[CACHE]
         cached = 0 if past is None else int(past.get_seq_length())
         outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
-        logits = outputs.logits[:, -1].float()
-        # In place, unless the logits are kept: new memory of their size in each step costs a CPU time.
+        logits = outputs.logits[:, -1].float()  # (rows, V)
+        # In place, unless the logits are recorded: a CPU takes long to allocate their memory in each step.
         unprocessed = torch.log_softmax(logits, dim=-1, out=None if "logits" in self.steps else logits)
-        # A processor may write into what it is given.
+        # A processor may write into its argument.
         kept = self.logits_processor and self.config.return_dict_in_generate
         log_probs = self.logits_processor(tokens, unprocessed.clone() if kept else unprocessed)
         for name, steps in self.steps.items():
@@ -291,20 +284,20 @@ class NextTokens:
         return log_probs, unprocessed if kept else log_probs
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        """Let the next rows continue these of the last step, and keep only some of its sentences (None: all)."""
+        """Prepare the next step: `rows` (B' * K,) of the last step continue, of the sentences (B',); None means all."""
         past = self.inputs[CACHE]
         if past is not None:
-            past.self_attention_cache.reorder_cache(rows)
+            past.self_attention_cache.reorder_cache(rows)  # (B * K, H, T, d_k) -> (B' * K, H, T, d_k), and the values
         if sentences is None:
             return
-        self.keep(sentences)
+        self.select(sentences)
         if past is not None:
-            past.cross_attention_cache.reorder_cache(sentences)
+            past.cross_attention_cache.reorder_cache(sentences)  # (B, H, S, d_k) -> (B', H, S, d_k), and the values
         selected = (one.select(sentences) if hasattr(one, "select") else one for one in self.logits_processor)
         self.logits_processor = LogitsProcessorList(selected)
 
     def output(self, best: Hypotheses, search: BeamSearch) -> BeamSearchOutput:
-        """The best hypotheses of a search, and what else return_dict_in_generate asks for."""
+        """The outputs of a search, and what else the caller asks for by return_dict_in_generate."""
         encoder_outputs, past = self.inputs["encoder_outputs"], self.inputs[CACHE]
         for layer in [] if past is None else past.cross_attention_cache.layers:
             # transformers returns a row for each beam.

@@ -7,6 +7,7 @@ each other somewhere in the output, the prompt included.
 Axes: B sentences, K hypotheses, C phrases of a sentence, L tokens of a phrase, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -19,25 +20,17 @@ Phrases = list[list[int]]  # of a sentence, each its tokens
 
 
 def constrained(phrases: list[Phrases]) -> Callable[..., "ConstrainedSearch"]:
-    """The argument `search` of generate() for outputs that contain phrases.
+    """The argument `search` of generate() for outputs that contain the phrases of each sentence of the batch.
 
-    A phrase is left out if the limit of its sentence has no room for it after those before.
-
-    Args:
-        phrases: of each sentence of the batch. No phrase may be empty or contain EOS.
+    No phrase may be empty or contain EOS. A phrase is left out if the limit of its sentence has no room for it after
+    those before.
     """
-
-    def start(config, prompts: torch.Tensor, limits: torch.Tensor, *settings) -> ConstrainedSearch:
-        search = ConstrainedSearch.start(config, prompts, limits, *settings)
-        search.constraints = Constraints.start(phrases, prompts, limits)
-        return search
-
-    return start
+    return functools.partial(ConstrainedSearch, phrases)
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """The phrases of B sentences, and how much of them K hypotheses of each contain."""
+    """The phrases of B sentences, and what K hypotheses of each sentence contain of them."""
 
     tokens: torch.Tensor  # (B, C, L), -1 behind the end of a phrase
     size: torch.Tensor  # (B, C), the number of tokens of each phrase; 0 where there is none
@@ -46,7 +39,7 @@ class Constraints:
 
     @classmethod
     def start(cls, phrases: list[Phrases], prompts: torch.Tensor, limits: torch.Tensor) -> "Constraints":
-        """Those of prompts (B, K, length); limits (B,) are the most new tokens."""
+        """The constraints of prompts (B, K, length); limits (B,) are the largest numbers of new tokens."""
         fitting: list[Phrases] = []
         for of_sentence, room in zip(phrases, limits.tolist(), strict=True):
             fitting.append([])
@@ -79,7 +72,7 @@ class Constraints:
         return replace(self, begun=self.begun[sentences, index], met=self.met[sentences, index])
 
     def extend(self, parent: torch.Tensor, token: torch.Tensor) -> "Constraints":
-        """The constraints of the hypotheses at `parent` (B, k), each with one of `token` (B, k) after it."""
+        """The constraints of the hypotheses at `parent` (B, k), each continued by its `token` (B, k)."""
         old = self.gather(parent)
         equal = self.tokens[:, None] == token[..., None, None]
         begun = nn.functional.pad(old.begun[..., :-1] & equal, (1, 0), value=True)
@@ -87,11 +80,11 @@ class Constraints:
         return replace(self, begun=begun, met=old.met | begun.gather(-1, ends).squeeze(-1))
 
     def unmet_tokens(self) -> torch.Tensor:
-        """The number of tokens of the phrases that are not met. (B, K)"""
+        """The number of tokens of the phrases that are not met, (B, K)."""
         return (self.size[:, None] * ~self.met).sum(dim=-1)
 
     def missing(self) -> torch.Tensor:
-        """The number of tokens that meet all phrases: the rest of one that has begun, and the others whole. (B, K)"""
+        """The number of tokens that meet all phrases: the rest of one that has begun, and all of the others. (B, K)"""
         lengths = torch.arange(self.begun.shape[-1], device=self.begun.device)
         begun = (self.begun * lengths).amax(dim=-1) * ~self.met
         return self.unmet_tokens() - begun.amax(dim=-1)
@@ -119,31 +112,29 @@ class Constraints:
         sums = score.gather(1, parent) + log_probs.flatten(1).gather(1, index.clamp(min=0))
         return sums.masked_fill(~useful, -torch.inf), index
 
-    def rank(self, score: torch.Tensor) -> torch.Tensor:
-        """The number of better hypotheses in the bank of each, which `score` (B, K) has best first; K for -inf."""
-        impossible = score == -torch.inf
-        bank, order = self.missing().masked_fill(impossible, -1).sort(dim=1, stable=True)
-        place = torch.arange(score.shape[1], device=score.device).expand_as(bank)
-        rank = place - torch.searchsorted(bank, bank)
-        return torch.zeros_like(place).scatter(1, order, rank).masked_fill(impossible, score.shape[1])
-
     def allocate(self, score: torch.Tensor, beams: int) -> torch.Tensor:
         """The indices of the hypotheses that fill the beams, given `score` (B, K) best first. (B, beams)
 
         The banks take turns, each with its best hypothesis; the bank that misses least is first.
         """
-        bank = self.missing()
-        turn = self.rank(score) * (bank.max() + 1) + bank
-        chosen = turn.topk(min(beams, turn.shape[1]), largest=False).indices
+        missing, impossible, size = self.missing(), score == -torch.inf, score.shape[1]
+        bank, order = missing.masked_fill(impossible, -1).sort(dim=1, stable=True)
+        number = torch.arange(size, device=score.device).expand_as(bank)
+        rank = number - torch.searchsorted(bank, bank)  # in the bank
+        rank = torch.zeros_like(number).scatter(1, order, rank).masked_fill(impossible, size)
+        turn = rank * (missing.max() + 1) + missing
+        chosen = turn.topk(min(beams, size), largest=False).indices
         return chosen.gather(1, score.gather(1, chosen).argsort(dim=1, descending=True))
 
 
-@dataclass
 class ConstrainedSearch(BeamSearch):
     """Beam search in which a hypothesis may end only if it meets all phrases of its sentence."""
 
-    constraints: Constraints | None = None  # of the alive hypotheses
-    extended: Constraints | None = None  # of the candidates of the present step
+    extended: Constraints  # of the candidates of the present step
+
+    def __init__(self, phrases: list[Phrases], config, prompts: torch.Tensor, limits: torch.Tensor, *settings):
+        super().__init__(config, prompts, limits, *settings)
+        self.constraints = Constraints.start(phrases, prompts, limits)  # of the alive hypotheses
 
     def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """BeamSearch's candidates and those of Post & Vilar: the best token of each hypothesis, and the k tokens, among
@@ -168,21 +159,21 @@ class ConstrainedSearch(BeamSearch):
         self.extended = constraints.extend(index // vocab_size, index % vocab_size)
         return best, index
 
-    def rank(self, score: torch.Tensor) -> torch.Tensor:
-        return self.extended.rank(score)
+    def divide(self, candidates: Hypotheses) -> tuple[Hypotheses, Hypotheses]:
+        """As BeamSearch's, but only candidates that meet all phrases finish, and only these count among the K best."""
+        met = self.extended.all_met()
+        order = met.int().argsort(dim=1, descending=True, stable=True)
+        back = order.argsort(dim=1)
+        finishing, others = (half.gather(back) for half in super().divide(candidates.gather(order)))
+        return finishing.masked(met), others
 
-    def may_finish(self) -> torch.Tensor:
-        return self.extended.all_met()
-
-    def keep(self, alive: Hypotheses) -> Hypotheses:
-        chosen = self.extended.allocate(alive.score, self.config.num_beams)
+    def keep(self, others: Hypotheses) -> Hypotheses:
+        """The K candidates that the banks choose; at the limit, those that miss the fewest tokens first."""
+        chosen = self.extended.allocate(others.score, self.config.num_beams)
+        missing = self.extended.gather(chosen).missing() * (self.length >= self.limits)[:, None]
+        chosen = chosen.gather(1, missing.argsort(dim=1, stable=True))
         self.constraints = self.extended.gather(chosen)
-        return alive.gather(chosen)
-
-    def unfinished(self, rows: torch.Tensor) -> Hypotheses:
-        """BeamSearch's, those that miss the fewest tokens first."""
-        missing = self.constraints.select(rows).missing()
-        return super().unfinished(rows).gather(missing.argsort(dim=1, stable=True))
+        return others.gather(chosen)
 
     def select(self, remaining: torch.Tensor) -> None:
         super().select(remaining)
