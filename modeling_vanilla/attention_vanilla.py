@@ -1,7 +1,7 @@
 """Section 3.2: scaled dot-product attention (Eq. 1) and multi-head attention. Masks are in masks_vanilla.py.
 
-Axes, here and in every flat file: B batch, S source length, T target length (in self-attention both lengths are one
-sequence's), H heads, K d_k, D d_model, F d_ff, V vocabulary; d_v, the width of a head's values, is written out.
+Axes, here and in every flat file: B batch (sentences), K beams, S source length, T target length (in self-attention
+both are the length of one sequence), H heads, D d_model, F d_ff, V vocabulary; d_k and d_v are written out.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ def eager_attention(
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V (3.2.1, Eq. 1), written out.
 
     Args:
-        query: (B, H, T, K). key: (B, H, S, K). value: (B, H, S, d_v).
+        query: (B, H, T, d_k). key: (B, H, S, d_k). value: (B, H, S, d_v).
         attention_mask: broadcastable to (B, H, T, S), True where a position may be seen. None: all are seen.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight while `module` trains.
 
     Returns:
-        The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that may see nothing gets zeros.
+        The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that sees nothing gets zeros.
     """
     scores = torch.matmul(query * scaling, key.transpose(-2, -1)).float()  # the softmax needs more than 16 bits
     if attention_mask is None:
@@ -70,7 +70,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.attention_bias)
 
     def split_heads(self, x: Tensor, batch_size: int) -> Tensor:
-        """(B * beams, T, H * K) -> (B, H, beams * T, K): the beams of a sentence become further positions."""
+        """(B * K, T, H * d) -> (B, H, K * T, d), d is d_k or d_v: the beams of a sentence become further positions."""
         return x.reshape(batch_size, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
     def attend(
@@ -79,19 +79,19 @@ class MultiHeadAttention(nn.Module):
         """Eq. 1 on every head by the chosen back end, then Concat and W^O.
 
         Args:
-            rows: B * beams. q: (B, H, beams * T, K). k, v: (B, H, S, K) and (B, H, S, d_v), which beams share.
-            attention_mask: broadcastable to (B, H, beams * T, S).
+            rows: B * K. q: (B, H, K * T, d_k). k, v: (B, H, S, d_k) and (B, H, S, d_v), which beams share.
+            attention_mask: broadcastable to (B, H, K * T, S).
             output_attentions: whether to return weights; "sdpa" then computes as "eager" does.
 
         Returns:
-            Output (B * beams, T, D) and weights (B * beams, H, T, S), None if the back end gives none.
+            Output (B * K, T, D) and weights (B * K, H, T, S), None if the back end returns none.
         """
         back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
         if back_end == "sdpa" and (output_attentions or eager_is_faster(q, k)):
             attention, targets, sources = eager_attention, q.shape[2], k.shape[2]
             if attention_mask is None and self.is_causal:
-                # SDPA is told of causality by a flag where the mask would say nothing else.
+                # SDPA takes causality as a flag where the mask would hold nothing else.
                 attention_mask = torch.ones(targets, sources, dtype=torch.bool, device=q.device).tril(sources - targets)
         dropout = self.config.attention_dropout if self.training else 0.0
         output, weights = attention(
@@ -114,7 +114,7 @@ class SelfAttention(MultiHeadAttention):
     def forward(
         self, x: Tensor, attention_mask: Tensor | None = None, cache: EncoderDecoderCache | None = None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end gives none."""
+        """x (B, T, D) -> output (B, T, D) and attention weights (B, H, T, T), None if the back end returns none."""
         rows = x.shape[0]
         q, k, v = (self.split_heads(part, rows) for part in self.qkv_proj(x).split(self.parts, dim=-1))
         if cache is not None:
@@ -143,13 +143,13 @@ class CrossAttention(MultiHeadAttention):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B * beams, T, D), encoder output (B, S, D) -> output like x and weights (B * beams, H, T, S) or None."""
+        """x (B * K, T, D), encoder output (B, S, D) -> output like x and weights (B * K, H, T, S) or None."""
         k, v = self.keys_and_values(encoder_hidden_states, cache)
         q = self.split_heads(self.q_proj(x), k.shape[0])
         return self.attend(x.shape[0], q, k, v, attention_mask, **kwargs)
 
     def keys_and_values(self, encoder_hidden_states: Tensor, cache: EncoderDecoderCache | None):
-        """(B, H, S, K) and (B, H, S, d_v) of the encoder's output (B, S, D), from the cache once they are there."""
+        """(B, H, S, d_k) and (B, H, S, d_v) of the encoder's output (B, S, D), from the cache once they are there."""
         if cache is not None and cache.is_updated.get(self.layer_idx):
             cached = cache.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values

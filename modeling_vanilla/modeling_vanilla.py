@@ -1,7 +1,4 @@
-"""Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and the model with its output projection.
-
-Axes: B batch, S source length, T target length, H heads, D d_model, V vocabulary.
-"""
+"""Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and that model with its output projection."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +43,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args, use_safetensors: bool | None = None, **kwargs):
-        """As PreTrainedModel's, but a pickle is read with use_safetensors=False alone."""
+        """As PreTrainedModel's, but it reads a pickle only with use_safetensors=False."""
         return super().from_pretrained(*args, use_safetensors=use_safetensors is not False, **kwargs)
 
     @torch.no_grad()
@@ -60,7 +57,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Linear):
             if module.bias is not None:
                 init.zeros_(module.bias)
-            # transformers marks the weights that it has loaded; a slice does not carry the mark.
+            # transformers marks the weights that it has loaded; a slice has no mark.
             if not getattr(module.weight, "_is_hf_initialized", False):
                 for part in module.weight.split(getattr(module, "parts", module.out_features)):
                     if self.config.init_std is None:
@@ -115,7 +112,7 @@ class VanillaStack(VanillaPreTrainedModel):
         return self.dropout(x)
 
     def positions(self, x: Tensor, attention_mask: Tensor | None, past_length: int) -> Tensor:
-        """Positions of the tokens x (B, T, D), from 0, without padding. attention_mask as for embed. -> (B or 1, T)"""
+        """The positions (B or 1, T) of tokens x (B, T, D), from 0, without padding; attention_mask as in `embed`."""
         length = x.shape[1]
         if attention_mask is not None:
             positions = ((attention_mask != 0).cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
@@ -182,11 +179,11 @@ class VanillaDecoder(VanillaStack):
         use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode the target, shifted right. The output has last_hidden_state (B * beams, T, D), and cache if asked for.
+        """Decode the target, shifted right. The output has last_hidden_state (B * K, T, D), and cache if asked for.
 
         Args:
-            input_ids: (B * beams, T); or inputs_embeds: (B * beams, T, D). Only the tokens that are not in the cache.
-            attention_mask: (B * beams, past + T), 0 for padding.
+            input_ids: (B * K, T); or inputs_embeds: (B * K, T, D). Only the tokens that are not in the cache.
+            attention_mask: (B * K, past + T), 0 for padding.
             encoder_hidden_states: (B, S, D), the encoder's output. encoder_attention_mask: as the encoder took it.
             cache: the keys and values of earlier positions.
         """
@@ -244,7 +241,7 @@ class VanillaModel(VanillaPreTrainedModel):
 
         The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
         """
-        kwargs["return_dict"] = True  # whatever the configuration says
+        kwargs["return_dict"] = True  # against the configuration's
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -270,13 +267,13 @@ class VanillaModel(VanillaPreTrainedModel):
 
 @dataclass
 class FusedLossOutput(Seq2SeqModelOutput):
-    """The output in training mode with labels: the fused loss never holds the logits, and reading them says so."""
+    """The output in training mode with labels. The fused loss never holds the logits: to read them is an error."""
 
     loss: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:
-        # No field, but an AttributeError: what copies or converts an output by its fields, as FSDP does, leaves it out.
+        # Not a field, so that FSDP and accelerate, which copy or convert the fields, do not read it.
         raise AttributeError("logits: none in training mode with labels, unless return_dict=False: (loss, logits, ...)")
 
     def to_tuple(self) -> tuple:
@@ -305,7 +302,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         self.post_init()
 
     def adjust_generation_fn(self, *args, **kwargs) -> None:
-        """As GenerationMixin's; what a folder without generation_config.json does not say is the search of 6.1."""
+        """As GenerationMixin's; a folder without generation_config.json has the search of 6.1."""
         super().adjust_generation_fn(*args, **kwargs)
         if (found := self.generation_config)._from_model_config:
             self.generation_config = default_generation_config(self.config)
@@ -313,7 +310,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         check_tokens(self.generation_config, self.config.vocab_size)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As PreTrainedModel's; both embeddings are written where PEFT has merged an lm_head of its own."""
+        """As PreTrainedModel's; it writes both embeddings where PEFT has merged an lm_head of its own."""
         source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
         if not self.config.tie_word_embeddings and source.weight is target.weight:
             target.weight = nn.Parameter(source.weight.detach().clone())
@@ -323,7 +320,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
-        pad = max(self.config.pad_token_id or 0, 0)  # where there is no label, any token will do
+        pad = max(self.config.pad_token_id or 0, 0)  # any token will do where there is no label
         return shifted.masked_fill(shifted == IGNORED, pad)
 
     @named_arguments
@@ -352,7 +349,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
         Returns:
             loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); in training
-            mode with labels only if return_dict is False, as the fused loss never holds the whole of them.
+            mode with labels only if return_dict is False.
         """
         return_dict = self.config.return_dict if return_dict is None else return_dict
         if labels is not None:
@@ -384,7 +381,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    """Whether a layer is a weight matrix alone, as the fused loss takes it, without bias, adapter or hooks."""
+    """Whether a layer is only a weight matrix, as the fused loss takes it, without bias, adapter or hooks."""
     # accelerate's hooks replace forward().
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
     return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
