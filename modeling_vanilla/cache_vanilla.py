@@ -1,6 +1,6 @@
-"""What forward() of every model here takes by keyword: the cache by either of its names, nothing unknown in silence.
+"""The keyword arguments of every forward() here: either name of the cache, and no unknown name in silence.
 
-transformers 5.24 renamed `past_key_values` to `cache`, as it is here; this file alone knows the other name.
+transformers 5.24 renamed `past_key_values` to `cache`, its name here; only this file knows the other one.
 """
 
 import functools
@@ -16,16 +16,16 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 OLD_NAME = "past_key_values"
-# The name in the installed transformers, of the field of outputs and of the argument in generation.
+# The name in the installed transformers: a field of outputs, and an argument in generation.
 CACHE = "cache" if "cache" in {field.name for field in fields(Seq2SeqLMOutput)} else OLD_NAME
-# What transformers itself passes to forward() to choose its outputs.
+# The arguments by which transformers chooses the outputs of forward().
 PASSED_ON = {"output_attentions", "output_hidden_states", "return_dict"}
 
 
 def named_cache(arguments: dict, name: str) -> dict:
-    """Arguments in which the cache, given by either name, has this one; ValueError if it is given by both.
+    """Rename the cache, given by either name; ValueError if it is given by both.
 
-    A cache of the decoder's self-attention alone is completed by an empty one for cross-attention.
+    A cache for self-attention alone gets an empty one for cross-attention.
     """
     given = [arguments[key] for key in ("cache", OLD_NAME) if arguments.get(key) is not None]
     if len(given) == 2:
@@ -38,9 +38,9 @@ def named_cache(arguments: dict, name: str) -> dict:
 
 
 def named_arguments(forward: Callable) -> Callable:
-    """Decorate forward(): it takes the cache by either name; ValueError for an unknown tensor or cache.
+    """Decorate forward(): it takes the cache by either name. An unknown tensor or cache is a ValueError.
 
-    Of anything else that it does not know it warns once, where the models of transformers are silent.
+    Any other unknown argument is a warning, once; the models of transformers are silent.
     """
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from transformers.utils.versions import require_version
 
-require_version("transformers>=5.10.1")  # of which the other imports would say less
+require_version("transformers>=5.10.1")  # before the imports that fail without it, and do not say why
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -36,8 +36,8 @@ PRESETS: dict[str, dict] = {
     "big": {"d_model": 1024, **_heads(16), **_ffn(4096), "dropout": 0.3},
     # Small enough for a laptop: what Wu et al. (2021) train on Multi30k.
     "tiny": {"d_model": 128, **_layers(4), **_heads(4), **_ffn(256), "dropout": 0.3},
-    # Section 6.3: four layers of d_model 1024, a vocabulary of 16K, dropout on attention, too. The paper is silent: the
-    # rates of dropout and the matrices of their own, which are those of tensor2tensor's transformer_parsing_base.
+    # Section 6.3: four layers of d_model 1024, a vocabulary of 16K, dropout on attention, too. The paper is silent on
+    # the rates of dropout and on sharing the matrices: both are those of tensor2tensor's transformer_parsing_base.
     "parsing": {
         "d_model": 1024,
         **_layers(4),
@@ -69,12 +69,12 @@ PRESETS: dict[str, dict] = {
 
 
 def token_ids(ids: int | list[int] | None) -> list[int]:
-    """The token ids in a field of the configuration; None and negative numbers are none, as in transformers."""
+    """The token ids in a field of a configuration. None and negative numbers mean no token, as in transformers."""
     return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
 
 
 def check_tokens(settings, vocab_size: int) -> None:
-    """Raise a ValueError for a special token of a configuration that is none of the vocabulary."""
+    """Raise a ValueError for a special token of a configuration that is outside the vocabulary."""
     for field, ids in vars(settings).items():
         if field.endswith("_token_id"):
             least = -math.inf if field in ("pad_token_id", "bos_token_id", "eos_token_id") else 0
@@ -160,7 +160,7 @@ class VanillaConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if not __name__.startswith("transformers_modules"):
-            # The package registers the task; with these pipeline() would ask for trust in code that never runs.
+            # The package registers the task; these would make pipeline() ask for trust in code that never runs.
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.check()
@@ -191,11 +191,11 @@ class VanillaConfig(PreTrainedConfig):
             if not condition:
                 raise ValueError(f"{field} must be {meaning}, not {getattr(self, field)!r}")
 
-        # The fields that count something are the integers that are no token.
+        # The fields that count something are the integers that are not tokens.
         for field, kind in VanillaConfig.__annotations__.items():
             value = getattr(self, field)
             if kind in (int, int | None) and not field.endswith("_token_id"):
-                most = 1000 if field.endswith("_layers") else 10**8  # no model has more; building it would never end
+                most = 1000 if field.endswith("_layers") else 10**8  # no model has more, and making one would not end
                 require(field, value is None or 1 <= value <= most, f"from 1 to {most}")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
             divides = self.d_model % getattr(self, field) == 0

@@ -18,9 +18,9 @@ class TranslationPipeline(Pipeline):
     With `num_return_sequences` above 1, the result of an input is a list of so many, best first.
 
     Args:
-        truncation: truncate a longer text to what the model takes, instead of splitting it.
-        src_lang, tgt_lang: the languages for a tokenizer of many; by default those in the name of the task. With tags
-            such as ">>de<<", tgt_lang is that of each line without one. A model of one pair ignores both.
+        truncation: truncate a text that is too long for the model, instead of splitting it.
+        src_lang, tgt_lang: the languages, for a tokenizer of many; by default those in the name of the task. Where tags
+            such as ">>de<<" name them, tgt_lang is that of lines without a tag. A model of one pair ignores both.
         **others: those of `SearchSettings` and of generate().
     """
 
@@ -49,13 +49,7 @@ class TranslationPipeline(Pipeline):
         return {"text": of_tasks.get(self.task, {}).get("prefix", "") + text}
 
     def _forward(
-        self,
-        model_inputs,
-        truncation=None,
-        src_lang=None,
-        tgt_lang=None,
-        num_return_sequences=None,
-        **arguments,
+        self, model_inputs, truncation=None, src_lang=None, tgt_lang=None, num_return_sequences=None, **arguments
     ) -> dict:
         texts = model_inputs["text"]
         # Tokenizers of many languages have this method: it sets the source's, and returns the target's token.
@@ -75,7 +69,7 @@ class TranslationPipeline(Pipeline):
         for rows, translations in join_hypotheses(pieces, found, settings.nbest):
             for row, translation in zip(rows, translations, strict=True):
                 best = [hypothesis.text for hypothesis in translation.hypotheses]
-                # Of a text with fewer translations, such as a blank one, the last is repeated.
+                # A text with fewer translations, such as a blank one, repeats the last.
                 every[row] = best + best[-1:] * (settings.nbest - len(best))
         return {"translations": every[0] if isinstance(texts, str) else every}
 

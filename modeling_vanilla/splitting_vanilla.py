@@ -19,13 +19,13 @@ logger = logging.get_logger(__name__)
 
 TAG = re.compile(r">>[^\s<>]+<<\s*")
 
-# Languages for which sentencex has rules, by three letters, as NLLB names them, and by the two that it knows.
+# The languages of sentencex's rules: their names of three letters, which NLLB has, and of two, which sentencex has.
 _LANGUAGES = """amh=am ara=ar arb=ar ben=bn bul=bg cat=ca dan=da deu=de ell=el fin=fi fra=fr guj=gu hin=hi hye=hy
 ita=it jpn=ja kan=kn kaz=kk mal=ml mar=mr mya=my nld=nl pan=pa pol=pl por=pt rus=ru slk=sk spa=es tam=ta tel=te
 ukr=uk zho=zh"""
 _TWO_LETTERS = dict(re.findall("(...)=(..)", _LANGUAGES))
-_WINDOW = 4000  # characters that sentencex is given at once, as it takes quadratic time for repeated quotation marks
-# sentencex lacks the Khmer and Tibetan marks; it knows the danda.
+_WINDOW = 4000  # characters that sentencex gets at once, as its time is quadratic in repeated quotation marks
+# sentencex knows the danda, but not the marks of Khmer and Tibetan.
 _KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
@@ -39,16 +39,16 @@ class Piece(NamedTuple):
     text: str
     ids: array  # its tokens, with EOS
     separator: str  # what follows its translation: a line end, a blank, or nothing at the end of the text
-    prefix: Sequence[int] = ()  # tokens that its translation must begin with
-    phrases: Sequence[Sequence[int]] = ()  # and those that it must contain
+    prefix: Sequence[int] = ()  # the tokens with which its translation must begin
+    phrases: Sequence[Sequence[int]] = ()  # sequences of tokens that its translation must contain
 
 
 class Limits(NamedTuple):
-    """How long a line may be that is translated whole, and how a longer one is cut. Tokens count EOS."""
+    """The largest line that is translated whole, and how a larger one is cut. EOS counts as a token."""
 
-    tokens: int  # the most of a whole line
-    sentences: int | None  # the most of a whole line; None is any number
-    piece_tokens: int  # the most of a piece
+    tokens: int  # of a whole line
+    sentences: int | None  # of a whole line; None: any number
+    piece_tokens: int  # of a piece
     by_sentence: bool  # cut at every sentence, as in training; else into as few pieces as possible
     language: str = "en"  # of the source
 
@@ -56,11 +56,11 @@ class Limits(NamedTuple):
 def source_limits(
     config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, max_source_tokens: int | None = None
 ) -> Limits:
-    """The limits of a source: max_source_tokens alone if it is given, else what the model saw in training, else 512.
+    """The limits of a source: max_source_tokens if it is given, else those of the training sources, else 512 tokens.
 
     Learned positions limit all of these. ValueError if max_source_tokens is below 8.
     """
-    # A character may take four tokens, one a byte; the blank before it and EOS need two more.
+    # A character may take four tokens, one for each byte; the blank before it and EOS take two more.
     if max_source_tokens is not None and max_source_tokens < 8:
         raise ValueError(f"max_source_tokens must be at least 8, not {max_source_tokens}")
     seen = None, None
@@ -75,8 +75,8 @@ def source_limits(
 
 
 def source_language(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The language of the sources as sentencex names it, "en" if none is named: "de" of "de", "de_DE" or "deu_Latn"."""
-    # Our training and Marian say source_lang, others src_lang.
+    """The source's language as sentencex names it: "de" for "de", "de_DE" or "deu_Latn"; "en" if it is unknown."""
+    # This package and Marian have source_lang, others src_lang.
     tags = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
     language = re.split("[_-]", next((tag for tag in tags if isinstance(tag, str)), "en"))[0].lower()
     return _TWO_LETTERS.get(language, language)
@@ -89,10 +89,9 @@ def split_texts(
     tgt_lang: str | None = None,
     **settings,
 ) -> list[list[Piece]]:
-    """The pieces of each text; without limits its lines. settings: of the tokenizer.
+    """The pieces of each text; without limits its lines. `settings` are the tokenizer's.
 
-    The tag of tgt_lang, such as ">>de<<", is put before the tokens of each line that does not begin with a tag. Every
-    piece of a line gets the tag of the line.
+    Every piece of a line begins with the tag of the line, such as ">>de<<"; a line without one has that of tgt_lang.
     """
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
@@ -114,14 +113,14 @@ def split_texts(
             for number, (text, ids) in enumerate(cut, start=1):
                 ids = ids if own and number == 1 else [*tag, *ids]
                 separator = line_end if number == len(cut) else _BLANK
-                # An array takes 4 bytes a token, a list 8 to 40, and all pieces are in memory at once.
+                # All pieces are in memory at once; an array takes 4 bytes a token, a list 8 to 40.
                 pieces.append(Piece(text, array("i", ids), separator))
         found.append(pieces)
     return found
 
 
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
-    """The token of a language tag as OPUS-MT's models have it; none if the tokenizer has no tags and it is text."""
+    """The token of a language tag, as OPUS-MT has them; none if the tokenizer has no tags, as it is text then."""
     number = tokenizer.convert_tokens_to_ids(tag)
     if tokenizer.convert_ids_to_tokens(number) == tag:
         return [number]  # type: ignore[list-item]
@@ -132,7 +131,7 @@ def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False)
 
 
 def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
-    """The texts as a list; ValueError unless they are strings, none of which has half of a surrogate pair (JSON's)."""
+    """The texts as a list; ValueError unless all are strings without half a surrogate pair, which JSON allows."""
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a list of texts, not one text: {texts!r:.60}")
     texts = list(texts)
@@ -145,12 +144,12 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing in a text is visible: white space, controls, zero-width spaces and joiners, soft hyphens."""
+    """Whether a text has no visible character: only white space, controls, zero-width spaces, soft hyphens and such."""
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
 
 def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
-    """The translation of a text from the translations of its pieces."""
+    """Join the translations of a text's pieces."""
     joined: list[str] = []
     line: list[str] = []
     for piece, translation in zip(pieces, translations, strict=True):
@@ -162,21 +161,21 @@ def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Cut a line after each of its sentences, by the rules and abbreviations that sentencex has for a language.
+    """Cut a line behind each sentence, by sentencex's rules and abbreviations of a language.
 
-    A full stop before a small letter belongs to an abbreviation, unless the line begins with a small letter, too.
+    A full stop before a small letter belongs to an abbreviation, unless the line itself begins with a small letter.
     """
     if segment is None:
         logger.warning_once("text is split at line ends alone, as sentencex is missing: pip install sentencex")
         return [text]
-    plain = re.sub(r"\s", _BLANK, text).translate(_KNOWN_MARKS)  # sentencex fails at some other white space
+    plain = re.sub(r"\s", _BLANK, text).translate(_KNOWN_MARKS)  # sentencex fails at some white space
     tag = TAG.match(plain)
     has_capitals = not plain[tag.end() if tag else 0 :].lstrip()[:1].islower()
     ends, start = [], 0
     while start < len(plain):
         window = plain[start : start + _WINDOW]
         sentences = segment(language, window)
-        if start + len(window) < len(plain):  # the last sentence may go on
+        if start + len(window) < len(plain):  # the last sentence may continue
             sentences = sentences[:-1]
         for sentence in sentences:
             start += len(sentence)
@@ -207,7 +206,7 @@ def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: in
 
 
 def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re.Pattern], room: int) -> list[str]:
-    """Join neighbouring parts that fit together; cut one of more than `room` tokens behind the first of `ways`."""
+    """Join neighbouring parts while they fit in `room` tokens; cut a part that does not, by the first of `ways`."""
 
     def fits(text: str) -> bool:
         return len(next(encode(tokenizer, [text.strip()]))) <= room
@@ -216,11 +215,11 @@ def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re
     pieces, start = [], 0
     while start < len(parts):
         end, size = start + 1, sizes[start]
-        # Each part has an EOS, the whole has one. A blank at the end of a part belongs to the next word.
+        # Each part has an EOS, the whole has one. A blank at the end of a part is encoded with the next word.
         while end < len(parts) and size + sizes[end] - 1 <= room:
             size += sizes[end] - 1
             end += 1
-        while end > start + 1 and not fits("".join(parts[start:end])):  # as with white space other than blanks
+        while end > start + 1 and not fits("".join(parts[start:end])):  # the sum was wrong, as with other white space
             end -= 1 + (end - start - 1) // 4
         whole = "".join(parts[start:end])
         if ways and not fits(whole):
@@ -235,8 +234,8 @@ def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re
 def encode(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", field: str = "input_ids", **settings
 ) -> Iterator[list]:
-    """A field of what the tokenizer returns for each text. name: "text" for sources, "text_target" for translations."""
-    # A thousand texts at a time, as the tokenizer holds 9 kB for each of them.
+    """A field of the tokenizer's output for each text. name: "text" for sources, "text_target" for translations."""
+    # A thousand texts at a time, as the tokenizer takes 9 kB for each.
     for start in range(0, len(texts), 1000):
         batch = {name: list(texts[start : start + 1000])}
         yield from getattr(tokenizer(**batch, verbose=False, **settings), field)

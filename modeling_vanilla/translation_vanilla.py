@@ -1,8 +1,4 @@
-"""Translate texts: cut them into pieces, search in batches of similar length, join.
-
-Three steps that `Translator` and the pipeline call: `cut_texts`, the search of an engine over `make_batches`, and
-`join_hypotheses`.
-"""
+"""The three steps of Translator and the pipeline: `cut_texts`, a search over `make_batches`, `join_hypotheses`."""
 
 import heapq
 import itertools
@@ -23,26 +19,24 @@ from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces
 
 logger = logging.get_logger(__name__)
 
-# By default, with padding, times the beams; a GPU is idle with few.
+# Defaults of tokens_per_batch; a GPU is idle with few tokens.
 TOKENS_PER_BATCH, GPU_TOKENS_PER_BATCH = 4096, 32768
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a text. Hypotheses are in the order of `finished`, then of `rank`.
+    """A translation of a text. Hypotheses are sorted by `finished`, then by `rank`.
 
-    score: log P / ((5 + |Y|) / 6)^alpha (6.1), or log P / |Y|^alpha with length_penalty_type="length", which models of
-    transformers have; natural logarithm, |Y| with EOS. P is the model's own, and rank is the score by what prefixes and
-    logits processors make of it. tokens: as text, with EOS. log_probs: of each token, given those before. ids: as
-    generate() returns them, without padding. finished: whether the limit of the length did not cut it.
+    score: log P / ((5 + |Y|) / 6)^alpha (6.1), or log P / |Y|^alpha with length_penalty_type="length", as models of
+    transformers have it. P is the model's probability, log the natural logarithm, and |Y| counts EOS.
     """
 
     text: str
     score: float = 0.0
-    tokens: tuple[str, ...] = ()
-    log_probs: tuple[float, ...] = ()
-    ids: tuple[int, ...] = ()
-    finished: bool = True
-    rank: float = 0.0
+    tokens: tuple[str, ...] = ()  # as text, with EOS
+    log_probs: tuple[float, ...] = ()  # of each token, given those before
+    ids: tuple[int, ...] = ()  # as generate() returns them, without padding
+    finished: bool = True  # whether it ended before the limit of the length
+    rank: float = 0.0  # the score with the probabilities that prefixes and logits processors leave
 
 
 class Translation(NamedTuple):
@@ -53,22 +47,20 @@ class Translation(NamedTuple):
     best: list[str]
 
 
-Keys = list[tuple[int, int]]  # of the pieces of a batch: the number of the text, and of the piece in it
+Keys = list[tuple[int, int]]  # the number of the text, and of the piece in it, for each piece of a batch
 Batch = tuple[Keys, list[Piece]]
-Found = tuple[Keys, list[list[Hypothesis]]]  # of each piece of a batch its hypotheses, best first
+Found = tuple[Keys, list[list[Hypothesis]]]  # the hypotheses, best first, of each piece of a batch
 
 
 class SearchSettings:
-    """How to search for translations: what the caller gives, and for the rest what the model has.
-
-    `Translator` documents the arguments that are not named here.
+    """How to search for translations: the caller's settings, and the model's for the rest.
 
     Args:
-        model: it, or whatever else has its `config`, `generation_config` and `device`.
-        nbest: hypotheses of each text. with_scores: whether to score a single one, too; a search of transformers takes
-            memory for it. arguments: of generate().
-        encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated, not cut into pieces, to
-            `max_length` or to what tokenizer and model take; `limits` is None then.
+        model: a model or an engine; its `config`, `generation_config` and `device` are read.
+        nbest: the number of hypotheses of each text. with_scores: whether to score a single one, too.
+        tokens_per_batch, max_source_tokens, tgt_lang: see `Translator.translations`. arguments: of generate().
+        encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated to `max_length`, or to the
+            limit of tokenizer and model, and not cut into pieces; then `limits` is None.
     """
 
     def __init__(
@@ -91,7 +83,8 @@ class SearchSettings:
         self.beams = self.generation.num_beams or 1
         if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
-        self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample  # the search of 6.1
+        # Whether it is the search of 6.1.
+        self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample
         formula = getattr(self.generation, "length_penalty_type", None)
         self.generation.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
         self.limits: Limits | None = source_limits(model.config, tokenizer, max_source_tokens)
@@ -100,20 +93,20 @@ class SearchSettings:
             self.encoding, self.limits = {"max_length": longest, **self.encoding}, None
         self.with_scores = with_scores or nbest > 1
         self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}
-        # The search of 6.1 keeps the scores of its tokens; the logits tell those of another one.
+        # The search of 6.1 returns log P of its tokens; that of transformers returns logits, which take memory.
         self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not self.is_own)
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
 
 
 def default_tokens(device: torch.device) -> int:
-    """The tokens of a batch where the caller does not say how many."""
+    """The default of tokens_per_batch."""
     return TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH
 
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without gradients and dropout; each module is in the mode it was in afterwards."""
+    """Turn off gradients and dropout, and afterwards put each module back into its mode."""
     in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -125,11 +118,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings: SearchSettings) -> list[list[Piece]]:
-    """The pieces of each text. The log warns of texts that are too long; its record has the `rows` of these.
-
-    Raises:
-        ValueError: as `check_texts` and `split_texts` do.
-    """
+    """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
     split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
@@ -137,13 +126,13 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings
         how = f"in pieces of at most {settings.limits.tokens} tokens"
         how = "sentence by sentence, as in training" if settings.limits.by_sentence else how
         more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-        about = {"what": "text", "rows": cut}
-        logger.warning(f"too long, translated {how}: {texts[cut[0]][:60]!r}{more}", extra=about)
+        message = f"too long, translated {how}: {texts[cut[0]][:60]!r}{more}"
+        logger.warning(message, extra={"what": "text", "rows": cut})
     return split
 
 
 def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iterator[Batch]:
-    """Batches of pieces of similar length, of all that are not blank."""
+    """Batches of similar length of the pieces that are not blank."""
     keys = [
         (row, number)
         for row, pieces in enumerate(texts)
@@ -163,10 +152,9 @@ def search_batches(
     settings: SearchSettings,
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
 ) -> Iterator[Found]:
-    """Search by generate(): of each batch the `settings.nbest` hypotheses of each piece, or all if there are fewer.
+    """Search by generate(): for each piece of a batch `settings.nbest` hypotheses, or all if there are fewer.
 
-    Args:
-        further: gives arguments of generate() for a batch.
+    `further` returns more arguments of generate() for the pieces of a batch.
     """
     for keys, pieces in batches:
         inputs = tokenizer.pad({"input_ids": [piece.ids.tolist() for piece in pieces]}, return_tensors="pt")
@@ -177,30 +165,30 @@ def search_batches(
             output = model.generate(**inputs.to(model.device), **given)
         grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
         if settings.beams > 1:
-            # There may be fewer continuations than beams.
+            # There may be fewer outputs than beams.
             yield keys, [[best, *(one for one in others if one.score > -math.inf)] for best, *others in grouped]
         else:
-            # Samples come in no order.
+            # Samples are not sorted.
             yield keys, [sorted(group, key=order, reverse=True) for group in grouped]
 
 
 def order(hypothesis: Hypothesis) -> tuple[bool, float]:
-    """By which hypotheses are sorted; the best has the highest."""
+    """The key by which hypotheses are sorted; the best has the highest."""
     return hypothesis.finished, hypothesis.rank
 
 
 def _hypotheses(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: SearchSettings
 ) -> Iterator[Hypothesis]:
-    """One for each sequence that generate() returned; without scores if `settings` asks for none."""
+    """The hypothesis of each sequence that generate() returned, without scores unless `settings` asks for them."""
     sequences = getattr(output, "sequences", output).tolist()
-    log_probs = getattr(output, "token_log_probs", None)  # the model's own, of each token, given those before
+    log_probs = getattr(output, "token_log_probs", None)
     if settings.with_scores and log_probs is None:
         beams = getattr(output, "beam_indices", None)
         log_probs = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
     alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
     alpha = 1.0 if alpha is None else alpha
-    ranks = getattr(output, "sequences_scores", None)  # -inf where there is no such hypothesis
+    ranks = getattr(output, "sequences_scores", None)  # -inf where there is no hypothesis
     eos = token_ids(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
     for row, (start, *ids) in enumerate(sequences):
         end = min((ids.index(token) + 1 for token in eos if token in ids), default=None)
@@ -212,15 +200,15 @@ def _hypotheses(
         score = sum(values) / float(length_penalty(len(ids) or 1, alpha, formula))
         rank = score if ranks is None else ranks[row].item()
         score = score if rank > -math.inf else rank
-        # The search of transformers counts a hypothesis at the limit as finished.
+        # transformers counts a hypothesis at the limit as finished.
         yield Hypothesis(text, score, (), values, (start, *ids), bool(end) or formula == "length", rank)
 
 
 def join_hypotheses(
     texts: Sequence[list[Piece]], found: Iterable[Found], nbest: int
 ) -> Iterator[tuple[list[int], list[Translation]]]:
-    """Join what a search finds: the numbers of the texts that each batch completes, and their translations."""
-    best = [[[Hypothesis("")]] * len(pieces) for pieces in texts]  # of each piece, as a blank one has it
+    """The numbers of the texts that each batch of a search completes, and their translations."""
+    best = [[[Hypothesis("")]] * len(pieces) for pieces in texts]  # of each piece; this is the one of a blank piece
     missing = Counter(row for row, pieces in enumerate(texts) for piece in pieces if not is_blank(piece.text))
     if blank := [row for row in range(len(texts)) if not missing[row]]:
         yield blank, [_join(texts[row], best[row], nbest) for row in blank]
@@ -235,14 +223,9 @@ def join_hypotheses(
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
     """Batches of row numbers, the longest rows first: if a batch does not fit in memory, the first one fails.
 
-    Training has random batches instead: `training.batches.epoch_batches`.
-
     Args:
-        lengths: tokens of each row.
-        tokens_per_batch: the most tokens of a batch, padding included. A single row is a batch whatever its length.
-
-    Raises:
-        ValueError: if tokens_per_batch is below 1.
+        lengths: the number of tokens of each row.
+        tokens_per_batch: the largest number in a batch, padding included. A longer row is a batch by itself.
     """
     if tokens_per_batch < 1:
         raise ValueError(f"tokens_per_batch must be at least 1, not {tokens_per_batch}")
@@ -255,10 +238,7 @@ def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator
 
 
 def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Translation:
-    """The best `nbest` combinations of the hypotheses of a text's pieces; scores and ranks add up.
-
-    Combinations with more finished hypotheses come first, then those of higher rank.
-    """
+    """The `nbest` best combinations of the hypotheses of a text's pieces; scores and ranks add up."""
     joined: list[tuple] = [(0, 0.0, None)]  # finished hypotheses, rank, and the chain (hypotheses before, last one)
     for hypotheses in found:
         longer = (
@@ -273,16 +253,8 @@ def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Tra
             chain, part = chain
             parts.append(part)
         parts.reverse()
-        text = join_pieces(pieces, [part.text for part in parts])
-        whole.append(
-            Hypothesis(
-                text=text,
-                score=sum(part.score for part in parts),
-                tokens=tuple(itertools.chain(*(part.tokens for part in parts))),
-                log_probs=tuple(itertools.chain(*(part.log_probs for part in parts))),
-                ids=tuple(itertools.chain(*(part.ids for part in parts))),
-                finished=finished == len(parts),
-                rank=rank,
-            )
-        )
+        texts, scores, *sequences, _, _ = zip(*parts, strict=True)
+        tokens, log_probs, ids = (tuple(itertools.chain(*each)) for each in sequences)
+        text = join_pieces(pieces, texts)
+        whole.append(Hypothesis(text, sum(scores), tokens, log_probs, ids, finished == len(parts), rank))
     return Translation(whole, pieces, [best.text for best, *_ in found])
