@@ -45,7 +45,7 @@ def own_precision(monkeypatch):
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_config():
     """A small configuration without dropout, with any field overridden."""
 
@@ -55,7 +55,7 @@ def make_config():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model(make_config):
     """A small model in evaluation mode, every parameter moved off its initial value (norms and biases are 1 and 0)."""
 

@@ -1,6 +1,5 @@
 """`vanilla average`: a model folder with the mean of the weights, or one line and nothing at all."""
 
-import re
 import shutil
 
 import numpy as np
@@ -35,8 +34,7 @@ def sources(tmp_path_factory):
         checkpoint = save(folder / "run" / f"checkpoint-{step}", seed)
         save_file({"moments": np.zeros(3, np.float32)}, checkpoint / "optimizer.safetensors")
         (checkpoint / "progress.json").write_text("{}", encoding="utf-8")
-    whole = folder / "run" / "checkpoint-8"
-    shutil.copytree(whole, folder / "run/.checkpoint-101.12345678.tmp/part")
+    shutil.copytree(folder / "run/checkpoint-8", folder / "run/.checkpoint-101.12345678.tmp/part")
     (folder / "empty").mkdir()
     save(folder / "other words", text="the old man and the sea")
     return folder
@@ -85,9 +83,8 @@ def test_checkpoints_by_name_into_an_empty_folder(run, tmp_path):
 
 
 BAD_SOURCES = [
-    (["empty"], 5, "{empty}: has no checkpoints"),
-    (["run", "empty"], 2, "last 2: must be at least 1, and of one run, not of 2"),
-    (["run/checkpoint-8", "other words"], None, "{other words}: its vocabulary is another than that of"),
+    (["empty"], 5, "empty: has no checkpoints"),
+    (["run/checkpoint-8", "other words"], None, "other words: its vocabulary is another than that of"),
 ]
 
 
@@ -95,6 +92,5 @@ BAD_SOURCES = [
 def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path, names, last, message):
     arguments = [*(sources / name for name in names), tmp_path / "new" / "model"]
     done = call(main, *arguments, *as_options({"last": last}))
-    assert done.error.startswith(re.sub("{(.+?)}", lambda name: str(sources / name[1]), message))
-    assert done.errors.count("\n") == 1
+    assert message in done.error and done.errors.count("\n") == 1
     assert not tree(tmp_path)

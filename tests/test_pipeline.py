@@ -1,6 +1,5 @@
 """pipeline("translation"): every way to open it, every kind of input and argument, and other models behind it."""
 
-import importlib.util
 import json
 import math
 import re
@@ -131,10 +130,9 @@ def test_another_sequence_to_sequence_model(tokenizer):
 
 @pytest.fixture(scope="module")
 def handler(folder):
-    specification = importlib.util.spec_from_file_location("handler", ROOT / "examples/handler.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module.EndpointHandler(folder)
+    from handler import EndpointHandler
+
+    return EndpointHandler(folder)
 
 
 @pytest.fixture(scope="module")
@@ -155,24 +153,11 @@ def test_a_request_is_answered(handler, service, expected):
         assert handler(request) == service.post("/", json=request).json() == answer
 
 
-HOSTILE = [
-    *([], "a", {"inputs": "a", "parameters": 7}, {"inputs": "a", "parameters": "\ud800"}),
-    *({}, {"inputs": None}, {"inputs": 7}, {"inputs": [["a"]]}, {"inputs": ["a", None]}, {"inputs": {"a": 1}}),
-    *({"inputs": "a", "parameter": {}}, {"inputs": "a", "\ud800": 1}, {"inputs": "\ud800"}),
-    *({"inputs": ["a" * 10_000] * 3}, {"inputs": ["a"] * 257}, {"inputs": "a\n" * 257}),
-]
-PARAMETERS = [
-    *({"custom_generate": "folder", "trust_remote_code": True}, {"trust_remote_code": True}, {"num_beam": 2}),
-    *({"num_beams": value} for value in (20_000, 0, -1, 2.0, True, "2", None, [2], math.nan)),
-    *({"length_penalty": value} for value in (math.nan, math.inf, -1, "0.6")),
-    *(
-        {"max_new_tokens": 10**6},
-        {"batch_size": 10**9},
-        {"generation_config": {}},
-        {"tgt_lang": "\ud800"},
-        {"tgt_lang": 7},
-    ),
-]
+HOSTILE = [[], {}, {"inputs": "a", "parameters": 7}, {"inputs": ["a", None]}, {"inputs": "a", "\ud800": 1}]
+HOSTILE += [{"inputs": "\ud800"}, {"inputs": ["a" * 10_000] * 3}, {"inputs": "a\n" * 257}]
+PARAMETERS = [{"custom_generate": "folder", "trust_remote_code": True}, {"num_beam": 2}, {"tgt_lang": "\ud800"}]
+PARAMETERS += [{"num_beams": value} for value in (20_000, 0, True, "2", math.nan)]
+PARAMETERS += [{"length_penalty": math.nan}, {"max_new_tokens": 10**6}, {"batch_size": 10**9}]
 
 
 @pytest.mark.parametrize("request_", [*HOSTILE, *({"inputs": "a", "parameters": one} for one in PARAMETERS)], ids=ascii)

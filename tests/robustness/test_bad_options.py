@@ -32,21 +32,12 @@ OPTIONS = {
         alignments: out.txt missing/file
         output: model source.txt/file
     """,
-    "score": """
-        tokens_per_batch: 0 x
-        input target: missing model
-        output: model
-        alignments: out.txt missing/file
-    """,
-    "attention": """
-        output_dir: source.txt /proc/new
-    """,
+    "score": "tokens_per_batch: 0 x\ninput target: missing model\noutput: model\nalignments: out.txt missing/file",
+    "attention": "output_dir: source.txt /proc/new",
     "average --last": "last: 0 x",
     "convert marian": "from: nothing",
     "export ctranslate2": "quantization to: nothing",
-    "export marian": "quantization: int8",
-    "export onnx": "quantization: int8",
-    "export transformers.js": "quantization: int8",
+    **{f"export {library}": "quantization: int8" for library in ("marian", "onnx", "transformers.js")},
     "demo": "port: 0 65536 x\nexamples: missing model",
 }
 CASES = [
