@@ -28,9 +28,7 @@ SIZES |= {"decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 
 
 def reference_of(model: PreTrainedModel) -> Reference:
     """With a cache, FSMT hides no later position."""
-    return lambda source, target: model(input_ids=source[None], decoder_input_ids=target[None], use_cache=False).logits[
-        0
-    ]
+    return lambda source, target: model(source[None], decoder_input_ids=target[None], use_cache=False).logits[0]
 
 
 # MarianMT
@@ -93,8 +91,7 @@ def write_fsmt(folder: Path) -> Reference:
 # fairseq, whose Transformer FSMT is in transformers, by the same names
 
 LAYERS, D, FFN = SIZES["encoder_layers"], SIZES["d_model"], SIZES["encoder_ffn_dim"]
-DICTIONARY = ["a", "ho@@", "use", "Haus", "ein", "h@@", "o@@", "u@@", "s@@", "e", "the", "dog"]
-DICTIONARY += ["m1", "m2", "m3", "m4", "m5"]
+DICTIONARY = ["a", "ho@@", "use", "Haus", "ein", "h@@", "o@@", "u@@", "s@@", "e", "m1", "m2", "m3", "m4", "m5"]
 MERGES = ["h o", "u s", "us e</w>", "H a", "Ha u", "Hau s</w>", "e i", "ei n</w>"]
 
 
@@ -125,10 +122,6 @@ def make_fairseq(tied: bool = True, learned: bool = False) -> tuple[OrderedDict,
     if tied:
         del weights["decoder.output_projection.weight"]
     return weights, reference_of(fsmt)
-
-
-def make_weights() -> OrderedDict:
-    return make_fairseq()[0]
 
 
 def in_old_names(weights: OrderedDict) -> OrderedDict:

@@ -17,9 +17,8 @@ def random_model(seed: int, vocab_size: int = 7, sharpness: float = 0.8, **confi
     """A tiny model of random weights whose next-token distributions are far from uniform and depend on the prefix."""
     settings = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     settings |= {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8} | config
-    model = VanillaForConditionalGeneration(
-        VanillaConfig(vocab_size=vocab_size, tie_word_embeddings=False, dropout=0.0, **settings)
-    )
+    settings |= {"vocab_size": vocab_size, "tie_word_embeddings": False, "dropout": 0.0}
+    model = VanillaForConditionalGeneration(VanillaConfig(**settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -117,11 +116,7 @@ def assert_finds(model, sources: list[list[int]], expected: list[Scored], messag
     torch.testing.assert_close(output.sequences_scores, scores, rtol=1e-4, atol=1e-4)
 
 
-def contains(tokens: list[int], phrase: list[int]) -> bool:
-    """Whether the phrase stands in the tokens."""
-    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
-
-
 def meets(tokens: list[int], phrases: list[list[int]]) -> bool:
     """Whether each phrase stands in the tokens."""
-    return all(contains(tokens, phrase) for phrase in phrases)
+    starts = range(len(tokens))
+    return all(any(tokens[start : start + len(phrase)] == phrase for start in starts) for phrase in phrases)

@@ -1,9 +1,10 @@
-"""The quickstart goes all its way."""
+"""The quickstart goes all its way, and the report has all tables and figures."""
 
 import json
 import re
 
 import pytest
+import report
 from helpers import run_python, tree
 
 SMALL_QUICKSTART = """
@@ -25,3 +26,10 @@ def test_quickstart_goes_all_its_way(tmp_path):
     files = tree(tmp_path)
     assert json.loads(files["run/results.json"])["test_sentences"] == 8
     assert {"run/loss.png", "run/attention.png", "run/model/model.safetensors", "run-corpus/test.jsonl"} <= files.keys()
+
+
+@pytest.mark.slow
+def test_every_table_and_figure_is_made(tmp_path):
+    text = report.report(tmp_path / "out").read_text(encoding="utf-8")
+    names = ("table1", "translation", "table2", "table3", "table4", "figures", "attention")
+    assert re.findall(r"^# (\w+)$", text, re.MULTILINE) == [*names]

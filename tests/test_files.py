@@ -1,4 +1,4 @@
-"""files.py, errors.py: lines, files and folders that are whole or not there, and errors in one line."""
+"""files.py, errors.py, progress.py: lines, files and folders that are whole or not there, errors, and progress."""
 
 import errno
 import gzip
@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import random
+import re
 import signal
 import sys
 from functools import partial
@@ -15,8 +16,7 @@ import pytest
 from helpers import call, fork, tree
 
 from modeling_vanilla import errors, files
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+from modeling_vanilla.progress import inform, progress_bar
 
 # Lines
 
@@ -25,21 +25,19 @@ LINES = [
     (b"", []),
     (b"a dog\r\n\r\na cat", ["a dog", "", "a cat"]),
     ("a\u2028b\x85c\x0bd\re\n".encode(), ["a\u2028b\x85c\x0bd\re"]),
-    (BYTE_ORDER_MARK + b"a dog\n" + BYTE_ORDER_MARK + b"a cat\n", ["a dog", "\ufeffa cat"]),
+    ("\ufeffa dog\n\ufeffa cat\n".encode(), ["a dog", "\ufeffa cat"]),
 ]
 
 
 @pytest.mark.parametrize(("content", "lines"), LINES)
 def test_lines(tmp_path, content, lines):
-    (tmp_path / "text").write_bytes(content)
-    (tmp_path / "text.gz").write_bytes(gzip.compress(content, mtime=0))
-    for name in ("text", "text.gz"):
+    for name, written in (("text", content), ("text.gz", gzip.compress(content, mtime=0))):
+        (tmp_path / name).write_bytes(written)
         assert list(files.read_lines(tmp_path / name)) == lines
     assert list(files.decode_lines(io.BytesIO(content), "stdin")) == lines
 
 
 UNREADABLE = [
-    (".", None, "cannot be read: Is a directory"),
     ("cut.gz", gzip.compress(b"a dog\n" * 99, mtime=0)[:-9], r"cannot be read: Compressed file ended .*"),
     ("latin", b"a dog\nGr\xfc\xdfe\n", r"line 2: not UTF-8: byte 0xfc at position 2"),
 ]
@@ -47,11 +45,9 @@ UNREADABLE = [
 
 @pytest.mark.parametrize(("name", "content", "message"), UNREADABLE)
 def test_what_cannot_be_read(tmp_path, name, content, message):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^{path}[:,] {message}$"):
-        list(files.read_lines(path))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / name}[:,] {message}$"):
+        list(files.read_lines(tmp_path / name))
 
 
 # Files and folders, written whole or not at all
@@ -99,10 +95,8 @@ def test_an_error_leaves_the_old_and_passes(whole, place, tmp_path, error):
 
 def test_the_umask_decides_who_reads_what_is_written(whole, tmp_path):
     before = os.umask(0o027)
-    try:
-        write(whole, tmp_path / "new")
-    finally:
-        os.umask(before)
+    write(whole, tmp_path / "new")
+    os.umask(before)
     for path in (tmp_path / "new", *(tmp_path / "new").rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
@@ -169,14 +163,6 @@ def test_a_locked_folder(tmp_path):
     assert not tree(tmp_path)
 
 
-def test_a_place_in_use_is_refused(tmp_path):
-    files.check_unused("output_dir", tmp_path)
-    (tmp_path / "notes").touch()
-    for path in (tmp_path / "notes", tmp_path):
-        with pytest.raises(ValueError, match=f"^output_dir: {path} holds something already; choose another folder$"):
-            files.check_unused("output_dir", path)
-
-
 # Errors in one line
 
 
@@ -207,8 +193,26 @@ def test_a_signal_removes_what_is_half_written(tmp_path, signum, code):
             signal.raise_signal(signum)
 
     before = signal.signal(signum, signal.SIG_DFL)  # a shell has what it starts in the background ignore some
-    try:
-        assert call(wait) == (code, "", "error: interrupted\n")
-        assert tree(tmp_path) == {} and signal.getsignal(signum) == signal.SIG_DFL
-    finally:
-        signal.signal(signum, before)
+    assert call(wait) == (code, "", "error: interrupted\n")
+    assert tree(tmp_path) == {} and signal.signal(signum, before) == signal.SIG_DFL
+
+
+# Progress in a log: whole lines on stderr. On a terminal it is the bar of tqdm.
+
+LINE = r"Work: {} of 100 rows \[\d\d:\d\d<\d\d:\d\d, +[\d.]+(s/ rows| rows/s)(, loss \d+)?\]\n"
+
+
+def test_a_log_gets_a_line_every_half_minute_and_the_last(monkeypatch):
+    """Of 100 rows of a second each; another line is said after the 40th."""
+    now, log = [0.0], io.StringIO()
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", log)
+    with progress_bar(total=100, desc="Work", unit=" rows") as bar:
+        for row in range(100):
+            now[0] += 1
+            bar.set_postfix_str(f"loss {row + 1}", refresh=False)
+            bar.update()
+            if row == 40:
+                inform("half way")
+    expected = "".join([LINE.format(30), "half way\n", LINE.format(60), LINE.format(90), LINE.format(100)])
+    assert re.fullmatch(expected, log.getvalue())

@@ -1,6 +1,7 @@
 """What every importer promises: the logits and settings of the source, its tokenizer, and refusals in one line."""
 
 import argparse
+import json
 import math
 import re
 from collections import OrderedDict
@@ -10,7 +11,7 @@ import importers
 import pytest
 import torch
 from helpers import call, pickled, text, without
-from importers import make_fairseq, make_fsmt, make_marian, make_settings, make_weights, reference_of, save
+from importers import make_fairseq, make_fsmt, make_marian, make_settings, reference_of, save
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.cli import convert
@@ -115,17 +116,12 @@ def test_fairseqs_search_is_the_papers(tmp_path):
 # Folders
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Write a folder of the library that is named: its path, and the logits of its model."""
-
-    def write(library: str) -> tuple[Path, importers.Reference]:
-        if library != "marian":
-            pytest.importorskip("sacremoses")
-        (tmp_path / library).mkdir()
-        return tmp_path / library, importers.WRITERS[library](tmp_path / library)
-
-    return write
+def write(library: str, folder: Path) -> importers.Reference:
+    """Write a folder of the library that is named: the logits of its model."""
+    if library != "marian":
+        pytest.importorskip("sacremoses")
+    folder.mkdir()
+    return importers.WRITERS[library](folder)
 
 
 TOKENIZED = [
@@ -137,8 +133,9 @@ TOKENIZED = [
 
 
 @pytest.mark.parametrize(("library", "texts", "ids", "decoded"), TOKENIZED)
-def test_a_folder_is_converted_with_its_tokenizer(write, tmp_path, library, texts, ids, decoded):
-    (source, reference), destination = write(library), tmp_path / "new" / "model"
+def test_a_folder_is_converted_with_its_tokenizer(tmp_path, library, texts, ids, decoded):
+    source, destination = tmp_path / library, tmp_path / "new" / "model"
+    reference = write(library, source)
     assert call(convert.main, "--from", library, source, destination).code == 0
     assert [path.name for path in destination.parent.iterdir()] == ["model"]
     model = AutoModelForSeq2SeqLM.from_pretrained(destination).eval()
@@ -147,6 +144,65 @@ def test_a_folder_is_converted_with_its_tokenizer(write, tmp_path, library, text
     assert tokenizer(texts, padding=True).input_ids == ids
     assert tokenizer.decode(decoded[0], skip_special_tokens=True) == decoded[1]
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (model.config.pad_token_id, model.config.eos_token_id)
+
+
+# MarianMT alone: its beam search and its sentencepiece tokenizer
+
+
+@pytest.mark.parametrize("overrides", [{}, importers.TINY], ids=["opus-mt", "relu"])
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("alpha", [-1, 0.0, 0.6])
+def test_beam_search_finds_what_marian_finds(alpha, early_stopping, overrides):
+    """By the formula and the rules of transformers, which an imported model keeps.
+
+    A limit ends some sentences, others end before it, and the model would like to generate the pad token.
+    """
+    for seed in range(4):
+        marian = make_marian(seed=seed, **overrides)
+        eos, pad = marian.config.eos_token_id, marian.config.pad_token_id
+        marian.final_logits_bias[0, [eos, pad]] += torch.tensor([1.5, 3])
+        source, *_ = make_rows(marian.config)
+        batch = {"input_ids": source, "attention_mask": (source != pad).long()}
+        settings = {"num_beams": 4, "length_penalty": alpha, "early_stopping": early_stopping}
+        settings |= {"max_new_tokens": 12, "forced_eos_token_id": None, "num_return_sequences": 3}
+        ours = from_marian(marian)
+        theirs = sentences(marian.generate(**batch, **settings), eos)
+        assert sentences(ours.generate(**batch, **settings), eos) == theirs
+        settings |= {"return_dict_in_generate": True, "output_scores": True}
+        theirs, ours = marian.generate(**batch, **settings), ours.generate(**batch, **settings)
+        torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores, rtol=1e-5, atol=1e-4)
+
+
+def sentences(rows: torch.Tensor, eos: int) -> list[list[int]]:
+    """What stands between the decoder's start token and EOS."""
+    rows = [row[1:] for row in rows.tolist()]
+    return [row[: row.index(eos)] if eos in row else row for row in rows]
+
+
+def test_marians_own_tokenizer_is_carried_over(tmp_path):
+    """opus-mt's: two sentencepiece models and one vocabulary."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    for side, line in (("source", "a small house stands there"), ("target", "ein kleines haus steht dort")):
+        options = {"vocab_size": 20, "hard_vocab_limit": False, "minloglevel": 2, "model_prefix": str(tmp_path / side)}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter([line] * 20), **options)
+        (tmp_path / f"{side}.model").rename(tmp_path / f"{side}.spm")
+    pieces = ["</s>", "<unk>"]
+    for side in ("source", "target"):
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / f"{side}.spm"))
+        pieces += [piece for piece in map(processor.id_to_piece, range(len(processor))) if piece not in pieces]
+    pieces.append("<pad>")
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    (tmp_path / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    last = len(pieces) - 1
+    make_marian(vocab_size=len(pieces), pad_token_id=last, decoder_start_token_id=last).save_pretrained(tmp_path)
+    assert call(convert.main, "--from", "marian", tmp_path, tmp_path / "converted").succeeded
+    folders = (tmp_path, tmp_path / "converted")
+    theirs, ours = (AutoTokenizer.from_pretrained(path)("a house", text_target="ein haus") for path in folders)
+    assert dict(ours) == dict(theirs)
+    assert ours.input_ids[-1] == ours["labels"][-1] == 0
+    (tmp_path / "target.spm").unlink()
+    error = call(convert.main, "--from", "marian", tmp_path, tmp_path / "again").error
+    assert error == f"{tmp_path}: no tokenizer could be loaded: no target.spm"
 
 
 # What cannot be brought in
@@ -159,8 +215,8 @@ def made_again(make, **settings):
 
 def saved_again(changed: dict | None = None, **settings):
     """A checkpoint of fairseq's with other weights and settings."""
-    weights = {**make_weights(), **(changed or {})}
-    return lambda folder: save(folder / "model.pt", OrderedDict(weights), make_settings(**settings))
+    weights = make_fairseq()[0] | (changed or {})
+    return lambda folder: save(folder / "model.pt", weights, make_settings(**settings))
 
 
 NOT_FINITE = {"encoder.layers.0.fc1.bias": torch.full((importers.SIZES["encoder_ffn_dim"],), math.nan)}
@@ -172,22 +228,19 @@ BAD_FOLDERS = [
     ("fsmt", without("merges.txt"), "{folder}: no tokenizer could be loaded: no merges.txt$"),
     # What the paper's model cannot be.
     ("marian", made_again(make_marian, scale_embedding=False), r"scale_embedding is False .*\(3\.4\)$"),
-    (
-        "fsmt",
-        made_again(make_fsmt, tgt_vocab_size=44),
-        r"the weight model.decoder.embed_tokens.weight is of shape \(44, ",
-    ),
+    ("fsmt", made_again(make_fsmt, tgt_vocab_size=44), r"the weight model.decoder.embed_tokens.weight is of shape"),
     ("fairseq", saved_again(adaptive_softmax_cutoff="100"), "{file}: adaptive_softmax_cutoff is 100, which"),
     ("fairseq", text("dict.de.txt", REVERSED), "{folder}: dict.en.txt and dict.de.txt differ; a model .* has one"),
     # What a pickle can hold.
-    ("fairseq", lambda at: save(at / "model.pt", make_weights(), x=Path()), "{file}: is no checkpoint of tensors"),
+    ("fairseq", lambda at: save(at / "model.pt", make_fairseq()[0], x=Path()), "{file}: is no checkpoint of tensors"),
     ("fairseq", saved_again(NOT_FINITE), "{file}: .*fc1.bias .*NaN"),
 ]
 
 
 @pytest.mark.parametrize(("library", "spoil", "message"), BAD_FOLDERS)
-def test_bad_folders_get_one_line_and_leave_nothing(write, tmp_path, library, spoil, message):
-    folder, _ = write(library)
+def test_bad_folders_get_one_line_and_leave_nothing(tmp_path, library, spoil, message):
+    folder = tmp_path / library
+    write(library, folder)
     spoil(folder)
     error = call(convert.main, "--from", library, folder, tmp_path / "out").error
     named = message.replace("{file}", "{folder}/model.pt").replace("{folder}", re.escape(str(folder)))
