@@ -22,13 +22,9 @@ from modeling_vanilla.training.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 # Of a model that is trained in a moment.
-TINY = {
-    "vocab_size": 320,
-    "d_model": 16,
-    **{f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in (("layers", 1), ("ffn_dim", 32))},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
-}
+TINY = {"vocab_size": 320, **SIZES, **HEADS, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 
 # A training of which a GPU, several processes and one process must make the same.
 SAME_ANYWHERE = {
@@ -131,9 +127,8 @@ def make_tiny(vocab_size: int = 280, **settings) -> VanillaForConditionalGenerat
 def make_marian(vocab_size: int = 280, **settings) -> MarianMTModel:
     """A model of one layer of MarianMT's."""
     torch.manual_seed(0)
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     special = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
-    return MarianMTModel(MarianConfig(vocab_size=vocab_size, **SIZES, **heads, **special, **settings)).eval()
+    return MarianMTModel(MarianConfig(vocab_size=vocab_size, **SIZES, **HEADS, **special, **settings)).eval()
 
 
 def add_noise(model, scale: float = 0.2):

@@ -25,8 +25,7 @@ FOLDER = ROOT / "examples" / "accelerate"
 def test_accelerate_takes_the_file_and_its_command_and_starts_what_the_name_says(path):
     """2x8_gpus: 2 machines, 16 processes."""
     config = load_config_from_file(str(path))  # raises for a key that it does not know
-    found = (config.distributed_type, config.mixed_precision, config.use_cpu)
-    assert found == (DistributedType.MULTI_GPU, "bf16", False)
+    assert (config.distributed_type, config.mixed_precision) == (DistributedType.MULTI_GPU, "bf16")
     text = path.read_text(encoding="utf-8").replace("\\\n#", "")
     (command,) = re.findall(r"^# +accelerate launch (.*) \.\.\.$", text, re.MULTILINE)
     arguments = launch_command_parser().parse_args(shlex.split(command))
@@ -91,11 +90,9 @@ def test_two_machines_train_as_one_process_resumed_too(folder, start):
     assert results[0]["processes"] == 2
     assert all(results[0][name] == pytest.approx(results[1][name]) for name in ("bleu", "chrf", "test_sentences"))
     ends = [read_json(each / "checkpoint-3" / "progress.json") for each in (run, one)]
-    assert ends[0]["losses"] == pytest.approx(ends[1]["losses"], abs=1e-5)
     assert all(ends[0][name] == ends[1][name] for name in ("tokens", "positions"))
-    for validation, expected in zip(*(end["validations"] for end in ends), strict=True):
-        figures = [(entry["step"], entry["bleu"], entry["loss"]) for entry in (validation, expected)]
-        assert figures[0] == pytest.approx(figures[1], abs=1e-5)
+    losses = [end["losses"] + [entry["loss"] for entry in end["validations"]] for end in ends]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert_same_weights(run / "checkpoint-3", one / "checkpoint-3", "optimizer", atol=1e-6)
     for part in ("checkpoint-3", "model"):
         assert_same_weights(run / part, one / part, atol=1e-5)

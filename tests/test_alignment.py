@@ -32,12 +32,13 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
     # A cut inside a word, as in a text without blanks: both halves are word 1.
     halves = cut("a bc", "d e"), ["A BC", "D E"], [[(1, 1)], [(0, 0), (1, 1)]]
     assert join_links("a bcd e", *halves) == [(1, 1), (1, 2), (2, 3)]
-    whole, first, second = Translator(model, tokenizer).align(SOURCES, TARGETS)
+    translator = Translator(model, tokenizer)
+    whole, first, second = translator.align(SOURCES, TARGETS)
     shifted = [(source + 5, target + 5) for source, target in first]
     sources = [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[2]]
     pieces = split_texts(tokenizer, sources, limits=None)
     translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
-    assert Translator(model, tokenizer).align_translations(sources, translations) == [sorted(whole + shifted), second]
+    assert translator.align_translations(sources, translations) == [sorted(whole + shifted), second]
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -65,22 +66,20 @@ def test_the_attention_of_the_step_that_reads_the_token_is_taken(make_model, tok
         expected.append(sorted(links))
     assert any(expected)
     model = members[0] if len(members) == 1 else Ensemble(members)
+    pairs = [*SOURCES, "", " "], [*TARGETS, "", "ein"]
     for size in (1, 4096):
-        links = Translator(model, tokenizer).align(
-            [*SOURCES, "", " "], [*TARGETS, "", "ein"], layer=layer, tokens_per_batch=size
-        )
+        links = Translator(model, tokenizer).align(*pairs, layer=layer, tokens_per_batch=size)
         assert links == [*expected, [], []]
 
 
 def test_80_threads_share_one_model(model, tokenizer):
     """Each gets what it gets alone, whatever the others ask of the model."""
+    translator = Translator(model, tokenizer)
     tasks = [
-        lambda: Translator(model, tokenizer).align(SOURCES, TARGETS),
-        lambda: Translator(model, tokenizer).translate(SOURCES),
-        lambda: [
-            kind.weights.tolist() for kind in attention_maps(Translator(model, tokenizer), "a dog", "ein").values()
-        ],
-        lambda: Translator(model, tokenizer).score(SOURCES, TARGETS),
+        lambda: translator.align(SOURCES, TARGETS),
+        lambda: translator.translate(SOURCES),
+        lambda: attention_maps(translator, "a dog", "ein")["cross"].weights.tolist(),
+        lambda: translator.score(SOURCES, TARGETS),
     ]
     alone = [task() for task in tasks]
     with ThreadPoolExecutor(80) as threads:

@@ -45,14 +45,12 @@ def test_multi_head_attention_by_hand(make_config, attn, kind):
     config = make_config(d_model=6, d_k=4, d_v=5, attention_bias=True, attn_implementation=attn)
     x, encoded = torch.randn(2, 1, 4, 6).double()
     if kind is SelfAttention:
-        attention = kind(config, 3, 0, is_causal=False).double().eval()
-        actual, _ = attention(x)
-        encoded, projections = x, [attention.qkv_proj]
+        attention, given, encoded = kind(config, 3, 0, is_causal=False).double().eval(), (x,), x
+        projections = [attention.qkv_proj]
     else:
-        attention = kind(config, 3, 0).double().eval()
-        actual, _ = attention(x, encoded)
+        attention, given = kind(config, 3, 0).double().eval(), (x, encoded)
         projections = [attention.q_proj, attention.kv_proj]
-
+    actual, _ = attention(*given)
     sizes = [12, 12, 15]
     weights = torch.cat([linear.weight for linear in projections]).split(sizes)
     biases = torch.cat([linear.bias for linear in projections]).split(sizes)
@@ -65,13 +63,11 @@ def test_multi_head_attention_by_hand(make_config, attn, kind):
 
 
 @pytest.fixture
-def padded():
+def padded(batch):
     """Sources and targets padded on either side."""
-    torch.manual_seed(0)
-    inputs = {"input_ids": torch.randint(4, 41, (4, 7)), "decoder_input_ids": torch.randint(4, 41, (4, 6))}
-    source, target = torch.ones(4, 7, dtype=torch.long), torch.ones(4, 6, dtype=torch.long)
-    source[0, 4:] = source[1, :3] = source[2, 1:] = target[1, :2] = target[3, 5:] = 0
-    return {**inputs, "attention_mask": source, "decoder_attention_mask": target}
+    source, target = (torch.ones_like(ids) for ids in batch.values())
+    source[0, 4:] = source[1, :3] = source[2, 1:] = target[1, :2] = target[2, 5:] = 0
+    return {**batch, "attention_mask": source, "decoder_attention_mask": target}
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 3])
@@ -95,11 +91,11 @@ def test_eager_and_sdpa_are_equal_under_every_mask(make_model, padded, window, d
 
 
 def test_masks_and_batches_that_do_not_fit_are_refused(make_model, padded):
-    with pytest.raises(ValueError, match=r"attention_mask must be of shape \(4, 7\), not \(4, 1\)"):
-        make_model()(**padded | {"attention_mask": torch.ones(4, 1)})
+    with pytest.raises(ValueError, match=r"attention_mask must be of shape \(3, 7\), not \(3, 1\)"):
+        make_model()(**padded | {"attention_mask": torch.ones(3, 1)})
     encoded = make_model().model.encoder(padded["input_ids"])
-    with pytest.raises(ValueError, match=r"batch of 6 .* batch of 4"):
-        make_model()(encoder_outputs=encoded, decoder_input_ids=torch.randint(4, 41, (6, 5)))
+    with pytest.raises(ValueError, match=r"batch of 4 .* batch of 3"):
+        make_model()(encoder_outputs=encoded, decoder_input_ids=torch.randint(4, 41, (4, 5)))
 
 
 # Section 4: the window

@@ -24,9 +24,8 @@ def word_tokenizer(words="a b c d", eos=True):
     tokenizer.pre_tokenizer = WhitespaceSplit()
     if eos:
         tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def dataset(*pairs):
@@ -50,13 +49,10 @@ def test_a_tokenizer_without_end_of_sentence_is_refused():
 
 
 def test_removed_training_pairs_are_counted():
-    rows = [("", "d"), ("a a a", "c"), ("a", " \u2003\u200b"), ("a a a a a", "d d d d d d"), ("", "")]
-    rows += [("a a a a", "c"), ("b", "c c c")]
-    pairs = dataset(*rows)  # the second has 4 tokens with </s>, the most that is allowed
-    options = DataOptions(max_source_length=4, max_target_length=3)
-    tokenized, removed = tokenize_training_pairs(pairs, word_tokenizer(), options)
-    assert tokenized["input_ids"][:] == [[4, 4, 4, 2]]
-    assert removed == {"empty": 3, "too_long": 3}
+    rows = [("", "d"), ("a a a", "c"), ("a", " \u2003\u200b"), ("a a a a", "c"), ("b", "c c c")]
+    options = DataOptions(max_source_length=4, max_target_length=3)  # the second has 4 tokens with </s>
+    tokenized, removed = tokenize_training_pairs(dataset(*rows), word_tokenizer(), options)
+    assert (tokenized["input_ids"][:], removed) == ([[4, 4, 4, 2]], {"empty": 2, "too_long": 2})
 
 
 def corpus_lengths(pairs=100_000):
@@ -88,15 +84,11 @@ def test_batches_are_cut_only_where_the_next_pair_would_not_fit():
 
 
 def test_batches_depend_on_seed_and_epoch_alone():
-    sides = corpus_lengths(5000)
-
-    first, again, later, other = (
-        [batch.tolist() for batch in epoch_batches(*sides, 1024, seed, epoch)]
-        for seed, epoch in ((1, 0), (1, 0), (1, 1), (2, 0))
-    )
-    assert again == first
+    sides, drawn = corpus_lengths(5000), ((1, 0), (1, 0), (1, 1), (2, 0))
+    found = [[batch.tolist() for batch in epoch_batches(*sides, 1024, *seed_and_epoch)] for seed_and_epoch in drawn]
+    assert found[0] == found[1]
     # Not the same batches in another order either: equal lengths are mixed anew.
-    assert len({frozenset(map(frozenset, batches)) for batches in (first, later, other)}) == 3
+    assert len({frozenset(map(frozenset, batches)) for batches in found}) == 3
 
 
 def test_a_pair_beyond_the_limit_is_named():
@@ -105,11 +97,11 @@ def test_a_pair_beyond_the_limit_is_named():
         epoch_batches(np.array([3, 4, 80]), np.array([3, 90, 80]), 80, seed=0, epoch=0)
 
 
-@pytest.mark.parametrize(
-    ("tokens_per_update", "expected"),
-    # 10 tokens each, the mean of 12 and 8: 20 is nearer to 22 than 30. The last 10 are less than half of 22.
-    [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]]), (25_000, [[0, 1, 2, 3, 4]])],
-)
+# 10 tokens each, the mean of 12 and 8: 20 is nearer to 22 than 30. The last 10 are less than half of 22.
+UPDATES = [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]]), (25_000, [[0, 1, 2, 3, 4]])]
+
+
+@pytest.mark.parametrize(("tokens_per_update", "expected"), UPDATES)
 def test_updates_by_hand(tokens_per_update, expected):
     updates = update_batches([np.array([i]) for i in range(5)], np.full(5, 12), np.full(5, 8), tokens_per_update)
     assert [[int(batch[0]) for batch in update] for update in updates] == expected

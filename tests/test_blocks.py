@@ -56,8 +56,7 @@ def test_blocks_change_nothing(folder, source, tmp_path):
         results = []
         for size in (1000, 7):
             given = [*options(folder, source, tmp_path / "out", *more), "--lines_per_block", size]
-            done = call(command.main, *given, "--reference", pipe(LINES))
-            assert done.code == 0, done.errors
+            done = call(command.main, *given, "--reference", pipe(LINES)).succeeded
             bleu = [line for line in done.errors.splitlines() if line.startswith("bleu")]
             links = (tmp_path / "links").read_bytes() if "--alignments" in more else b""
             results.append((rounded((tmp_path / "out").read_text()), links, bleu))
@@ -105,19 +104,16 @@ def test_terms_of_a_pipe_are_compared(folder, source, tmp_path, monkeypatch):
 def test_lengths_that_differ(folder, source, tmp_path):
     (tmp_path / "few").write_bytes(as_lines(LINES[:-1]))
     assert "39" in call(command.main, folder, "--input", source, "--prefix", tmp_path / "few").error
-    assert "lines_per_block" in call(command.main, folder, "--lines_per_block", 0).error
 
 
 def start(arguments, folder, **variables):
-    command_line = [sys.executable, "-m", "modeling_vanilla", "translate", *map(str, arguments)]
-    variables = {"OMP_NUM_THREADS": "1", **variables}
-    return subprocess.Popen(command_line, cwd=ROOT, env=environment(folder, **variables), start_new_session=True)
+    words = [sys.executable, "-m", "modeling_vanilla", "translate", *map(str, arguments)]
+    return subprocess.Popen(words, cwd=ROOT, env=environment(folder, **variables), start_new_session=True)
 
 
 def test_processes_share_the_blocks(folder, source, tmp_path):
     """Two processes write what one does."""
-    alone = call(command.main, *options(folder, source, tmp_path / "alone"), "--lines_per_block", 4)
-    assert alone.code == 0
+    assert call(command.main, *options(folder, source, tmp_path / "alone"), "--lines_per_block", 4).succeeded
     given = [*options(folder, source, tmp_path / "shared"), "--lines_per_block", 4, "--quiet"]
     running = [start(given, tmp_path, RANK=rank, WORLD_SIZE="2") for rank in "01"]
     assert running[1].wait(120) == 0 and (tmp_path / "shared").exists() and running[0].wait(120) == 0
@@ -152,8 +148,7 @@ def test_kills_at_random_times(folder, source, tmp_path):
     random.seed(0)
     for _ in range(3):
         process = start(given, tmp_path)
-        began = time.monotonic()
-        while process.poll() is None and not (tmp_path / "killed.blocks").exists() and time.monotonic() - began < 60:
+        while process.poll() is None and not (tmp_path / "killed.blocks").exists():
             time.sleep(0.05)
         time.sleep(random.uniform(0, 1))
         os.killpg(process.pid, signal.SIGKILL)

@@ -28,10 +28,6 @@ def faults_of(train):
     return {fault: found.tolist() for fault, found in faults.items()}
 
 
-def misread(text, encoding):
-    return text.encode().decode(encoding)
-
-
 FAULTY = [
     (("\u200b\u2060", " \t\u3000"), "empty"),
     (("Herr Müller", "Herr Müller"), "equal"),
@@ -40,8 +36,8 @@ FAULTY = [
     (("Это предложение.", "Das ist ein Satz."), "script"),
     (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
     (("A dog.", "Ein\tHund."), "broken"),
-    (("For you.", misread("Für dich.", "latin-1")), "broken"),
-    (("A \u201cdog\u201d.".replace("\u201d", misread("\u201c", "windows-1252")), "Ein Hund."), "broken"),
+    (("For you.", "FÃ¼r dich."), "broken"),
+    (("A “dogâ€œ.", "Ein Hund."), "broken"),
     (("5 µm", "5 mm"), "script"),
     (("1ª", "1."), None),
     (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
@@ -73,13 +69,12 @@ def test_a_language_that_is_written_shorter_is_no_fault():
 
 def test_repetitions_and_what_is_shared_as_by_brute_force():
     drawn, letters = random.Random(0), "abcdefghijklmnopqrstuvwxyzäöüß"
-    train, test, validation = (
-        [(drawn.choice(letters) * 5, drawn.choice(letters) * 5) for _ in range(n)] for n in (60, 9, 5)
-    )
-    splits = DatasetDict(train=as_rows(train), test=as_rows(test), validation=as_rows(validation))
-    faults = find_faults(splits)
-    for split, pairs in (("train", train), ("test", test), ("validation", validation)):
-        others = [set(side) for side in zip(*(test + validation if split == "train" else train), strict=True)]
+    sizes = {"train": 60, "test": 9, "validation": 5}
+    splits = {name: [tuple(5 * drawn.choice(letters) for _ in "ab") for _ in range(sizes[name])] for name in sizes}
+    faults = find_faults(DatasetDict({name: as_rows(pairs) for name, pairs in splits.items()}))
+    for split, pairs in splits.items():
+        others = splits["test"] + splits["validation"] if split == "train" else splits["train"]
+        others = [set(side) for side in zip(*others, strict=True)]
         repeated = [row for row, pair in enumerate(pairs) if pair in pairs[:row]]
         shared = [row for row, pair in enumerate(pairs) if pair[0] in others[0] or pair[1] in others[1]]
         assert [*faults[split].get("duplicate", [])] == repeated
@@ -92,13 +87,7 @@ def test_the_command_shows_and_writes(tmp_path, own_cache, monkeypatch):
     (tmp_path / "a.tsv").write_bytes(as_lines(map("\t".join, lines)))
     done = call(vanilla, "check", "--train_file", "a.tsv", "--output_dir", "clean")
     shown = f"    pair 51: 'A dog.\\x07' ||| '{'Ein Hund. ' * 7}Ein Hund."
-    assert done.code == 0 and done.output.splitlines() == [
-        "train: 51 pairs",
-        f"  1 {FAULTS['length']}",
-        shown,
-        f"  1 {FAULTS['broken']}",
-        shown,
-        "clean is written: 50 of 51 training pairs",
-    ]
+    said = ["train: 51 pairs", f"  1 {FAULTS['length']}", shown, f"  1 {FAULTS['broken']}", shown]
+    assert done.succeeded.output.splitlines() == [*said, "clean is written: 50 of 51 training pairs"]
     clean = load_pairs(DataOptions(train_source="clean/train.en", train_target="clean/train.de"))["train"]
     assert list(zip(clean["source"], clean["target"], strict=True)) == GOOD

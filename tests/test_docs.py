@@ -21,13 +21,8 @@ from modeling_vanilla.training import TrainingOptions
 from vanilla_command import COMMANDS
 
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (
-        *(ROOT / name for name in ("README.md", "README.ko.md", "RESULTS.md")),
-        *sorted((ROOT / "docs").rglob("*.md")),
-    )
-}
+FILES = [*(ROOT / name for name in ("README.md", "README.ko.md", "RESULTS.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 RECORDS = {page for page in PAGES if page.startswith(("RESULTS", "docs/results/", "docs/notebook/"))}  # of what was run
 # Run with another: the notebooks with the site, README's own blocks in README.md, what serves with what exports.
 ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md"}
@@ -103,8 +98,7 @@ def run_line(line: str, place: Path) -> None:
     """Run a line of a shell, a `vanilla` that stands alone in this process."""
     command, *arguments = shlex.split(line, comments=True) or [""]
     if command == "vanilla" and not {"|", "<", ">"} & set(arguments):
-        done = call(vanilla, *arguments)
-        assert done.code == 0, f"{line}\n{done.errors}"
+        assert call(vanilla, *arguments).succeeded
         return
     path = os.pathsep.join((str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     # npm's onnxruntime-node brings its CPU library itself; without this word it also downloads the one for CUDA
@@ -113,19 +107,13 @@ def run_line(line: str, place: Path) -> None:
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-ALONE = [
-    page
-    for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS)
-    if any(runs(code) for _, code in BLOCK.findall(PAGES[page]))
-]
+CODE = {page: [code for _, code in BLOCK.findall(PAGES[page])] for page in PAGES}
+ALONE = [page for page in sorted(PAGES.keys() - ELSEWHERE - RECORDS) if any(map(runs, CODE[page]))]
 SERVED = ("docs/howto/export.md", "docs/howto/serve.md")  # what serves runs with what exports
+RUN = [pytest.param(pages, marks=[] if pages[0] in FAST else pytest.mark.slow) for pages in [SERVED, *zip(ALONE)]]
 
 
-@pytest.mark.parametrize(
-    "pages",
-    [pytest.param(pages, marks=[] if pages[0] in FAST else pytest.mark.slow) for pages in [SERVED, *zip(ALONE)]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("pages", RUN, ids=" ".join)
 def test_the_blocks_of_a_page_run(pages, place):
     for page in pages:
         run_page(page, place)

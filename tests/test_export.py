@@ -22,17 +22,9 @@ TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green 
 
 
 def write(library, model, tokenizer, folder, **options):
-    """Export to an existing folder."""
-    if library == "onnx":
-        for package in ("onnxruntime", "onnx", "onnxscript"):
-            pytest.importorskip(package)
-        from modeling_vanilla.interop.to_onnx import to_onnx as export_to
-    elif library == "ctranslate2":
-        pytest.importorskip("ctranslate2")
-        from modeling_vanilla.interop.to_ctranslate2 import to_ctranslate2 as export_to
-    else:
-        export_to = to_marian
-    export_to(model, tokenizer, folder, **options)
+    """Export to an existing folder, where the library is there."""
+    module = pytest.importorskip(f"modeling_vanilla.interop.to_{library}")
+    getattr(module, f"to_{library}")(model, tokenizer, folder, **options)
 
 
 # Probabilities
@@ -49,11 +41,10 @@ def assert_ctranslate2_is_same(model, tokenizer, folder, tolerance=1e-4):
     import ctranslate2
 
     sources, targets = tokenizer(SOURCES).input_ids, tokenizer(TARGETS).input_ids
+    without_eos = [ids[:-1] for ids in targets]
+    given = [[tokenizer.convert_ids_to_tokens(ids) for ids in side] for side in (sources, without_eos)]
     # In 32 bits, whatever the weights have: products of 8 bits depend on the processor.
-    scored = ctranslate2.Translator(str(folder), compute_type="float32").score_batch(
-        [tokenizer.convert_ids_to_tokens(ids) for ids in sources],
-        [tokenizer.convert_ids_to_tokens(ids[:-1]) for ids in targets],
-    )
+    scored = ctranslate2.Translator(str(folder), compute_type="float32").score_batch(*given)
     for source, target, result in zip(sources, targets, scored, strict=True):
         assert result.log_probs == pytest.approx(log_probs_of(model, source, target), abs=tolerance)
 
@@ -129,9 +120,8 @@ def test_what_came_from_marian_goes_back_to_the_bit(tokenizer, tmp_path):
 def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
     model, folder = make_model(vocab_size=len(tokenizer)), tmp_path / "int8"
-    options = ("--to", "ctranslate2", "--quantization", "int8")
     source = save_folder(tmp_path / "model", model, tokenizer)
-    assert call(export.main, *options, source, folder).code == 0
+    assert call(export.main, "--to", "ctranslate2", "--quantization", "int8", source, folder).succeeded
     assert_ctranslate2_is_same(model, tokenizer, folder, tolerance=0.5)
     write("ctranslate2", model, tokenizer, source)
     assert (folder / "model.bin").stat().st_size < (source / "model.bin").stat().st_size
@@ -144,11 +134,9 @@ def test_a_marian_folder_loads_and_searches_as_marian(make_model, tokenizer, tmp
     model = make_model(vocab_size=len(tokenizer))
     source = save_folder(tmp_path / "model", model, tokenizer)
     (source / "README.md").write_text("---\nlicense: mit\nbase_model: you/it\n---\n")
-    done = call(export.main, "--to", "marian", source, tmp_path / "marian")
-    assert (done.code, done.errors.splitlines()) == (0, [
-        "warning: length_penalty 0.6 is GNMT's; transformers divides log P by length^0.6 instead",
-        "warning: max_extra_tokens 50 follows the source's length; max_length is 1024 instead",
-    ])  # fmt: skip
+    done = call(export.main, "--to", "marian", source, tmp_path / "marian").succeeded
+    (warning,) = (line for line in done.errors.splitlines() if "max_extra_tokens" not in line)
+    assert warning == "warning: length_penalty 0.6 is GNMT's; transformers divides log P by length^0.6 instead"
     card = (tmp_path / "marian" / "README.md").read_text()
     assert "license: mit" in card and "trust_remote_code" not in card and "log P / length^0.6;" in card
     marian, marians = (auto.from_pretrained(tmp_path / "marian") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))

@@ -13,8 +13,6 @@ from helpers import batch_of, make_tokenizer, pad_right
 from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, random_sources
 from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
 
-from modeling_vanilla import VanillaForConditionalGeneration
-
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
@@ -44,14 +42,13 @@ def words_only(input_ids, scores):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_a_wide_beam_equals_brute_force(alpha):
-    words, returned = 4, 5  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
+    """Tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens."""
+    settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": 5, "max_extra_tokens": 2}
     for seed in range(6):
-        model = random_model(seed, vocab_size=words)
-        sources = random_sources(seed, (1, 2), vocab_size=words)
+        model, sources = random_model(seed, vocab_size=4), random_sources(seed, (1, 2), vocab_size=4)
         expected = []
         for source in sources:
-            expected += plain.by_score(model, source, plain.every_output(len(source) + 2), alpha)[:returned]
-        settings = {"num_beams": 3**4, "length_penalty": alpha, "num_return_sequences": returned, "max_extra_tokens": 2}
+            expected += plain.by_score(model, source, plain.every_output(len(source) + 2), alpha)[:5]
         assert_finds(model, sources, expected, f"seed {seed}", **settings)
 
 
@@ -135,6 +132,7 @@ def test_the_cache_changes_nothing(beams, config):
 LIMITS = [
     ({}, (1 + 2 + 4, 1 + 5 + 4)),
     ({"max_extra_tokens": 0}, (3, 6)),
+    ({"of the configuration": {"position_embedding_type": "learned", "max_position_embeddings": 6}}, (6, 6)),
     ({"max_new_tokens": 2}, (3, 3)),
     ({"generation_config": GenerationConfig(max_length=4)}, (4, 4)),
     # A limit of the call wins.
@@ -150,17 +148,12 @@ LIMITS = [
 @pytest.mark.parametrize("beams", (1, 2))
 @pytest.mark.parametrize(("given", "lengths"), LIMITS)
 def test_the_limit_of_each_row(beams, given, lengths):
-    model, given = random_model(0), dict(given)
+    given = dict(given)
+    model = random_model(0, **given.pop("of the configuration", {}))
     model.generation_config.update(num_beams=beams, length_penalty=1.0, **given.pop("of the model", {}))
     output = model.generate(**batch_of([[4, EOS], [4, 5, 6, 5, EOS]]), logits_processor=[words_only], **given)
     assert (output != PAD).sum(dim=1).tolist() == list(lengths)
-    assert output.shape[1] == lengths[1]
-
-
-def test_learned_positions_bound_the_length():
-    model = random_model(0, position_embedding_type="learned", max_position_embeddings=6)
-    output = model.generate(**batch_of([[4, 5, EOS]]), num_beams=2, logits_processor=[words_only], max_extra_tokens=50)
-    assert output.shape == (1, 6)
+    assert output.shape[1] == lengths[1] and output.is_contiguous()  # or safetensors would not save it
 
 
 # Logits processors, stopping criteria, prompts
@@ -249,9 +242,8 @@ def test_scores_can_be_recomputed(alpha):
         transition = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
         assert transition.shape == output.beam_indices.shape == output.sequences[:, 1:].shape
         assert_close(output.token_log_probs, transition)
-        for scores, logits in zip(output.scores, output.logits, strict=True):
-            assert scores.shape == (3 * 4, 7)
-            torch.testing.assert_close(scores, logits.log_softmax(dim=-1))
+        assert output.scores[0].shape == (3 * 4, 7)
+        assert_close(output.scores, tuple(logits.log_softmax(dim=-1) for logits in output.logits))
 
 
 @pytest.mark.parametrize("beams", (1, 3))
@@ -274,18 +266,6 @@ def test_attentions_hidden_states_and_logits_are_those_of_a_forward_pass(beams):
         assert_close(output.encoder_attentions[0][row, :, :width, :width], forward.encoder_attentions[0][0])
 
 
-# The generation config
-
-
-def test_the_papers_search_is_the_default():
-    config = VanillaForConditionalGeneration(random_model(0).config).generation_config
-    assert (config.num_beams, config.length_penalty, config.max_extra_tokens) == (4, 0.6, 50)
-    model, sources = random_model(0), random_sources(0)
-    output = model.generate(**batch_of(sources))
-    assert output.tolist() == best(model, sources, 4)
-    assert output.is_contiguous()  # or safetensors would not save it
-
-
 # What is refused
 
 ODD_SETTINGS = [
@@ -293,7 +273,6 @@ ODD_SETTINGS = [
     ({"length_penalty_type": "log"}, "length_penalty_type must be gnmt or length, not 'log'"),
     ({"length_penalty": math.nan}, "length_penalty must be a number from -10 to 10, not nan"),
     ({"streamer": "any"}, "beam search takes no streamer"),
-    ({"num_beam_groups": 2}, "Group Beam Search requires `trust_remote_code=True`"),
 ]
 
 

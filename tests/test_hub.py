@@ -25,13 +25,11 @@ SENTENCES = ["a small house", "the dog runs across the green meadow"]
 
 
 @pytest.mark.parametrize("trust", (False, True))
-def test_the_auto_classes_know_the_model(folder, model, trust):
+def test_the_auto_classes_know_the_model(folder, trust):
     """Also where the folder's code is trusted, what is installed is run."""
     autos = AutoConfig, AutoModel, AutoModelForSeq2SeqLM
     loaded = [auto.from_pretrained(folder, trust_remote_code=trust) for auto in autos]
     assert [*map(type, loaded)] == [VanillaConfig, VanillaModel, VanillaForConditionalGeneration]
-    inputs = {"input_ids": torch.tensor([[4, 9, 2]]), "decoder_input_ids": torch.tensor([[1, 7]])}
-    torch.testing.assert_close(loaded[2].eval()(**inputs).logits, model(**inputs).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("given", [{}, {"num_beams": 2}])
@@ -58,17 +56,15 @@ def test_an_older_transformers_is_told_which_is_needed(monkeypatch):
 
 LOADED = """
 import json
-from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-folder, out = sys.argv[1], Path(sys.argv[2])
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
 autos = AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 config, base, model = (auto.from_pretrained(folder, trust_remote_code=True) for auto in autos)
-given = load_file(out / "inputs.safetensors")
+given = load_file("inputs.safetensors")
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # a stock one
-texts = json.loads(sys.argv[3])
 encoded = tokenizer(texts[:2], padding=True, return_tensors="pt")
 assert encoded.input_ids.tolist() == given["input_ids"].tolist()
 with torch.no_grad():
@@ -77,9 +73,9 @@ with torch.no_grad():
         "hidden": base.eval()(**given).last_hidden_state,
         "translation": model.generate(input_ids=given["input_ids"], attention_mask=given["attention_mask"]),
     }
-save_file(results, out / "results.safetensors")
-model.save_pretrained(out / "again")
-tokenizer.save_pretrained(out / "again")
+save_file(results, "results.safetensors")
+model.save_pretrained("again")
+tokenizer.save_pretrained("again")
 translators = [pipeline(task, model=folder, trust_remote_code=True, batch_size=2) for task in (None, "translation")]
 translators.append(pipeline("translation_en_to_de", model=model, tokenizer=tokenizer))
 translations = [translator(texts, max_new_tokens=3) for translator in translators]
@@ -97,7 +93,7 @@ def test_without_the_package_the_folder_computes_the_same(folder, model, tokeniz
     for out in (tmp_path / "once", tmp_path / "saved there and loaded again"):
         out.mkdir()
         save_file(inputs, out / "inputs.safetensors")
-        facts = run_elsewhere(LOADED, source, out, json.dumps(texts), cwd=out)
+        facts = run_elsewhere(LOADED, source, json.dumps(texts), cwd=out)
         assert facts["config"] == 24 and facts["module"].startswith("transformers_modules.")
         assert facts["translations"] == translations
         results = load_file(out / "results.safetensors")
@@ -126,9 +122,9 @@ def test_flat_files_never_ask_isinstance_of_their_own_classes():
 # By its name on the Hub
 
 
-@pytest.fixture
-def cache(folder, tmp_path, monkeypatch):
-    """The Hub's cache, as its client lays it out, with a model: nothing needs to be downloaded."""
+@pytest.mark.parametrize("command", ["translate {}", "export --to marian {} new"])
+def test_commands_take_names_of_the_hub(command, folder, tmp_path, monkeypatch):
+    """From the cache, as the Hub's client lays it out: nothing needs to be downloaded."""
     repo = tmp_path / "cache" / "models--you--your-model"
     (repo / "refs").mkdir(parents=True)
     (repo / "refs" / "old").write_text("1" * 40, encoding="utf-8")
@@ -136,10 +132,6 @@ def cache(folder, tmp_path, monkeypatch):
     (copied / "modeling_vanilla.py").write_text("raise SystemExit('code of the Hub has run')", encoding="utf-8")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize("command", ["translate {}", "export --to marian {} new"])
-def test_commands_take_names_of_the_hub(command, cache):
     missing = call(vanilla, *command.format("you/no-model").split()).error
     assert missing.startswith("model: there is no folder you/no-model, and none from the Hub: ")
     words = command.format("you/your-model").split()

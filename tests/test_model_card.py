@@ -1,6 +1,7 @@
 """The model card: what it says of a run, what it keeps to itself, and that no value is taken for markup."""
 
 import copy
+import json
 
 import pytest
 from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder
@@ -81,28 +82,21 @@ def test_the_card_says_what_the_configurations_say(tmp_path, config, search, sai
     assert [part for part in said if part not in text] == [part for part in not_said if part in text] == []
 
 
-FRONT_MATTER = """---
-base_model: Helsinki-NLP/opus-mt-en-de
-license: cc-by-4.0
-language: [en, de]
-datasets: opus100
-tags: [x]
----
-"""
+SOURCE = {"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0", "datasets": "opus100"}
+SOURCE |= {"language": ["en", "de"]}
 
 
 def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     """And so does a model that is fine-tuned from it."""
     tokenizer = make_tokenizer(["a dog"])
     source = save_folder(tmp_path / "source", make_marian(len(tokenizer), scale_embedding=True), tokenizer)
-    (source / "README.md").write_text(FRONT_MATTER)
+    (source / "README.md").write_text(f"---\n{json.dumps(SOURCE)}\n---\n")
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
     source = source_metadata(tmp_path / "ours")
     languages, rate = {"source_lang": "en", "target_lang": "de"}, {"learning_rate": 5e-5, "learning_rate_scale": None}
     tuned, _ = write_card(tmp_path, languages, training=rate, source=source)
     assert "learning rate 5e-05 at its peak" in tuned.text
     for card, verb in ((ModelCard.load(tmp_path / "ours" / "README.md"), "Converted"), (tuned, "Fine-tuned")):
-        facts = {"base_model": "Helsinki-NLP/opus-mt-en-de", "license": "cc-by-4.0", "language": ["en", "de"]}
-        assert card.data.to_dict() == card.data.to_dict() | facts | {"datasets": "opus100"}
+        assert card.data.to_dict() == card.data.to_dict() | SOURCE
         assert f"{verb} from Helsinki-NLP/opus-mt-en-de." in card.text
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text

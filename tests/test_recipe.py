@@ -32,12 +32,8 @@ def choose(monkeypatch, own_precision):
     return choose
 
 
-RECIPES = [
-    (3_000_000, "cpu", "tiny", 0.3, 8660),
-    (4_000_000, "cuda", "tiny", 0.3, 10_000),
-    (40_000_000, "cpu", "tiny", 0.1, 12_649),
-    (40_000_000, "cuda", "base", 0.3, 12_649),
-]
+RECIPES = [(3_000_000, "cpu", "tiny", 0.3, 8660), (4_000_000, "cuda", "tiny", 0.3, 10_000)]
+RECIPES += [(40_000_000, "cpu", "tiny", 0.1, 12_649), (40_000_000, "cuda", "base", 0.3, 12_649)]
 
 
 @pytest.mark.parametrize(("characters", "device", "preset", "dropout", "vocabulary"), RECIPES)
@@ -77,12 +73,8 @@ def test_a_preset_is_trained_and_searches_as_the_paper_says(row, tokenizer):
     assert (*figures, search.num_beams, search.length_penalty, search.max_extra_tokens) == ROWS[row]
 
 
-HINDI = ["वह जाता है।", "वह आता है।", "मैं घर जाता हूँ।", "यह एक कुत्ता है।"]
-SMALLEST = {
-    "one pair": ["a dog"],
-    "Hindi": HINDI,
-    "one of 13 is too long": [*["the old man"] * 12, "the old man " * 300],
-}
+SMALLEST = {"one pair": ["a dog"], "one of 13 is too long": [*["the old man"] * 12, "the old man " * 300]}
+SMALLEST |= {"Hindi": ["वह जाता है।", "वह आता है।", "मैं घर जाता हूँ।", "यह एक कुत्ता है।"]}
 
 
 @pytest.mark.usefixtures("own_cache", "own_precision")
@@ -127,7 +119,7 @@ def test_a_saved_model_is_fine_tuned(choose):
 @pytest.mark.usefixtures("own_cache", "own_precision")
 def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     files = write_toy_corpus(tmp_path, train=100, validation=4, test=2)
-    given = {name: value for name, value in TINY.items() if name != "vocab_size"} | {"mixed_precision": "no"}
+    given = TINY | {"mixed_precision": "no"}
     options = as_options({**files, **given, "output_dir": tmp_path / "run"})
     done = call(main, *options, "--max_steps", 2).succeeded
     (line,) = (line for line in done.errors.splitlines() if line.startswith("recipe: "))
@@ -139,6 +131,6 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     assert {name: str(used[name]) for name in chosen} == chosen
     assert {name: used[name] for name in given} == given
     # A longer run keeps what the shorter one was started with.
-    done = call(main, *options, "--max_steps", 8, "--resume").succeeded
+    assert call(main, *options, "--max_steps", 8, "--resume").succeeded
     resumed = read_json(tmp_path / "run/results.json")["settings"]
     assert resumed == {**settings, "training": {**settings["training"], "max_steps": 8}}

@@ -16,13 +16,7 @@ from modeling_vanilla.training.model import fit_to_data
 
 # Of each language texts, with a bar behind each sentence but the last.
 SENTENCES = {
-    "en": [
-        "Mr. Smith sees the dog. |He laughs.",
-        "Dr. A. B. Miller",
-        "3.5 kg. approx.",
-        "At 5 p.m. the king laughs.",
-        "the dog runs. |the cat sleeps.",
-    ],
+    "en": ["Mr. Smith sees the dog. |He laughs.", "At 5 p.m. the king laughs.", "the dog runs. |the cat sleeps."],
     "de": ["Am 3. Mai kam Dr. Müller. |Er lachte.", "z. B. am 5. Juni."],
     "ar": ["ذهب الولد؟ |نعم. |عاد الملك إلى البيت."],
     "km": ["សួស្តី។ |សុខសប្បាយ។ |ខ្ញុំទៅ៕ |បាទ។"],

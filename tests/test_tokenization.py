@@ -2,6 +2,7 @@
 
 import pytest
 from datasets import Dataset
+from helpers import batch_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
@@ -10,10 +11,8 @@ from modeling_vanilla.training.tokenizer import MARK, SPECIAL_TOKENS, language_t
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [
-    "Zwei junge Männer in weißen T-Shirts sitzen in der Nähe vieler Büsche.",
     "Two young men in white T-shirts are sitting near many bushes.",
     "Der Hund läuft über die grüne Wiese, und das Mädchen läuft ihm nach.",
-    "The dog runs across the green meadow, and the girl runs after it.",
     "the man &apos;s dog isn't here : it costs 3.50 euros .",
 ] * 3
 
@@ -66,10 +65,8 @@ def test_every_sequence_ends_in_eos_and_is_padded_on_the_right(tokenizer):
     assert tokenizer(short, long)["input_ids"] == ids + long_ids
     assert tokenizer(short, text_target=long)["labels"] == long_ids
     assert (ids[-1], long_ids[-1], [*ids, *long_ids].count(2)) == (2, 2, 2)
-    batch, padding = tokenizer([short, long], padding=True), len(long_ids) - len(ids)
-    assert padding > 0
-    assert batch["input_ids"] == [ids + [0] * padding, long_ids]
-    assert batch["attention_mask"] == [[1] * len(ids) + [0] * padding, [1] * len(long_ids)]
+    batch = tokenizer([short, long], padding=True, return_tensors="pt")
+    assert all(batch[name].tolist() == value.tolist() for name, value in batch_of([ids, long_ids]).items())
 
 
 def test_a_word_has_the_same_ids_wherever_it_stands(tokenizer):
@@ -84,8 +81,8 @@ def test_words_stay_together_and_full_stops_apart():
     words = ["Hund", "T-shirt", "isn't", "3.50", "&apos;s"]
     tokenizer = train_tokenizer([*[f"{word}." for word in words] * 20, "once"], vocab_size=1000)
     for word in words:
-        assert len(tokenizer.tokenize(word)) == 1
-        assert tokenizer.tokenize(f"{word}.") == [*tokenizer.tokenize(word), "."]
+        (token,) = tokenizer.tokenize(word)
+        assert tokenizer.tokenize(f"{word}.") == [token, "."]
     assert len(tokenizer.tokenize("once")) == 5
 
 

@@ -19,8 +19,7 @@ from modeling_vanilla.cli import translate as command
 from modeling_vanilla.cli.translate import on_one_line
 from modeling_vanilla.inference import pharaoh
 
-SENTENCES = ["a dog sees a cat", "", "the old man gives the small child a red apple", "  "]
-SENTENCES += ["Grüße\u2028안녕\x85🙂!", "a"]
+SENTENCES = ["a dog sees a cat", "", "the old man gives the small child", "  ", "Grüße\u2028안녕\x85🙂!", "a"]
 INPUT = as_lines(SENTENCES)
 LONG = "a dog sees a cat, a small red dog. the old man gives a cat the apple."
 
@@ -32,8 +31,7 @@ def translator(folder):
 
 def run(*arguments, stdin: bytes = INPUT) -> list[str]:
     """The lines that the command writes to stdout."""
-    done = call(command.main, *arguments, stdin=stdin).succeeded
-    return lines(done.output)
+    return lines(call(command.main, *arguments, stdin=stdin).succeeded.output)
 
 
 def lines(text: str) -> list[str]:
@@ -49,8 +47,8 @@ def test_files_in_and_out(folder, translator, tmp_path):
     (tmp_path / "in").write_bytes(INPUT.replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
     assert run(folder, "--input", "-", "--output", "-") == expected
     options = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--tokens_per_batch", 1)
-    code, output, errors = call(command.main, folder, *options)
-    assert (code, output) == (0, "") and "6 of 6 lines" in errors
+    done = call(command.main, folder, *options).succeeded
+    assert done.output == "" and "6 of 6 lines" in done.errors
     assert (tmp_path / "out").read_bytes() == as_lines(expected)
     run(folder, "--output", tmp_path / "out.gz")
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == as_lines(expected)
@@ -115,8 +113,8 @@ def test_references_give_each_bleu(make_model, tokenizer, tmp_path):
     references = [[f"{text} dog" for text in found], [f"{text} cat cat" for text in found[::-1]]]
     for name, texts in zip(("one", "two"), references, strict=True):
         (tmp_path / name).write_bytes(as_lines(texts))
-    files = ("--reference", tmp_path / "one", tmp_path / "two")
-    errors = call(command.main, folder, "--max_extra_tokens", 4, *files, "--bleu_tokenize", "none", stdin=INPUT).errors
+    options = ("--max_extra_tokens", 4, "--bleu_tokenize", "none", "--reference", tmp_path / "one", tmp_path / "two")
+    errors = call(command.main, folder, *options, stdin=INPUT).errors
     expected = sacrebleu.corpus_bleu(found, references, tokenize="none", force=True).score
     assert 1 < expected < 99
     # Alike where there are neither compounds nor quotes.
@@ -150,9 +148,8 @@ def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
 
 def test_warnings_name_the_lines(folder):
     done = call(command.main, folder, "--max_source_tokens", "16", stdin=as_lines(["a dog", LONG, "", *[LONG] * 3]))
-    assert re.findall("warning.*", done.errors) == [
-        f"warning: stdin, line 2, 4, 5: too long, translated in pieces of at most 16 tokens: {LONG[:60]!r} and 3 more"
-    ]
+    (warning,) = re.findall("warning: stdin, (.*)", done.errors)
+    assert warning == f"line 2, 4, 5: too long, translated in pieces of at most 16 tokens: {LONG[:60]!r} and 3 more"
 
 
 def test_interactive_answers_each_line_before_it_reads_the_next(folder, translator, monkeypatch, capsysbinary):
@@ -183,7 +180,6 @@ BAD_INPUT = [
 def test_bad_input_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two").write_text("a\nb\n")
-    (tmp_path / "link").symlink_to("two")
     done = call(command.main, folder, *options, stdin=b"a dog\n")
     assert re.fullmatch(message, done.error) and done.output == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "two", "link"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "two"}

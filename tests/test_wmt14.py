@@ -1,24 +1,20 @@
 """The commands for WMT14 in examples/reproduce/README.md, run at a small size on a data set of the same form."""
 
+import itertools
 import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, as_lines, read_json, run_python
+from helpers import ROOT, TINY, as_lines, as_options, read_json, run_python
 from toy_corpus import toy_corpus
 
 TEXT = (ROOT / "examples/reproduce/README.md").read_text(encoding="utf-8")
 BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```bash\n(.+?)```", TEXT, re.DOTALL)]
 COMMANDS = {Path(words[-1]).name: words for words in map(shlex.split, BLOCKS) if "wmt14" in words[-1]}
 # Later options win. A model and a vocabulary for which a second is enough:
-SHORT = shlex.split(
-    "--vocab_size 400 --d_model 16 --encoder_ffn_dim 32 --decoder_ffn_dim 32 --encoder_layers 1 --decoder_layers 1 "
-    "--max_steps 3 --tokens_per_update 600 --tokens_per_batch 300 --checkpoint_steps 1"
-)
-
-
+SHORT = as_options({**TINY, "max_steps": 3, "tokens_per_update": 600, "tokens_per_batch": 300, "checkpoint_steps": 1})
 SLOW = ("wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big")
 
 
@@ -34,13 +30,10 @@ def test_the_command_runs(name, tmp_path):
         (tmp_path / "data" / f"{split}.jsonl").write_bytes(as_lines(map(json.dumps, rows)))
     del options["--dataset_config"]
     changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
-    arguments = [part for option in changed.items() for part in option]
-    assert run_python(ROOT / script, *arguments, *SHORT, cwd=tmp_path).succeeded
+    assert run_python(ROOT / script, *itertools.chain(*changed.items()), *SHORT, cwd=tmp_path).succeeded
     results = read_json(tmp_path / "run/results.json")
-    assert results["test_sentences"] == 8
-    assert results["averaged_checkpoints"] == [1, 2, 3]
-    big = options["--preset"] == "big"
-    training = results["settings"]["training"]
+    assert (results["test_sentences"], results["averaged_checkpoints"]) == (8, [1, 2, 3])
+    big, training = options["--preset"] == "big", results["settings"]["training"]
     assert (training["mixed_precision"], training["average_checkpoints"]) == ("bf16", 20 if big else 5)
     config = read_json(tmp_path / "run/model/config.json")
     assert config["dropout"] == (0.3 if big and options["--target_lang"] == "de" else 0.1)
