@@ -18,7 +18,7 @@ from pathlib import Path
 from ..files import write_text
 from ..inference import Translator
 from ..visualization.attention import attention_maps, draw_heat_map, save_figure
-from .parser import CommandParser, add_loading, run_command
+from .parser import CommandParser, add_loading, loading_of, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sentence", metavar="TEXT", required=True, help="the source")
     parser.add_argument("--target", metavar="TEXT", help="its translation (default: the model's own)")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/attention"), help="folder to write to")
-    add_loading(parser)
+    add_loading(parser, has_engines=False)
     run_command(parser, visualize, arguments)
 
 
 def visualize(options: Namespace) -> None:
-    translator = Translator.from_pretrained(options.model, device=options.device, revision=options.revision)
+    translator = Translator.from_pretrained(options.model, **loading_of(options))
     sentence, target = options.sentence, options.target
     if target is None:
         (target,) = translator.translate([sentence])

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ..demo.page import build_page, launch
 from ..inference import Translator
-from .parser import CommandParser, add_engine, add_examples, add_loading, engine_of, read_examples, run_command
+from .parser import CommandParser, add_examples, add_loading, loading_of, read_examples, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,14 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=7860, help="the port to listen on")
     add_loading(parser)
-    add_engine(parser)
     run_command(parser, serve, arguments)
 
 
 def serve(options: Namespace) -> None:
     if not 0 < options.port < 65536:
         raise ValueError(f"port: must be from 1 to 65535, not {options.port}")
-    given = {"device": options.device, "revision": options.revision, **engine_of(options)}
-    page = build_page(Translator.from_pretrained(options.model, **given), read_examples(options.examples))
+    translator = Translator.from_pretrained(options.model, **loading_of(options))
+    page = build_page(translator, read_examples(options.examples))
     print(f"{launch(page, options.host, options.port)} (Ctrl-C ends it)", flush=True)
     threading.Event().wait()

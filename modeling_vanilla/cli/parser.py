@@ -73,20 +73,18 @@ def read_examples(path: Path | None) -> list[str]:
     return [] if path is None else list(islice(read_lines(path), EXAMPLES))
 
 
-def add_revision(parser: argparse.ArgumentParser) -> None:
+def add_revision(parser: CommandParser) -> None:
     """Add --revision, for commands that take names of models on the Hub."""
     parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a model on the Hub")
 
 
-def add_loading(parser: argparse.ArgumentParser) -> None:
-    """Add --revision and --device, for commands that run a model; `Translator.from_pretrained` has the defaults."""
-    add_revision(parser)
-    parser.add_argument("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
-
-
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add --engine and what it is told, which `engine_of` gives to `Translator.from_pretrained`."""
+def add_loading(parser: CommandParser, has_engines: bool = True) -> None:
+    """Add what `loading_of` gives to `Translator.from_pretrained`, which has the defaults."""
     add = parser.add_argument
+    add_revision(parser)
+    add("--device", help='such as "cuda:1", "mps" or "cpu" (default: the GPU where there is one)')
+    if not has_engines:
+        return
     add("--engine", choices=ENGINES, default=ENGINES[0], help="ctranslate2 is the faster one, torch the exact one")
     kinds = 'such as "int8", of ctranslate2 (default: float32 on a CPU, float16 on a GPU, or as an export has it)'
     add("--quantization", metavar="NAME", help=kinds)
@@ -94,9 +92,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     add("--inter_threads", type=int, metavar="N", help=threads)
 
 
-def engine_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `Translator.from_pretrained` that the options of `add_engine` give."""
-    return {name: getattr(options, name) for name in ("engine", "quantization", "inter_threads")}
+def loading_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `Translator.from_pretrained` that the options of `add_loading` give."""
+    names = ("revision", "device", "engine", "quantization", "inter_threads")
+    return {name: value for name, value in vars(options).items() if name in names}
 
 
 def warn(line: str) -> None:

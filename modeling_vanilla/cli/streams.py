@@ -13,7 +13,7 @@ import torch
 
 from ..files import decode_lines, read_lines, whole_file
 from ..inference import Translator
-from .parser import CommandParser, add_engine, add_loading, engine_of
+from .parser import CommandParser, add_loading, loading_of
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -29,7 +29,6 @@ def add_shared_options(parser: CommandParser) -> None:
     size = "of a batch, with padding, times the beams of a search (default: 4096 on a CPU, 32768 on a GPU)"
     add("--tokens_per_batch", type=int, metavar="N", help=size)
     add("--bf16", action="store_true", help="compute in bfloat16, with the engine torch")
-    add_engine(parser)
     add_loading(parser)
 
 
@@ -44,11 +43,9 @@ def translator_of(options: Namespace, aligned: bool) -> Translator:
     Raises:
         ValueError: they cannot be loaded, or are to give word alignments and cannot.
     """
-    dtype = torch.bfloat16 if options.bf16 else torch.float32
-    device = options.device
-    if device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        device = f"cuda:{os.environ['LOCAL_RANK']}"  # each process of torchrun and accelerate has a GPU of its own
-    given = {"device": device, "dtype": dtype, "revision": options.revision, **engine_of(options)}
+    given = loading_of(options) | ({"dtype": torch.bfloat16} if options.bf16 else {})
+    if options.device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        given["device"] = f"cuda:{os.environ['LOCAL_RANK']}"  # each process of torchrun and accelerate has its own GPU
     translator = Translator.from_pretrained(*options.model, **given)
     if aligned:
         translator.check_alignable(options.alignment_layer)
@@ -126,8 +123,6 @@ def _stream(path: Path | None) -> Iterator[BinaryIO]:
     """Open a stream to a file, which appears under its name when the block ends, or to stdout for None."""
     if path is None or path == Path("/dev/stdout"):
         yield sys.stdout.buffer
-    elif path == Path("/dev/stderr"):
-        yield sys.stderr.buffer
     elif not is_file(path):
         with path.open("ab") as stream:
             yield stream

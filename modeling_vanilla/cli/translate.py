@@ -54,6 +54,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from tqdm import std
 
@@ -138,7 +139,10 @@ def translate_file(options: Namespace) -> None:
     with progress_bar(total=lines, unit=" lines", disable=rank > 0) as bar:
         read = take_blocks(options.input, options.prefix, references, options.lines_per_block, bar)
         if not keeps:
-            best = write_blocks(options, (translate_block(options, translator, terms, bar, *each) for each in read))
+            best = []
+            with output_streams(options) as streams:
+                for number, block in read:
+                    best += write_block(translate_block(options, translator, terms, bar, number, block), *streams)
         else:
             folder = options.output.with_name(f"{options.output.name}.blocks")
             settings, number = settings_of_blocks(options, terms), -1
@@ -196,15 +200,17 @@ def translate_block(
 
 
 def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
-    """Write the outputs of each block, and return the best translations where there are references."""
-    best = []
-    with output_streams(options) as (output, alignments):
-        for block in blocks:
-            write_lines(block["output"], output)
-            if alignments:
-                write_lines(block["alignments"], alignments)
-            best += block.get("best", [])
-    return best
+    """Write the outputs of all blocks; see `write_block`."""
+    with output_streams(options) as streams:
+        return [text for block in blocks for text in write_block(block, *streams)]
+
+
+def write_block(block: Block, output: BinaryIO, alignments: BinaryIO | None) -> list[str]:
+    """Write the outputs of a block, and return the best translations where there are references."""
+    write_lines(block["output"], output)
+    if alignments:
+        write_lines(block["alignments"], alignments)
+    return block.get("best", [])
 
 
 def translate_interactively(options: Namespace) -> None:

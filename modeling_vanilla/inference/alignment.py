@@ -99,14 +99,6 @@ def pharaoh(links: Links) -> str:
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
-def check_alignable(engine: Engine, tokenizer: PreTrainedTokenizerBase, layer: int) -> None:
-    """Raise ValueError unless the engine tells of this layer, and the tokenizer where in a text a token stands."""
-    if not 0 <= layer < engine.aligned_layers:
-        raise ValueError(f"layer must be from 0 to {engine.aligned_layers - 1} with this engine, not {layer}")
-    if not tokenizer.is_fast:
-        raise ValueError("alignments need a fast tokenizer, one that tells where in the text each token stands")
-
-
 def encode_words(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str) -> list[Encoded]:
     """Token ids of each text, and the words that they are pieces of. name: as `encode` takes it."""
     spans = encode(tokenizer, texts, name, "offset_mapping", return_offsets_mapping=True)

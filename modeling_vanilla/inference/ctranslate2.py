@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
 from ..interop.to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
-from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
 from ..translation_vanilla import Batch, Found, Hypothesis, SearchSettings, default_tokens, order
 from .engines import Ids, pair_batches
@@ -145,8 +145,7 @@ class CTranslate2Engine:
     def cross_attention(
         self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
-        for rows in pair_batches(sources, targets, size):
+        for rows in pair_batches(sources, targets, tokens_per_batch, self.device):
             own, read = [sources[row] for row in rows], [targets[row][:-1] for row in rows]  # without EOS
             given = {"max_decoding_length": max(map(len, read)) + 1, "max_input_length": 0, "beam_size": 1}
             given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
@@ -184,7 +183,6 @@ def output_limit(settings: SearchSettings, config: VanillaConfig) -> Callable[[i
 def load_engine(
     folder: Path,
     tokenizer: PreTrainedTokenizerBase,
-    model: VanillaForConditionalGeneration | VanillaConfig,
     device: str | torch.device | None = None,
     quantization: str | None = None,
     inter_threads: int | None = None,
@@ -192,7 +190,6 @@ def load_engine(
     """A model, which is converted, or a folder that `vanilla export --to ctranslate2` wrote, as it is.
 
     Args:
-        model: the model of the folder; of an exported one its configuration.
         device: None is every GPU, where there are some, else the CPU.
         quantization: a compute_type of CTranslate2, such as "int8"; None is that of an exported folder, else float16 on
             a GPU and float32 on a CPU.
@@ -213,15 +210,15 @@ def load_engine(
     threads = {"inter_threads": inter_threads or (1 if on_gpu else torch.get_num_threads()), "intra_threads": 1}
     start = partial(Translator, device=device.type, device_index=index, **threads)
     try:
-        if isinstance(model, VanillaConfig):
-            generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
-            return CTranslate2Engine(
-                start(str(folder), compute_type=quantization or "default"), model, generation, tokenizer
-            )
-        with TemporaryDirectory() as temporary:
-            learned = model.config.position_embedding_type == "learned"
-            to_ctranslate2(model, tokenizer, Path(temporary), positions=None if learned else POSITIONS)
-            translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
+        if (folder / "model.bin").is_file():
+            config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
+            translator = start(str(folder), compute_type=quantization or "default")
+        else:
+            model = load_model(folder)
+            config, search = model.config, model.generation_config
+            with TemporaryDirectory() as temporary:
+                to_ctranslate2(model, tokenizer, Path(temporary), positions=POSITIONS)
+                translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
     except RuntimeError as error:
         raise ValueError(f"CTranslate2: {error}") from error
-    return CTranslate2Engine(translator, model.config, model.generation_config, tokenizer)
+    return CTranslate2Engine(translator, config, search, tokenizer)

@@ -105,8 +105,7 @@ class TorchEngine:
             Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels
             (B, T). Targets are padded on the right, where the causal mask hides padding from every token.
         """
-        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
-        for rows in pair_batches(sources, targets, size):
+        for rows in pair_batches(sources, targets, tokens_per_batch, self.device):
             batch = {"input_ids": [sources[row] for row in rows]}
             inputs = self.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(self.device)
             ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
@@ -116,7 +115,7 @@ class TorchEngine:
             yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
 
 
-def pair_batches(sources: Ids, targets: Ids, tokens_per_batch: int) -> Iterator[list[int]]:
-    """The rows of batches of pairs; tokens_per_batch counts either side, padding included."""
+def pair_batches(sources: Ids, targets: Ids, tokens_per_batch: int | None, device: torch.device) -> Iterator[list[int]]:
+    """The rows of batches of pairs; tokens_per_batch counts either side, padding included, None is the device's."""
     lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    return batches_by_length(lengths, tokens_per_batch)
+    return batches_by_length(lengths, default_tokens(device) if tokens_per_batch is None else tokens_per_batch)

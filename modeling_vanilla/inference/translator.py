@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..loading import load_config, load_model, load_tokenizer, model_folder
+from ..loading import load_model, load_tokenizer, model_folder
 from ..progress import progress_bar
 from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import (
@@ -19,7 +19,7 @@ from ..translation_vanilla import (
     join_hypotheses,
     make_batches,
 )
-from .alignment import Links, align_pairs, align_translations, check_alignable, encode_words
+from .alignment import Links, align_pairs, align_translations, encode_words
 from .engines import Engine, TorchEngine
 from .ensemble import Ensemble
 from .scoring import PairScore, check_pairs
@@ -34,8 +34,8 @@ class Translator:
         translator = Translator.from_pretrained("runs/mine/model")
         translator.translate(["A dog runs."])
 
-    Threads may share one as far as they may share the model: torch's search keeps its state in each call, CTranslate2
-    has a queue, and only progress bars would get in each other's way.
+    Threads may share one: each call keeps its own state. Exceptions are a model in training mode, which a call changes
+    while it runs; a tokenizer that is switched from source to target, such as Marian's; and progress bars.
 
     Args:
         model: one of this package or another encoder-decoder of transformers, or an `Ensemble`; it is in evaluation
@@ -63,7 +63,7 @@ class Translator:
         Args:
             names: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
             device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
-            dtype: in which torch computes.
+            dtype: in which the engine torch computes.
             revision: of names on the Hub, as `model_folder` has it.
             engine: "torch", which searches exactly as 6.1 does, or "ctranslate2", which is faster (ctranslate2.py) and
                 has one model; `vanilla export --to ctranslate2` may have written its folder.
@@ -83,11 +83,10 @@ class Translator:
 
             if len(folders) > 1:
                 raise ValueError("models: the engine ctranslate2 runs one, the engine torch several")
-            (folder,) = folders
-            model: Any = load_config(folder) if (folder / "model.bin").is_file() else load_model(folder)
-            return cls(
-                None, tokenizers[0], load_engine(folder, tokenizers[0], model, device, quantization, inter_threads)
-            )
+            if dtype != torch.float32:
+                raise ValueError(f"dtype {dtype}: the engine torch has one; the engine ctranslate2 has quantization")
+            own = load_engine(folders[0], tokenizers[0], device, quantization, inter_threads)
+            return cls(None, tokenizers[0], own)
         for name, value in (("quantization", quantization), ("inter_threads", inter_threads)):
             if value is not None:
                 raise ValueError(f"{name} {value}: the engine torch has none; the engine ctranslate2 has")
@@ -176,7 +175,7 @@ class Translator:
             pieces[row] = begin_with(ids, terminology.add_to(of_text))
         found = self.engine.search(make_batches(pieces, chosen), chosen)
         if chosen.with_scores:
-            found = self._with_tokens(found)
+            found = map(self._with_tokens, found)
         for rows, translations in join_hypotheses(pieces, found, chosen.nbest):
             for row, translation in zip(rows, translations, strict=True):
                 check_prefix(row, prefixes[row], translation)
@@ -191,16 +190,14 @@ class Translator:
         if settings.beams == 1:
             raise ValueError("terms need num_beams of at least 2")
 
-    def _with_tokens(self, found: Iterable[Found]) -> Iterator[Found]:
-        """What a search found with the tokens as text."""
-        for keys, hypotheses in found:
-            yield (
-                keys,
-                [
-                    [one._replace(tokens=tuple(token_texts(self.tokenizer, one.ids[1:]))) for one in each]
-                    for each in hypotheses
-                ],
-            )
+    def _with_tokens(self, found: Found) -> Found:
+        """What a search found in a batch, with the tokens as text."""
+
+        def add(one: Hypothesis) -> Hypothesis:
+            return one._replace(tokens=tuple(token_texts(self.tokenizer, one.ids[1:])))
+
+        keys, hypotheses = found
+        return keys, [[*map(add, each)] for each in hypotheses]
 
     def score(
         self,
@@ -246,7 +243,7 @@ class Translator:
             For each pair its links (source word, target word), both from 0, sorted; see `align_pairs`.
 
         Raises:
-            ValueError: if the numbers differ, or as `check_alignable` does.
+            ValueError: if the numbers differ, the decoder has no such layer, or the tokenizer is not fast.
         """
         check_pairs(sources, targets)
         self.check_alignable(layer)
@@ -267,7 +264,10 @@ class Translator:
 
     def check_alignable(self, layer: int) -> None:
         """Raise ValueError unless the engine tells of this layer, and the tokenizer where in a text a token stands."""
-        check_alignable(self.engine, self.tokenizer, layer)
+        if not 0 <= layer < self.engine.aligned_layers:
+            raise ValueError(f"layer must be from 0 to {self.engine.aligned_layers - 1} with this engine, not {layer}")
+        if not self.tokenizer.is_fast:
+            raise ValueError("alignments need a fast tokenizer, one that tells where in the text each token stands")
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:

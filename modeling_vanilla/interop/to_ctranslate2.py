@@ -46,7 +46,7 @@ def to_ctranslate2(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     quantization: str = "float32",
-    positions: int | None = None,
+    positions: int = POSITIONS,
 ) -> list[str]:
     """Write a model and its tokenizer to an existing folder, for ctranslate2.Translator.
 
@@ -55,7 +55,7 @@ def to_ctranslate2(
 
     Args:
         quantization: how the matrices are stored and multiplied, as CTranslate2 names it: "float32", "int8" ...
-        positions: rows of the table of sinusoids: the longest sequence that can be translated, by default 1024 tokens.
+        positions: rows of the table of sinusoids: the longest sequence that can be translated, in tokens.
             Learned positions have a table of their own.
 
     Returns:
@@ -74,9 +74,8 @@ def to_ctranslate2(
     }
     check_expressible("CTranslate2", model, faults)
     check_settings(vars(model.generation_config), config)
-    encoder, decoder = (
-        _stack_spec(model, kind, positions or POSITIONS) for kind in (TransformerEncoderSpec, TransformerDecoderSpec)
-    )
+    kinds = (TransformerEncoderSpec, TransformerDecoderSpec)
+    encoder, decoder = (_stack_spec(model, kind, positions) for kind in kinds)
     _set_linear(decoder.projection, model.lm_head)
     spec = TransformerSpec(encoder, decoder)
     tokens = vocabulary(tokenizer, config.vocab_size)
