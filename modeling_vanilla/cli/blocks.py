@@ -1,47 +1,30 @@
 """Blocks of a long input, which one process or many translate, and keep beside the output until all are done.
 
 The folder OUTPUT.blocks holds for each block that is done a folder with its number: the lines of each output, and the
-digest of what was read and how it is translated. Processes share nothing else: each translates its share, and waits
-until all blocks are there and one of them has joined them.
+digest of what was read and how it is translated. Processes share nothing else. Each takes the blocks that no other
+holds, waits for those that others hold, and takes those that they leave; the first that finds all blocks joins them.
 """
 
 import hashlib
-import os
 import shutil
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from tqdm import std
 
-from ..files import delete_folder, disk_errors, json_text, read_lines, whole_folder
+from ..files import delete_folder, json_text, read_lines, whole_folder
 from ..loading import model_folder
-from ..progress import inform
 from .streams import input_lines
 
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
-PATIENCE = 60  # seconds without a sign of other processes until this one gives up
-
 # What the blocks do not depend on, or what is told by their digests.
 _NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
 _NOT_COMPARED |= {"revision", "debug", "quiet"}
-
-
-def process() -> tuple[int, int]:
-    """The number of this process and how many there are, by the variables that torchrun and accelerate set.
-
-    Raises:
-        ValueError: if there is no such process.
-    """
-    rank, processes = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    if not (rank.isdecimal() and processes.isdecimal() and int(rank) < int(processes)):
-        raise ValueError(f"RANK={rank} WORLD_SIZE={processes}: the rank must be from 0 to the world size - 1")
-    return int(rank), int(processes)
 
 
 def take_blocks(
@@ -68,7 +51,7 @@ def take_blocks(
                 raise ValueError(f"{path} has {len(reference)} lines, the input {read}{'' if is_last else ' or more'}")
         if block["input"]:
             yield number, block
-        bar.update(read - bar.n)
+        bar.update(max(0, read - bar.n))
         if is_last:
             break
 
@@ -103,6 +86,29 @@ def is_kept(folder: Path, number: int, digest: str) -> bool:
     return kept.exists()
 
 
+@contextmanager
+def claimed(folder: Path, name: str, wait: bool) -> Iterator[bool]:
+    """Hold a block, or the folder, by a lock, which the system releases if its process dies.
+
+    Yields:
+        Whether this process has it; another may, unless this one waits, or has joined all and deleted the folder.
+    """
+    folder.mkdir(exist_ok=True)
+    lock = FileLock(folder / f"{name}.lock", blocking=wait)
+    try:
+        lock.acquire()
+    except (Timeout, FileNotFoundError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):  # there is something else in it
+            folder.rmdir()
+
+
 def keep_block(folder: Path, number: int, digest: str, outputs: Block) -> None:
     """Write the outputs of a block, whole or not at all."""
     with whole_folder(folder / str(number)) as part:
@@ -110,55 +116,31 @@ def keep_block(folder: Path, number: int, digest: str, outputs: Block) -> None:
             (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def last_change(file: Path) -> int | None:
-    return file.stat().st_mtime_ns if file.exists() else None
+def version_of(file: Path) -> tuple[int, int] | None:
+    """What tells whether a file has been written anew."""
+    return (file.stat().st_ino, file.stat().st_mtime_ns) if file.exists() else None
 
 
 def join_blocks(
-    folder: Path, total: int, output: Path, before: int | None, write: Callable[[Iterator[Block]], list[str]]
+    folder: Path, total: int, output: Path, before: tuple | None, write: Callable[[Iterator[Block]], list[str]]
 ) -> list[str]:
-    """Wait until all blocks are there and join them, unless another process has.
-
-    What these functions wrote to the folder is deleted, and nothing else.
+    """Join the blocks, unless another process has. What these functions wrote to the folder is deleted, nothing else.
 
     Args:
-        before: the last change of the output before this process began. write: writes it from the blocks in order.
+        before: the version of the output before this process began. write: writes it from the blocks in order.
 
     Returns:
         What `write` returns; nothing if another process has joined the blocks.
-
-    Raises:
-        ValueError: no other process has begun.
     """
-    end, said = time.monotonic() + PATIENCE, False
-    while last_change(output) == before:
-        missing = sum(not (folder / str(number)).exists() for number in range(total))
-        if not missing:
-            folder.mkdir(exist_ok=True)
-            with disk_errors(folder), FileLock(folder / "lock"):  # of those that find all at once, one joins them
-                if last_change(output) != before:
-                    break
-                best = write(read_blocks(folder, total))
-                delete_blocks(folder, total)
-                return best
-        if folder.exists():
-            if not said:
-                inform(f"{folder}: waits for {missing} blocks of other processes; start again what has ended")
-            end, said = time.monotonic() + PATIENCE, True
-        elif time.monotonic() > end:
-            raise ValueError(f"{output}: is not written, as no other process has begun or all have failed")
-        time.sleep(0.5)
-    return []
-
-
-def delete_blocks(folder: Path, total: int) -> None:
-    for number in range(total):
-        delete_folder(folder / str(number))
-    for path in folder.glob(".*.vanilla.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
-    (folder / "lock").unlink()
-    with suppress(OSError):  # there is something else in it
-        folder.rmdir()
+    best: list[str] = []
+    with claimed(folder, "all", wait=True):
+        if version_of(output) == before:
+            best = write(read_blocks(folder, total))
+        for path in filter(Path.exists, (folder / str(number) for number in range(total))):
+            delete_folder(path)
+        for path in folder.glob(".*.vanilla.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+    return best
 
 
 def read_blocks(folder: Path, total: int) -> Iterator[Block]:

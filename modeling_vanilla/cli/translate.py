@@ -47,6 +47,7 @@ Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after 
 
 import json
 import logging
+import os
 import re
 import sys
 from argparse import Namespace
@@ -66,14 +67,14 @@ from ..progress import inform, progress_bar
 from ..translation_vanilla import Translation
 from .blocks import (
     Block,
+    claimed,
     digest_of_block,
     is_kept,
     join_blocks,
     keep_block,
-    last_change,
-    process,
     settings_of_blocks,
     take_blocks,
+    version_of,
 )
 from .parser import CommandParser, run_command
 from .streams import (
@@ -128,28 +129,32 @@ def translate_file(options: Namespace) -> None:
     check_outputs(options, [*inputs, ("--terms", options.terms)])
     if options.lines_per_block < 1:
         raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
-    rank, processes = process()
-    keeps, before = is_file(options.output), options.output and last_change(options.output)
-    if processes > 1 and not (options.input and keeps):
+    keeps, several = is_file(options.output), os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and not (options.input and keeps):
         raise ValueError("several processes need --input FILE and --output FILE")
+    before = version_of(options.output) if keeps else None
     lines = check_lengths(*(path for _, path in inputs))
     references = read_references(options)
     terms = read_terms(options.terms) if options.terms else []
     translator = translator_of(options, bool(options.alignments or options.json))
-    with progress_bar(total=lines, unit=" lines", disable=rank > 0) as bar:
-        read = take_blocks(options.input, options.prefix, references, options.lines_per_block, bar)
+    with progress_bar(total=lines, unit=" lines", disable=os.environ.get("RANK", "0") != "0") as bar:
+        read = partial(take_blocks, options.input, options.prefix, references, options.lines_per_block, bar)
         if not keeps:
             best = []
             with output_streams(options) as streams:
-                for number, block in read:
+                for number, block in read():
                     best += write_block(translate_block(options, translator, terms, bar, number, block), *streams)
         else:
             folder = options.output.with_name(f"{options.output.name}.blocks")
             settings, number = settings_of_blocks(options, terms), -1
-            for number, block in read:
-                digest = digest_of_block(settings, block)
-                if not is_kept(folder, number, digest) and number % processes == rank:
-                    keep_block(folder, number, digest, translate_block(options, translator, terms, bar, number, block))
+            # Several processes first take what no other holds, then what others have left undone.
+            for wait in (False, True) if several else (True,):
+                for number, block in read():
+                    digest = digest_of_block(settings, block)
+                    with claimed(folder, str(number), wait) as is_mine:
+                        if is_mine and not is_kept(folder, number, digest) and version_of(options.output) == before:
+                            outputs = translate_block(options, translator, terms, bar, number, block)
+                            keep_block(folder, number, digest, outputs)
             best = join_blocks(folder, number + 1, options.output, before, partial(write_blocks, options))
     if best and references:
         print_scores(best, references, options.bleu_tokenize)
