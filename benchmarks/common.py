@@ -5,12 +5,17 @@ import platform
 import resource
 import statistics
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 
+import sacrebleu
 import torch
 from transformers import MarianConfig, MarianMTModel
+
+from modeling_vanilla.files import read_lines
 
 DIMS = {  # d_model, layers, heads, d_ff, vocabulary
     "tiny": (128, 4, 4, 256, 8000),
@@ -76,6 +81,21 @@ def with_range(measured: Sequence[float], digits: int = 0) -> str:
     numbers = (statistics.median(measured), min(measured), max(measured))
     median, least, most = (f"{number:.{digits}f}" for number in numbers)
     return f"{median} ({least} to {most})"
+
+
+def add_translation_options(parser: ArgumentParser, sentences: int) -> None:
+    parser.add_argument("--reference", help="for BLEU")
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
+    parser.add_argument("--sentences", type=int, default=sentences, help="the first so many")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
+    parser.add_argument("--threads", type=int, default=2, help="of each engine")
+
+
+def bleu(texts: Sequence[str], options: Namespace) -> str:
+    if not options.reference:
+        return "-"
+    references = list(islice(read_lines(options.reference), len(texts)))
+    return f"{sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score:.2f}"
 
 
 def machine(device: str = "cpu") -> str:

@@ -19,7 +19,6 @@ from itertools import chain, islice
 from pathlib import Path
 
 import common
-import sacrebleu
 import torch
 from tokenizers import Tokenizer, models
 from torch.nn.utils.rnn import pad_sequence
@@ -117,13 +116,6 @@ def peak_on(name: str, device: str) -> float | None:
     return None if name == "CTranslate2" else torch.cuda.max_memory_allocated() / 2**30
 
 
-def score(outputs: list[list[int]], options: Namespace) -> float:
-    """BLEU."""
-    texts = AutoTokenizer.from_pretrained(options.model).batch_decode(outputs, skip_special_tokens=True)
-    references = list(islice(read_lines(options.reference), len(texts)))
-    return sacrebleu.corpus_bleu(texts, [references], tokenize=options.bleu_tokenize, force=True).score
-
-
 def decode(options: Namespace) -> None:
     if (options.source is None) != (options.model is None):
         raise ValueError("--model and --source go together")
@@ -131,6 +123,7 @@ def decode(options: Namespace) -> None:
     torch.set_num_threads(options.threads)
     print(common.machine(options.device))
     rows, first = [], None
+    _, tokenizer, _ = load(options)
     for engine, measured in common.take_turns(engines, options.rounds).items():
         times, outputs, memory = zip(*measured, strict=True)
         first, sentences, median = first or times, len(outputs[-1]), statistics.median(times)
@@ -142,7 +135,7 @@ def decode(options: Namespace) -> None:
                 f"{1000 * median / sentences:.1f}",
                 f"{tokens / median:.0f}",
                 "-" if memory[-1] is None else f"{memory[-1]:.2f}",
-                f"{score(outputs[-1], options):.2f}" if options.reference else "-",
+                common.bleu(tokenizer.batch_decode(outputs[-1], skip_special_tokens=True), options),
                 f"{common.median_ratio(times, first):.2f}",
             )
         )
@@ -155,13 +148,9 @@ if __name__ == "__main__":
     parser.add_argument("--model", help="a folder of a MarianMT model with tokenizer.json (default: random weights)")
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the random weights")
     parser.add_argument("--source", help="a sentence a line, .gz or not (default: made up, 24 new tokens each)")
-    parser.add_argument("--reference", help="for BLEU")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
-    parser.add_argument("--sentences", type=int, default=1000, help="the first so many")
+    common.add_translation_options(parser, sentences=1000)
     parser.add_argument("--batch_size", type=int, default=64, help="sentences at once")
     parser.add_argument("--beams", type=int, default=4, help="beam size")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
-    parser.add_argument("--threads", type=int, default=2, help="of each engine")
     parser.add_argument("--engines", nargs="+", choices=[*ENGINES, *ON_A_GPU], default=ENGINES, help="what to measure")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
     run_command(parser, decode)

@@ -20,8 +20,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 import common
-import sacrebleu
 import torch
+from decode import torch_engine
 from transformers import AutoTokenizer, MarianMTModel
 
 from modeling_vanilla import Translator
@@ -66,18 +66,11 @@ def marian(options: Namespace, lines: list[str]) -> Callable:
         export("marian", options.model, Path(folder, "marian"))
         model = MarianMTModel.from_pretrained(f"{folder}/marian").eval()
         tokenizer = AutoTokenizer.from_pretrained(f"{folder}/marian")
-    size = 1 if options.one else 64
-    order = sorted(range(len(lines)), key=lambda row: -len(lines[row]))
+    options = Namespace(**vars(options), beams=4, device="cpu", batch_size=1 if options.one else 64)
 
-    @torch.inference_mode()
     def run() -> list[str]:
-        found: dict[int, str] = {}
-        for rows in (order[start : start + size] for start in range(0, len(order), size)):
-            inputs = tokenizer([lines[row] for row in rows], return_tensors="pt", padding=True)
-            limit = inputs.input_ids.shape[1] + 50
-            output = model.generate(**inputs, num_beams=4, length_penalty=0.6, max_new_tokens=limit)
-            found |= zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True)
-        return [found[row] for row in range(len(lines))]
+        search = torch_engine(model, "fp32", tokenizer(lines).input_ids, options)
+        return tokenizer.batch_decode(search(), skip_special_tokens=True)
 
     return run
 
@@ -112,11 +105,7 @@ def main(options: Namespace) -> None:
         rates = [len(exact) / seconds for seconds in times]
         equal = sum(map(str.__eq__, outputs[name], exact)) / len(exact)
         ratio = common.median_ratio([seconds for seconds, _ in measured[best]], times)
-        bleu = "-"
-        if options.reference:
-            references = list(islice(read_lines(options.reference), len(exact)))
-            scored = sacrebleu.corpus_bleu(outputs[name], [references], tokenize=options.bleu_tokenize, force=True)
-            bleu = f"{scored.score:.2f}"
+        bleu = common.bleu(outputs[name], options)
         milliseconds = f"{1000 * statistics.median(times) / len(exact):.2f}"
         rows.append((name, common.with_range(rates, 1), milliseconds, f"{ratio:.2f}", f"{100 * equal:.1f}%", bleu))
     print(common.machine())
@@ -132,12 +121,8 @@ if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("model", help="a model folder")
     parser.add_argument("--source", required=True, help="a sentence a line, .gz or not")
-    parser.add_argument("--reference", help="for BLEU")
-    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokeniser")
-    parser.add_argument("--sentences", type=int, default=10_000, help="the first so many")
+    common.add_translation_options(parser, sentences=10_000)
     parser.add_argument("--one", action="store_true", help="one sentence at a time")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
-    parser.add_argument("--threads", type=int, default=2, help="of each engine")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="what to measure")
     parser.add_argument("--batches", nargs="+", default=BATCHES, help="of bare CTranslate2, such as '64 examples'")
     run_command(parser, main)
