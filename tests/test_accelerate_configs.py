@@ -30,8 +30,9 @@ def test_accelerate_takes_the_file_and_its_command_and_starts_what_the_name_says
     (command,) = re.findall(r"^# +accelerate launch (.*) \.\.\.$", text, re.MULTILINE)
     arguments = launch_command_parser().parse_args(shlex.split(command))
     assert ROOT / arguments.config_file == path
-    assert (ROOT / arguments.training_script).is_file()
-    options = [*arguments.training_script_args, "--output_dir", "unused"]
+    train, *options = arguments.training_script_args
+    assert (arguments.module, arguments.training_script, train) == (True, "modeling_vanilla", "train")
+    options += ["--output_dir", "unused"]
     parser = HfArgumentParser((DataOptions, TrainingOptions, ModelOptions))
     parser.parse_args_into_dataclasses(options)  # exits for an option that there is not
     started, *_ = _validate_launch_command(arguments)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import helpers
 import pytest
-from helpers import ROOT, TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
+from helpers import TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from plain_search import log_probs_of
 
@@ -17,7 +17,6 @@ from modeling_vanilla.cli.train import main
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
 FINISHED = {**MODEL, **SHORT, "max_steps": 3, "checkpoint_steps": 1}
-SCRIPT = ROOT / "examples" / "train_translation.py"
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -31,7 +30,8 @@ def files(tmp_path_factory):
 def finished(tmp_path_factory, files):
     """A run of three steps in a process of its own: its folder, its results.json, and what the command said."""
     run = tmp_path_factory.mktemp("finished") / "run"
-    done = run_python(SCRIPT, *as_options({**files, **FINISHED, "output_dir": run}), cwd=run.parent).succeeded
+    options = as_options({**files, **FINISHED, "output_dir": run})
+    done = run_python("-m", "modeling_vanilla", "train", *options, cwd=run.parent).succeeded
     assert "Traceback" not in done.errors
     return run, helpers.read_json(run / "results.json"), done
 

@@ -21,7 +21,7 @@ SLOW = ("wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big")
 @pytest.mark.parametrize("name", ["wmt14-en-de-base", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_the_command_runs(name, tmp_path):
     command = COMMANDS[name]
-    launch, script, options = command[:4], command[4], dict(zip(command[5::2], command[6::2], strict=True))
+    launch, train, options = command[:4], command[4:7], dict(zip(command[7::2], command[8::2], strict=True))
     assert launch == ["accelerate", "launch", "--config_file", "examples/accelerate/8_gpus.yaml"]
     (tmp_path / "data").mkdir()
     for split, pairs in toy_corpus(80, 8, 8).items():  # in the form of WMT14 on the Hub
@@ -30,7 +30,7 @@ def test_the_command_runs(name, tmp_path):
         (tmp_path / "data" / f"{split}.jsonl").write_bytes(as_lines(map(json.dumps, rows)))
     del options["--dataset_config"]
     changed = {**options, "--dataset_name": str(tmp_path / "data"), "--output_dir": str(tmp_path / "run")}
-    assert run_python(ROOT / script, *itertools.chain(*changed.items()), *SHORT, cwd=tmp_path).succeeded
+    assert run_python(*train, *itertools.chain(*changed.items()), *SHORT, cwd=tmp_path).succeeded
     results = read_json(tmp_path / "run/results.json")
     assert (results["test_sentences"], results["averaged_checkpoints"]) == (8, [1, 2, 3])
     big, training = options["--preset"] == "big", results["settings"]["training"]

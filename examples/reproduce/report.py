@@ -34,7 +34,7 @@ def pieces(output: Path) -> list[tuple[str, list]]:
     return [
         ("corpus", [EXAMPLES / "toy_corpus.py", "--train", 5000, "--validation", 100, "--test", 100]),
         ("table1", [HERE / "table1.py"]),
-        ("translation", [EXAMPLES / "train_translation.py", *data, "--test_file", test, *TRAINING.split()]),
+        ("translation", ["-m", "modeling_vanilla", "train", *data, "--test_file", test, *TRAINING.split()]),
         ("table2", [HERE / "table2.py", "--runs", run]),
         ("table3", [HERE / "table3.py", *data, "--scale", HERE / "scales" / "smoke.json"]),
         ("table4", [HERE / "table4.py", "--scale", "smoke"]),

@@ -2,7 +2,7 @@
 
     python examples/reproduce/table2.py --runs runs/mine runs/other --output_dir runs/table2
 
-Each run is an output folder of train_translation.py with a test set. Its cost is given twice: counted by formula, and
+Each run is an output folder of `vanilla train` with a test set. Its cost is given twice: counted by formula, and
 as the paper estimates it, training time x devices x sustained FLOPS (--sustained_tflops 9.5 for a P100; by default
 this machine's, measured). Leaves table2.md and table2.json.
 """
@@ -80,7 +80,7 @@ def reproduce(folders: list[Path], output_dir: Path, sustained_tflops: float | N
 
 def main() -> None:
     parser = CommandParser(__doc__)
-    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="output folders of train_translation.py")
+    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="output folders of `vanilla train`")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write to")
     parser.add_argument("--sustained_tflops", type=float, help="what one device of the runs sustains")
     run_command(parser, lambda options: reproduce(options.runs, options.output_dir, options.sustained_tflops))
