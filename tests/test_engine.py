@@ -185,7 +185,7 @@ def test_a_published_model_is_exported_as_it_is_and_after_seq2seq_trainer(tmp_pa
         assert call(export.main, "--to", "ctranslate2", model, tmp_path / name).code == 0
         found = Translator.from_pretrained(tmp_path / name, engine="ctranslate2")
         expected = Translator.from_pretrained(model)
-        assert found.engine.generation_config.num_beams == published["num_beams"]
+        assert found.engine.model.generation_config.num_beams == published["num_beams"]
         assert found.translate(["A B C", "a K"], num_beams=1) == expected.translate(["A B C", "a K"], num_beams=1)
         search = GenerationConfig.from_pretrained(model)
         search.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)

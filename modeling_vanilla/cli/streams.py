@@ -66,19 +66,17 @@ def check_lengths(source: Path | None, *others: Path | None) -> int | None:
     Raises:
         ValueError: if another file has more or fewer.
     """
-    counts = {path: count_lines(path) for path in (source, *others) if path and is_plain(path)}
-    for path, count in counts.items():
-        if count != counts.get(source, count):
-            raise ValueError(f"{path} has {count} lines, the input {counts[source]}")
-    return counts.get(source)
+    expected = count_lines(source)
+    for path in others:
+        if None not in (expected, count := count_lines(path)) and count != expected:
+            raise ValueError(f"{path} has {count} lines, the input {expected}")
+    return expected
 
 
-def is_plain(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() != ".gz"
-
-
-def count_lines(path: Path) -> int:
-    """Count the lines of a text file without decoding it."""
+def count_lines(path: Path | None) -> int | None:
+    """Count the lines of a text file without decoding it; None for a stream and a compressed file."""
+    if path is None or not path.is_file() or path.suffix.lower() == ".gz":
+        return None
     with path.open("rb") as file:
         return sum(1 for _ in file)
 

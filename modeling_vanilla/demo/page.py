@@ -74,7 +74,7 @@ def build_page(translator: Translator, examples: Sequence[str]) -> gr.Blocks:
     Args:
         examples: texts to choose from.
     """
-    search, model = translator.engine.generation_config, translator.model
+    search, model = translator.engine.model.generation_config, translator.model
     beams = search.num_beams or 1
     alpha = 1.0 if search.length_penalty is None else search.length_penalty
     # At first the model's own search, which is always within the bounds.

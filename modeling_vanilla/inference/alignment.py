@@ -51,8 +51,8 @@ def align_pairs(
 ) -> list[Links]:
     """The links of each pair of encoded texts."""
     links: list[Links] = [[] for _ in sources]
-    ids = ([ids for ids, _ in side] for side in (sources, targets))
-    for row, weights in engine.cross_attention(*ids, layer, tokens_per_batch):
+    source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
+    for row, weights in engine.cross_attention(source_ids, target_ids, layer, tokens_per_batch):
         source_words, target_words = sources[row][1], targets[row][1][:-1]
         # Step t reads target token t - 1.
         links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from ctranslate2 import Translator, get_cuda_device_count
@@ -46,13 +48,13 @@ class CTranslate2Engine:
         tokenizer: PreTrainedTokenizerBase,
     ):
         self.translator, self.tokenizer = translator, tokenizer
-        self.config, self.generation_config = config, generation_config
-        self.device = torch.device(translator.device)
+        device = torch.device(translator.device)
+        self.model = SimpleNamespace(config=config, generation_config=generation_config, device=device)
         self.tokens = vocabulary(tokenizer, config.vocab_size)
         self.ids = {token: number for number, token in enumerate(self.tokens)}
 
     def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
-        options, limit = self._options(settings), output_limit(settings, self.config)
+        options, limit = self._options(settings), output_limit(settings, self.model.config)
         waiting: deque[tuple] = deque()
         for keys, pieces in batches:
             sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
@@ -72,7 +74,7 @@ class CTranslate2Engine:
     def _options(self, settings: SearchSettings) -> dict:
         """The arguments of translate_batch for all batches."""
         generation = settings.generation
-        check_settings({**vars(generation), **settings.arguments}, self.config)
+        check_settings({**vars(generation), **settings.arguments}, self.model.config)
         waits = getattr(generation, "length_penalty_type", None) == "length"
         return {
             "patience": PATIENCE.get(generation.early_stopping, DEFAULT_PATIENCE) if waits else 1,
@@ -116,16 +118,17 @@ class CTranslate2Engine:
             alpha = options["length_penalty"]
             log_probs = [[score * len(ids) ** alpha] for score, (_, ids) in zip(scores, rows, strict=True)]
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
+        formula: Any = getattr(settings.generation, "length_penalty_type", None)
         for (row, ids), values in zip(rows, log_probs, strict=True):
-            penalty = length_penalty(len(ids) or 1, options["length_penalty"], settings.generation.length_penalty_type)
-            score, finished = sum(values) / float(penalty), ids[-1:] == [self.config.eos_token_id]
-            finished |= settings.generation.length_penalty_type == "length"  # as the search of transformers has it
+            penalty = length_penalty(len(ids) or 1, options["length_penalty"], formula)
+            score, finished = sum(values) / float(penalty), ids[-1:] == [self.model.config.eos_token_id]
+            finished |= formula == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
-            ids = [self.config.decoder_start_token_id or 0, *ids]
+            ids = [self.model.config.decoder_start_token_id or 0, *ids]
             grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
         best = [sorted(each, key=order, reverse=True)[: settings.nbest] for each in grouped]
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
-        return keys, [[one._replace(text=str(decode(one.ids[1:]))) for one in each] for each in best]
+        return keys, [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
@@ -134,9 +137,9 @@ class CTranslate2Engine:
 
     def _log_probs(self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None) -> Iterator[list[float]]:
         """In the order of the pairs; a target may lack EOS."""
-        eos = self.config.eos_token_id
+        eos = self.model.config.eos_token_id
         read = [target[:-1] if [*target[-1:]] == [eos] else target for target in targets]  # CTranslate2 adds it
-        size = default_tokens(self.device) if tokens_per_batch is None else tokens_per_batch
+        size = default_tokens(self.model.device) if tokens_per_batch is None else tokens_per_batch
         batches = {"max_batch_size": size, "batch_type": "tokens", "max_input_length": 0, "asynchronous": True}
         found = self.translator.score_batch(self._texts(sources), self._texts(read), **batches)
         for target, result in zip(targets, found, strict=True):
@@ -145,7 +148,7 @@ class CTranslate2Engine:
     def cross_attention(
         self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        for rows in pair_batches(sources, targets, tokens_per_batch, self.device):
+        for rows in pair_batches(sources, targets, tokens_per_batch, self.model.device):
             own, read = [sources[row] for row in rows], [targets[row][:-1] for row in rows]  # without EOS
             given = {"max_decoding_length": max(map(len, read)) + 1, "max_input_length": 0, "beam_size": 1}
             given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
@@ -214,7 +217,7 @@ def load_engine(
             config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
             translator = start(str(folder), compute_type=quantization or "default")
         else:
-            model = load_model(folder)
+            model: Any = load_model(folder)
             config, search = model.config, model.generation_config
             with TemporaryDirectory() as temporary:
                 to_ctranslate2(model, tokenizer, Path(temporary), positions=POSITIONS)

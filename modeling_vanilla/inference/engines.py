@@ -1,10 +1,10 @@
 """What an engine does, and torch as one, with a model of transformers or an ensemble. The other is ctranslate2.py."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..translation_vanilla import (
     Batch,
@@ -18,16 +18,17 @@ from ..translation_vanilla import (
 from .ensemble import Ensemble
 from .terms import generate_arguments
 
-Ids = Sequence[Sequence[int]]  # the tokens of texts, each with EOS
+Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
 
 
 class Engine(Protocol):
     """What computes for a Translator."""
 
-    config: PreTrainedConfig
-    generation_config: GenerationConfig
-    device: torch.device
-    aligned_layers: int  # the layers of the decoder, from the first, whose cross-attention it gives
+    model: Any  # it, or what else has its config, generation_config and device
+
+    @property
+    def aligned_layers(self) -> int:
+        """The layers of the decoder, from the first, whose cross-attention it gives."""
 
     def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
         """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks."""
@@ -51,23 +52,11 @@ class TorchEngine:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model, self.tokenizer = model, tokenizer
-        self.members = list(model.members) if isinstance(model, Ensemble) else [model]
+        self.members: list[Any] = list(model.members) if isinstance(model, Ensemble) else [model]
 
     @property
     def aligned_layers(self) -> int:
         return min(member.config.decoder_layers for member in self.members)
-
-    @property
-    def config(self) -> PreTrainedConfig:
-        return self.model.config
-
-    @property
-    def generation_config(self) -> GenerationConfig:
-        return self.model.generation_config
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
 
     def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
         return search_batches(self.model, self.tokenizer, batches, settings, generate_arguments)
@@ -105,12 +94,12 @@ class TorchEngine:
             Row numbers; the model's inputs, (B, S) of the sources and (B, T) of the targets shifted right; labels
             (B, T). Targets are padded on the right, where the causal mask hides padding from every token.
         """
-        for rows in pair_batches(sources, targets, tokens_per_batch, self.device):
+        for rows in pair_batches(sources, targets, tokens_per_batch, self.model.device):
             batch = {"input_ids": [sources[row] for row in rows]}
-            inputs = self.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(self.device)
+            inputs = self.tokenizer.pad(batch, padding_side="right", return_tensors="pt").to(self.model.device)
             ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
             labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id)
-            labels = labels.to(self.device)
+            labels = labels.to(self.model.device)
             decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
             yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
 

@@ -45,7 +45,7 @@ class Translator:
 
     def __init__(self, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase, engine: Engine | None = None):
         self.model, self.tokenizer = model, tokenizer
-        self.engine = TorchEngine(model, tokenizer) if engine is None else engine  # type: ignore[arg-type]
+        self.engine: Engine = TorchEngine(model, tokenizer) if engine is None else engine  # type: ignore[arg-type]
 
     @classmethod
     def from_pretrained(
@@ -165,7 +165,7 @@ class Translator:
             ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, there are
                 terms for a search that has none, and as split_texts, Terminology and generate() do.
         """
-        chosen = SearchSettings(self.engine, self.tokenizer, **settings)
+        chosen = SearchSettings(self.engine.model, self.tokenizer, **settings)
         terminology = Terminology(terms, self.tokenizer)
         if terminology.targets:
             self._check_terms(chosen)

@@ -1,4 +1,7 @@
-"""fairseq's transformer models (wmt14.en-fr, wmt16.en-de and their like): the same numbers from the same weights.
+"""fairseq's transformer models: the same numbers from the same weights.
+
+The WMT14 models of Ott et al. 2018, wmt14.en-fr and wmt16.en-de, are published as fairseq's pickles alone. transformers
+has others of fairseq's as FSMT, wmt19 and the distilled wmt16: see from_fsmt.py.
 
 fairseq's Transformer is post-LN as the paper's. Its positions are another sinusoid: all sines before all cosines, at
 frequencies 10000^(-i / (d_model / 2 - 1)) where the paper has 10000^(-2i / d_model), and counted from pad's number + 1.
