@@ -145,6 +145,23 @@ def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iter
         yield chosen, [texts[row][number] for row, number in chosen]
 
 
+def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
+    """Batches of row numbers, the longest rows first: if a batch does not fit in memory, the first one fails.
+
+    Args:
+        lengths: the number of tokens of each row.
+        tokens_per_batch: the largest number in a batch, padding included. A longer row is a batch by itself.
+    """
+    if tokens_per_batch < 1:
+        raise ValueError(f"tokens_per_batch must be at least 1, not {tokens_per_batch}")
+    rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    start = 0
+    while start < len(rows):
+        end = start + max(1, tokens_per_batch // max(1, lengths[rows[start]]))
+        yield rows[start:end]
+        start = end
+
+
 def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -218,23 +235,6 @@ def join_hypotheses(
             missing[row] -= 1
         if done := [row for row in dict.fromkeys(row for row, _ in keys) if not missing[row]]:
             yield done, [_join(texts[row], best[row], nbest) for row in done]
-
-
-def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """Batches of row numbers, the longest rows first: if a batch does not fit in memory, the first one fails.
-
-    Args:
-        lengths: the number of tokens of each row.
-        tokens_per_batch: the largest number in a batch, padding included. A longer row is a batch by itself.
-    """
-    if tokens_per_batch < 1:
-        raise ValueError(f"tokens_per_batch must be at least 1, not {tokens_per_batch}")
-    rows = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    start = 0
-    while start < len(rows):
-        end = start + max(1, tokens_per_batch // max(1, lengths[rows[start]]))
-        yield rows[start:end]
-        start = end
 
 
 def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Translation:

@@ -50,7 +50,8 @@ class Translator:
     @classmethod
     def from_pretrained(
         cls,
-        *names: str | Path,
+        name: str | Path,
+        *others: str | Path,
         device: str | torch.device | None = None,
         dtype: torch.dtype | str = torch.float32,
         revision: str | None = None,
@@ -61,7 +62,7 @@ class Translator:
         """Load a model and its tokenizer, or several models of one vocabulary as an `Ensemble`.
 
         Args:
-            names: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
+            name, others: what save_pretrained wrote, model and tokenizer in one folder each, or their names on the Hub.
             device: such as "cuda:1", "mps" or "cpu"; None is the GPU where there is one, or else the CPU.
             dtype: in which the engine torch computes.
             revision: of names on the Hub, as `model_folder` has it.
@@ -76,7 +77,7 @@ class Translator:
         """
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-        folders = [model_folder(name, revision) for name in names]
+        folders = [model_folder(each, revision) for each in (name, *others)]
         tokenizers = [load_tokenizer(folder) for folder in folders]
         if engine == "ctranslate2":
             from .ctranslate2 import load_engine  # which needs a package that the other engine does not
@@ -87,9 +88,9 @@ class Translator:
                 raise ValueError(f"dtype {dtype}: the engine torch has one; the engine ctranslate2 has quantization")
             own = load_engine(folders[0], tokenizers[0], device, quantization, inter_threads)
             return cls(None, tokenizers[0], own)
-        for name, value in (("quantization", quantization), ("inter_threads", inter_threads)):
+        for option, value in (("quantization", quantization), ("inter_threads", inter_threads)):
             if value is not None:
-                raise ValueError(f"{name} {value}: the engine torch has none; the engine ctranslate2 has")
+                raise ValueError(f"{option} {value}: the engine torch has none; the engine ctranslate2 has")
         for folder, tokenizer in zip(folders[1:], tokenizers[1:], strict=True):
             if tokenizer.get_vocab() != tokenizers[0].get_vocab():
                 sizes = f"of {len(tokenizers[0])} and {len(tokenizer)} tokens"

@@ -37,13 +37,12 @@ PAPER_ROWS = {"big": {"max_steps": 300_000, "checkpoint_steps": 600, "average_ch
 PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if row[1] == "-"}
 PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_tokens": 300}}  # 6.3
 
-# Without a preset: for a corpus of up to so many characters of both languages, on a GPU or not, what differs from the
-# paper. epochs bounds max_steps, warmup_share bounds warmup_steps; validations are those of a run.
+# Without a preset, what differs from the paper for a corpus of up to so many characters of both languages, on a GPU or a
+# CPU, or on any device (None). epochs bounds max_steps, warmup_share bounds warmup_steps; a run has so many validations.
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _SMALL = {**_TINY, "dropout": 0.3, "max_steps": 8000, "epochs": 200, "validations": 8}  # Multi30k has 130 epochs
-_RECIPES: list[tuple[float, bool, dict, str]] = [
-    (10_000_000, False, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
-    (10_000_000, True, _SMALL, "a small model, as the corpus is small"),
+_RECIPES: list[tuple[float, bool | None, dict, str]] = [
+    (10_000_000, None, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
     (math.inf, False, {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"),
     (200_000_000, True, {"preset": "base", "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"),
     (math.inf, True, {"preset": "base"}, "the paper's base model"),
@@ -122,7 +121,9 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
     # The bytes of the longest side bound its tokens but for two: the vocabulary has a token for every byte.
     longest = min(most, 2 + max(pc.max(pc.binary_length(pairs["train"].data[side])).as_py() for side in _SIDES))
-    usual, reason = next((each, why) for limit, gpu, each, why in _RECIPES if characters < limit and gpu == has_gpu)
+    usual, reason = next(
+        (each, why) for limit, gpu, each, why in _RECIPES if characters < limit and gpu in (None, has_gpu)
+    )
     if "model" in given:
         usual, reason = _FINE_TUNING, f"fine-tunes {given['model']}"
     paper = PAPER if usual.get("preset") == "base" else {}

@@ -70,7 +70,8 @@ class Update:
     Attributes:
         batches: its batches, collated.
         weights: 1 for each batch, 0 for one that fills up a share, so that all shares have as many batches.
-        target_tokens, tokens, positions: of the whole update, on all processes.
+        target_tokens, tokens, positions: of the whole update, on all processes; tokens are those of both sides, and
+            positions count their padding, too.
     """
 
     batches: list[dict]
@@ -90,7 +91,7 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
     """
     lengths, progress = pair_lengths(training_data), state.progress
     data = training_data.with_format("arrow")
-    rank, world = state.accelerator.process_index, state.accelerator.num_processes
+    rank, processes = state.accelerator.process_index, state.accelerator.num_processes
 
     def plan_epoch() -> list[list[np.ndarray]]:
         """The rows of each batch of each update of the epoch."""
@@ -99,12 +100,13 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
 
     def share(update: list[np.ndarray]) -> Update:
         # Every process must take part in as many backward passes: the first batch fills up the shares, with weight 0.
-        own = (update + update[:1] * (-len(update) % world))[rank::world]
+        missing = -len(update) % processes
+        own = (update + update[:1] * missing)[rank::processes]
         rows = np.concatenate(update)
         target_tokens = int(lengths[1][rows].sum())
         return Update(
             batches=[collate(data[batch], state.tokenizer.pad_token_id) for batch in own],
-            weights=[float(rank + world * index < len(update)) for index in range(len(own))],
+            weights=[float(rank + processes * index < len(update)) for index in range(len(own))],
             target_tokens=target_tokens,
             tokens=target_tokens + int(lengths[0][rows].sum()),
             positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
@@ -147,7 +149,7 @@ def rate_of(training: TrainingOptions, d_model: int, step: int) -> float:
     return learning_rate(step, d_model, training.warmup_steps, scale)
 
 
-# The update
+# 5.4: the gradient of the label-smoothed loss (loss_vanilla.py), with dropout (layers_vanilla.py), and the step
 
 
 def take_update(state: TrainingState, model, update: Update) -> dict[str, float]:
@@ -232,7 +234,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
             speed = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
             accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
-            bar.set_postfix_str(f"smoothed loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
+            bar.set_postfix_str(f"label-smoothed loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
             bar.update()
             is_due = validation is not None and is_validation_due(training, progress.step)
             signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
