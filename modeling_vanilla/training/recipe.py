@@ -37,8 +37,8 @@ PAPER_ROWS = {"big": {"max_steps": 300_000, "checkpoint_steps": 600, "average_ch
 PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if row[1] == "-"}
 PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_tokens": 300}}  # 6.3
 
-# Without a preset, what differs from the paper for a corpus of up to so many characters of both languages, on a GPU or a
-# CPU, or on any device (None). epochs bounds max_steps, warmup_share bounds warmup_steps; a run has so many validations.
+# Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
+# what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations.
 _TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
 _SMALL = {**_TINY, "dropout": 0.3, "max_steps": 8000, "epochs": 200, "validations": 8}  # Multi30k has 130 epochs
 _RECIPES: list[tuple[float, bool | None, dict, str]] = [
