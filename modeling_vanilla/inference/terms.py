@@ -73,6 +73,8 @@ class Terminology:
 
     def add_to(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces with the phrases that their translations must contain."""
+        if not self.targets:
+            return [*pieces]
         return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
 
     def warn_of_missing(self, row: int, translation: Translation) -> None:
@@ -104,6 +106,8 @@ def prefix_ids(
 
 def begin_with(prefix: Sequence[int], pieces: list[Piece]) -> list[Piece]:
     """The pieces of a text, of which the first that is not blank begins with the prefix."""
+    if not prefix:
+        return pieces
     first = next((number for number, piece in enumerate(pieces) if not is_blank(piece.text)), None)
     return [piece._replace(prefix=prefix if number == first else ()) for number, piece in enumerate(pieces)]
 

@@ -96,7 +96,7 @@ def complete(training: TrainingOptions, chosen: dict | None = None, preset: str 
     values = paper | {name: chosen[name] for name in _OF_TRAINING & chosen.keys()} | given
     rates = next(each for each in (given, chosen, paper) if _RATES & each.keys())
     values |= {name: rates.get(name) for name in _RATES}
-    if not {"tokens_per_batch"} & (given | chosen).keys():  # an update holds at least one batch
+    if "tokens_per_batch" not in given | chosen:  # an update holds at least one batch
         values["tokens_per_batch"] = min(paper["tokens_per_batch"], values["tokens_per_update"])
     # In updates, as by the clock no two runs would average the same. As great a share of the run as in the paper, so
     # that the checkpoints of a short one are as close to its end, but at least 10, as writing takes time.
