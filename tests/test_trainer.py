@@ -258,6 +258,27 @@ def run_to(run, data, max_steps, resume=False, **overrides):
     return train_translation(data, training, ModelOptions(preset="tiny"), {**SETTINGS, "dropout": 0.1})
 
 
+@pytest.mark.parametrize("optim", ["adam", "muon"])
+def test_a_run_whose_rate_falls_to_0_goes_on_as_if_never_interrupted(tmp_path, data, monkeypatch, optim):
+    """To the bit, with each optimizer; the rate depends on where the run ends, so it is cut short by an error."""
+    settings = {"max_steps": 5, "optim": optim, "lr_scheduler_type": "linear", "learning_rate": 0.01}
+    run_to(tmp_path / "whole", data, **settings)
+    save = train.save
+
+    def save_and_fail(state):
+        save(state)
+        if state.progress.step == 2:
+            raise OSError("no power")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no power"):
+        patch.setattr(train, "save", save_and_fail)
+        run_to(tmp_path / "run", data, **settings)
+    run_to(tmp_path / "run", data, resume=True, **settings)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        ended, expected = (load_file(tmp_path / run / "checkpoint-5" / name) for run in ("run", "whole"))
+        torch.testing.assert_close(ended, expected, rtol=0, atol=0)
+
+
 def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypatch):
     """Its card names what it started from."""
     run_to(tmp_path / "first", data, 1)

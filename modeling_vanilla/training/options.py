@@ -144,6 +144,8 @@ class TrainingOptions:
     max_steps: int = _by_recipe("Updates to train for.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
+    optim: str = _by_recipe("Optimizer: adam, the paper's, or muon.")
+    lr_scheduler_type: str = _by_recipe("The rate after its peak: inverse_sqrt, as in Eq. 3, or linear, to 0.")
     learning_rate: float | None = _by_recipe("Peak of the learning rate.")
     learning_rate_scale: float | None = _option(None, "Or its factor in Eq. 3: 1 is the paper's rate.")
     warmup_steps: int = _by_recipe("Updates for which the learning rate rises.")
@@ -172,6 +174,9 @@ class TrainingOptions:
                 raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
+        for name, values in {"optim": ("adam", "muon"), "lr_scheduler_type": ("inverse_sqrt", "linear")}.items():
+            if getattr(self, name) not in (None, *values):
+                raise ValueError(f"{name} must be {' or '.join(values)}, not {getattr(self, name)}")
         check_tokenize(self.bleu_tokenize, "bleu_tokenize")
 
     def trackers(self) -> list[str]:

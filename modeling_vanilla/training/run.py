@@ -38,7 +38,7 @@ from .preprocessing import tokenize_training_pairs
 from .recipe import Settings, choose_settings
 from .results import plot, training_results
 from .run_record import check_same_run, read_run, record_run, write_run
-from .train import TrainingState, adam, read_updates, train, validate
+from .train import OPTIMIZERS, TrainingState, read_updates, train, validate
 
 logger = logging.getLogger(__name__)
 
@@ -176,12 +176,13 @@ def prepare(
     if accelerator.device.type == "cpu":
         keep_freed_memory()
         bound_kernel_caches()
-    model, optimizer = accelerator.prepare(model, adam(model))
+    model, optimizer = accelerator.prepare(model, OPTIMIZERS[training.optim](model))
     progress = Progress() if checkpoint is None else read_progress(checkpoint)
     state = TrainingState(accelerator, model, optimizer, tokenizer, training, progress)
     if checkpoint is not None:
-        moments = read_moments(checkpoint, [name for name, _ in state.own_model.named_parameters()])
         inner = optimizer.optimizer
+        names = {parameter: name for name, parameter in state.own_model.named_parameters()}
+        moments = read_moments(checkpoint, [names[one] for group in inner.param_groups for one in group["params"]])
         inner.load_state_dict({"state": moments, "param_groups": inner.state_dict()["param_groups"]})
         if accelerator.scaler is not None and progress.scaler is not None:
             accelerator.scaler.load_state_dict(progress.scaler)

@@ -1,6 +1,7 @@
 """Section 5 on one page: an update and its rate, the loop over updates, and validation. run.py is what surrounds it.
 
 An update: its batches (5.1), the gradient of their mean loss (5.4), the rate of Eq. 3 and the step of Adam (5.3).
+What a recipe may take instead, a rate that falls to 0 and Muon (muon.py), stands beside them.
 """
 
 import math
@@ -28,6 +29,7 @@ from ..progress import inform, progress_bar
 from .batches import collate, epoch_batches, update_batches
 from .checkpoints import Progress, add_validation, is_scheduled, save_model, write_checkpoint
 from .metrics import validation_scores
+from .muon import Muon
 from .options import TrainingOptions
 from .preprocessing import pair_lengths
 
@@ -127,7 +129,16 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
 
 def adam(model: nn.Module) -> torch.optim.Adam:
     """Adam with beta_1 0.9, beta_2 0.98, epsilon 1e-9 (5.3); each step sets its rate."""
-    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return torch.optim.Adam(model.parameters(), **_ADAM)
+
+
+def muon(model: nn.Module) -> Muon:
+    """Muon, with the paper's Adam for what is no matrix of a layer. The paper has Adam for all."""
+    return Muon(model, **_ADAM)
+
+
+_ADAM: dict = {"lr": 0.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+OPTIMIZERS = {"adam": adam, "muon": muon}  # by the values of --optim
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
@@ -142,11 +153,18 @@ def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0
 
 
 def rate_of(training: TrainingOptions, d_model: int, step: int) -> float:
-    """The learning rate of a step: Eq. 3, times learning_rate_scale or so that its peak is learning_rate."""
+    """The learning rate of a step.
+
+    That of Eq. 3, times learning_rate_scale or so that its peak is learning_rate; with lr_scheduler_type "linear" from
+    the same peak evenly to what would be 0 in the step after the last. The paper has Eq. 3.
+    """
+    warmup, steps = training.warmup_steps, training.max_steps
     scale = training.learning_rate_scale or 1.0
     if training.learning_rate is not None:
-        scale = training.learning_rate * (d_model * training.warmup_steps) ** 0.5
-    return learning_rate(step, d_model, training.warmup_steps, scale)
+        scale = training.learning_rate * (d_model * warmup) ** 0.5
+    if training.lr_scheduler_type == "linear" and step > warmup:
+        return learning_rate(warmup, d_model, warmup, scale) * (steps + 1 - step) / (steps + 1 - warmup)
+    return learning_rate(step, d_model, warmup, scale)
 
 
 # 5.4: the gradient of the label-smoothed loss (loss_vanilla.py), with dropout (layers_vanilla.py), and the step
