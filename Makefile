@@ -13,11 +13,14 @@ BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart reproduce test slow gpu newest floor check docs clean
+.PHONY: quickstart speedrun reproduce test slow gpu newest floor check docs clean
 
 quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
 	rm -rf runs/quickstart
 	$(BIN)/python examples/quickstart.py
+
+speedrun: $(VENV)/train  ## Multi30k's record by three seeds, DATA=folder of its files
+	$(BIN)/python examples/reproduce/speedrun.py --data $(DATA) --output_dir runs/speedrun
 
 reproduce: $(VENV)/test  ## every table and figure of the paper at smoke scale, and a report
 	$(BIN)/python examples/reproduce/report.py

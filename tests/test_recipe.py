@@ -12,7 +12,7 @@ from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
 from modeling_vanilla.training.model import make_model
 from modeling_vanilla.training.recipe import Settings, choose_recipe, choose_settings, complete
-from modeling_vanilla.training.train import learning_rate
+from modeling_vanilla.training.train import learning_rate, rate_of
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
 
@@ -32,7 +32,7 @@ def choose(monkeypatch, own_precision):
     return choose
 
 
-RECIPES = [(3_000_000, "cpu", "tiny", 0.3, 8660), (4_000_000, "cuda", "tiny", 0.3, 10_000)]
+RECIPES = [(3_000_000, "cpu", "tiny", 0.2, 8660), (4_000_000, "cuda", "tiny", 0.2, 10_000)]
 RECIPES += [(40_000_000, "cpu", "tiny", 0.1, 12_649), (40_000_000, "cuda", "base", 0.3, 12_649)]
 
 
@@ -41,9 +41,10 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     recipe = choose(characters, device)
     assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
-    d_model = VanillaConfig.preset(preset).d_model
-    peak = learning_rate(recipe["warmup_steps"], d_model, recipe["warmup_steps"], recipe["learning_rate_scale"])
+    training = complete(TrainingOptions("run"), recipe)
+    peak = rate_of(training, VanillaConfig.preset(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
+    assert training.optim == ("muon" if dropout == 0.2 else "adam")
 
 
 def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
@@ -51,7 +52,8 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     recipe = choose(2, "cuda")
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
-    defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
+    defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000, "optim": "adam"}
+    defaults |= {"lr_scheduler_type": "inverse_sqrt"}
     defaults |= {"checkpoint_steps": 1500, "average_checkpoints": 5}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
 
@@ -85,24 +87,25 @@ def test_the_smallest_corpora_are_trained_on(name, tmp_path):
     assert call(main, *as_options({**TINY, **files, "max_steps": 1, "output_dir": tmp_path / "run"})).succeeded
 
 
-def test_a_short_run_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
+def test_a_short_run_of_adam_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose):
     peaks = []
-    for steps in (8000, 2000, 1000):
-        recipe = choose(4_000_000, "cpu", max_steps=steps)
-        assert recipe["warmup_steps"] == steps // 4 and "max_steps" not in recipe
-        peaks.append(learning_rate(steps // 4, 128, steps // 4, recipe["learning_rate_scale"]))
-    assert peaks == pytest.approx([0.005, 0.005 / 2, 0.005 / 8**0.5], rel=0.01)
-    assert choose(4_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
-    assert choose(4_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
+    for steps in (20_000, 4000, 2000):
+        recipe = choose(40_000_000, "cpu", max_steps=steps)
+        warmup = min(2000, steps // 4)
+        assert recipe["warmup_steps"] == warmup and "max_steps" not in recipe
+        peaks.append(learning_rate(warmup, 128, warmup, recipe["learning_rate_scale"]))
+    assert peaks == pytest.approx([0.005, 0.005 / 2**0.5, 0.005 / 2], rel=0.01)
+    assert choose(40_000_000, "cpu", warmup_steps=500)["learning_rate_scale"] == pytest.approx(2.53 / 4, rel=0.01)
+    assert choose(40_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
 
 
-def test_few_pairs_are_seen_at_most_200_times(choose):
-    """336 thousand characters of both sides, some four to a token, are 12.5 updates of 3360 tokens a side."""
-    few, half, whole = (choose(characters, "cpu") for characters in (336_000, 2_000_000, 4_000_000))
-    assert few["tokens_per_update"] == 3360 and few["max_steps"] == pytest.approx(2500, abs=1)
-    assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 4, 313)
-    assert half["max_steps"] == pytest.approx(6104, abs=1)
-    assert (whole["max_steps"], whole["validate_steps"]) == (8000, 1000)
+def test_few_pairs_are_seen_at_most_50_times(choose):
+    """120 thousand characters of both sides, some four to a token, are 12.5 updates of 1200 tokens a side."""
+    few, half, whole = (choose(characters, "cpu") for characters in (120_000, 2_000_000, 4_000_000))
+    assert few["tokens_per_update"] == 1200 and few["max_steps"] == pytest.approx(625, abs=1)
+    assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 10, 125)
+    assert half["max_steps"] == whole["max_steps"] == 4500
+    assert (whole["tokens_per_update"], whole["warmup_steps"], whole["validate_steps"]) == (2048, 450, 900)
 
 
 def test_a_saved_model_is_fine_tuned(choose):
@@ -125,7 +128,7 @@ def test_the_command_says_what_it_chose_and_takes_what_is_given(tmp_path):
     (line,) = (line for line in done.errors.splitlines() if line.startswith("recipe: "))
     words = line.removeprefix("recipe: --").replace(" --", " ").split()
     chosen = dict(zip(words[::2], words[1::2], strict=True))
-    assert not chosen.keys() & {*given, "max_steps"} and chosen["preset"] == "tiny" and chosen["early_stopping"] == "5"
+    assert not chosen.keys() & {*given, "max_steps"} and chosen["preset"] == "tiny" and chosen["optim"] == "muon"
     settings = read_json(tmp_path / "run/results.json")["settings"]
     used = settings["training"] | settings["model"]
     assert {name: str(used[name]) for name in chosen} == chosen

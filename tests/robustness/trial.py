@@ -21,7 +21,7 @@ FINETUNE = f"{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
     "check": f"vanilla check {DATA} --output_dir new",
-    "train": f"vanilla train {SIZES} {TRAIN} --output_dir new",
+    "train": f"vanilla train {SIZES} {TRAIN} --optim muon --lr_scheduler_type linear --output_dir new",
     "train --model": f"vanilla train --model model {TRAIN} --output_dir new",
     "train --tokenizer": f"vanilla train --tokenizer model {SIZES} {TRAIN} --output_dir new",
     "train --resume": f"vanilla train {SIZES} {TRAIN} --output_dir run --resume",
