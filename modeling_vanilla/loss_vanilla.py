@@ -4,9 +4,12 @@ The logits of a batch take more memory than the rest of the training step. The f
 a time, and from these the loss and the gradients at once.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from transformers.modeling_outputs import Seq2SeqModelOutput
 
 from .cpu_vanilla import softmax_of_logits
 
@@ -51,6 +54,33 @@ def fused_smoothed_cross_entropy(
     labelled = (labels.flatten() != IGNORED).nonzero().flatten()  # a GPU's host waits for indices once
     rows = hidden.flatten(0, -2).index_select(0, labelled)
     return _FusedLoss.apply(rows, weight, labels.flatten()[labelled], epsilon, dtype) / _divisor(labels, num_items)
+
+
+def is_plain(layer: nn.Linear) -> bool:
+    """Whether a layer is only a weight matrix, as the fused loss takes it, without bias, adapter or hooks."""
+    # accelerate's hooks replace forward().
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
+    return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)
+
+
+@dataclass
+class FusedLossOutput(Seq2SeqModelOutput):
+    """The output in training mode with labels. The fused loss never holds the logits: to read them is an error."""
+
+    loss: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        # Not a field, so that FSDP and accelerate, which copy or convert the fields, do not read it.
+        raise AttributeError("logits: none in training mode with labels, unless return_dict=False: (loss, logits, ...)")
+
+    def to_tuple(self) -> tuple:
+        return self.loss, self.logits
+
+    def __getitem__(self, key):
+        if key == "logits":
+            return self.logits
+        return self.loss if key == 0 else super().__getitem__(key)
 
 
 def _divisor(labels: Tensor, num_items: Tensor | int | None) -> Tensor | int:

@@ -1,12 +1,9 @@
-"""Sections 3.1, 3.4 and 3.5: encoder, decoder, the model of both, and that model with its output projection."""
+"""Sections 3.1, 3.4 and 3.5, from the whole to its parts: the model, its encoder and its decoder."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -24,54 +21,167 @@ from .configuration_vanilla import VanillaConfig, check_tokens
 from .cpu_vanilla import Dropout
 from .generation_vanilla import GnmtGenerationMixin, default_generation_config
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
-from .loss_vanilla import IGNORED, fused_smoothed_cross_entropy, smoothed_cross_entropy
+from .loss_vanilla import IGNORED, FusedLossOutput, fused_smoothed_cross_entropy, is_plain, smoothed_cross_entropy
 from .masks_vanilla import check_mask, cross_mask, decoder_mask, encoder_mask
 from .pipeline_vanilla import TranslationPipeline  # noqa: F401  (save_pretrained copies what is imported here)
+from .pretrained_vanilla import VanillaPreTrainedModel
 
 
-class VanillaPreTrainedModel(PreTrainedModel):
-    """The base class of every model here: initialisation, and the features that transformers may use."""
+class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixin):
+    """The Transformer: P(next token) = softmax(E DecoderOutput), with the embedding matrix E as projection (3.4)."""
 
-    config: VanillaConfig
-    config_class = VanillaConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ("EncoderLayer", "DecoderLayer")
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _can_compile_fullgraph = True
+    _tied_weights_keys = {
+        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "lm_head.weight": "model.encoder.embed_tokens.weight",
+    }
 
-    @classmethod
-    def from_pretrained(cls, *args, use_safetensors: bool | None = None, **kwargs):
-        """As PreTrainedModel's, but it reads a pickle only with use_safetensors=False."""
-        return super().from_pretrained(*args, use_safetensors=use_safetensors is not False, **kwargs)
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config)
+        self.model = VanillaModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.generation_config = default_generation_config(config)
+        self.loss_type = None  # else transformers 5.10 infers from the class name that the loss shifts the labels
+        self.post_init()
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise the parameters of one module. The paper is silent: see VanillaConfig.init_std."""
-        if isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.d_model**-0.5)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear):
-            if module.bias is not None:
-                init.zeros_(module.bias)
-            # transformers marks the weights that it has loaded; a slice has no mark.
-            if not getattr(module.weight, "_is_hf_initialized", False):
-                for part in module.weight.split(getattr(module, "parts", module.out_features)):
-                    if self.config.init_std is None:
-                        init.xavier_uniform_(part)
-                    else:
-                        init.normal_(part, std=self.config.init_std)
+    @named_arguments
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **kwargs,
+    ) -> Seq2SeqLMOutput | FusedLossOutput | tuple:
+        """Compute the logits of the target, and the loss if there are labels. All else is as in VanillaModel.forward.
 
-    def resize_token_embeddings(self, new_num_tokens=None, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """Resize the vocabulary, as PreTrainedModel does, and with it the embedding of an untied decoder."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        if not self.config.tie_word_embeddings:
-            decoder, size = self.get_decoder(), embeddings.num_embeddings
-            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, size, mean_resizing=mean_resizing)
-        return embeddings
+        Args:
+            labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
+                input is made from them if it is not given.
+            num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
+
+        Returns:
+            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); in training
+            mode with labels only if return_dict is False.
+        """
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        fields, smoothing = dict(outputs), (self.config.label_smoothing, num_items_in_batch)
+        if labels is not None and self.training and return_dict and is_plain(self.lm_head):
+            x = outputs.last_hidden_state
+            loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, *smoothing)
+            return FusedLossOutput(loss=loss, **fields)
+        logits = self.lm_head(fields.pop("last_hidden_state"))
+        loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
+        output = Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
+        return output if return_dict else output.to_tuple()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        pad = max(self.config.pad_token_id or 0, 0)  # any token will do where there is no label
+        return shifted.masked_fill(shifted == IGNORED, pad)
+
+    def adjust_generation_fn(self, *args, **kwargs) -> None:
+        """As GenerationMixin's; a folder without generation_config.json has the search of 6.1."""
+        super().adjust_generation_fn(*args, **kwargs)
+        if (found := self.generation_config)._from_model_config:
+            self.generation_config = default_generation_config(self.config)
+            self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
+        check_tokens(self.generation_config, self.config.vocab_size)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """As PreTrainedModel's; it writes both embeddings where PEFT has merged an lm_head of its own."""
+        source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
+        if not self.config.tie_word_embeddings and source.weight is target.weight:
+            target.weight = nn.Parameter(source.weight.detach().clone())
+        super().save_pretrained(*args, **kwargs)
+
+
+class VanillaModel(VanillaPreTrainedModel):
+    """Encoder and decoder with a shared embedding matrix (3.1, 3.4), without the output projection."""
+
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config)
+        self.encoder = VanillaEncoder(config)
+        self.decoder = VanillaDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.tie_word_embeddings:
+            self.decoder.embed_tokens = value
+
+    @named_arguments
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> Seq2SeqModelOutput:
+        """Encode the source, unless encoder_outputs are given, and decode the target, shifted right.
+
+        The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
+        """
+        kwargs["return_dict"] = True  # against the configuration's
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            cache=cache,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        names = {"hidden_states": "decoder_hidden_states", "attentions": "decoder_attentions"}
+        return Seq2SeqModelOutput(
+            **{names.get(name, name): value for name, value in decoder_outputs.items()},
+            **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
+        )
 
 
 class VanillaStack(VanillaPreTrainedModel):
@@ -201,187 +311,3 @@ class VanillaDecoder(VanillaStack):
             # By position: gradient checkpointing tracks no keyword arguments.
             x = layer(x, encoder_hidden_states, self_mask, padding_mask, cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, **{CACHE: cache})
-
-
-class VanillaModel(VanillaPreTrainedModel):
-    """Encoder and decoder with a shared embedding matrix (3.1, 3.4), without the output projection."""
-
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
-
-    def __init__(self, config: VanillaConfig):
-        super().__init__(config)
-        self.encoder = VanillaEncoder(config)
-        self.decoder = VanillaDecoder(config)
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embed_tokens = value
-        if self.config.tie_word_embeddings:
-            self.decoder.embed_tokens = value
-
-    @named_arguments
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs,
-    ) -> Seq2SeqModelOutput:
-        """Encode the source, unless encoder_outputs are given, and decode the target, shifted right.
-
-        The arguments are those of VanillaEncoder.forward and, as decoder_..., of VanillaDecoder.forward.
-        """
-        kwargs["return_dict"] = True  # against the configuration's
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            cache=cache,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        names = {"hidden_states": "decoder_hidden_states", "attentions": "decoder_attentions"}
-        return Seq2SeqModelOutput(
-            **{names.get(name, name): value for name, value in decoder_outputs.items()},
-            **{f"encoder_{name}": value for name, value in encoder_outputs.items()},
-        )
-
-
-@dataclass
-class FusedLossOutput(Seq2SeqModelOutput):
-    """The output in training mode with labels. The fused loss never holds the logits: to read them is an error."""
-
-    loss: Tensor | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        # Not a field, so that FSDP and accelerate, which copy or convert the fields, do not read it.
-        raise AttributeError("logits: none in training mode with labels, unless return_dict=False: (loss, logits, ...)")
-
-    def to_tuple(self) -> tuple:
-        return self.loss, self.logits
-
-    def __getitem__(self, key):
-        if key == "logits":
-            return self.logits
-        return self.loss if key == 0 else super().__getitem__(key)
-
-
-class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixin):
-    """The Transformer: P(next token) = softmax(E DecoderOutput), with the embedding matrix E as projection (3.4)."""
-
-    _tied_weights_keys = {
-        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
-        "lm_head.weight": "model.encoder.embed_tokens.weight",
-    }
-
-    def __init__(self, config: VanillaConfig):
-        super().__init__(config)
-        self.model = VanillaModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        self.generation_config = default_generation_config(config)
-        self.loss_type = None  # else transformers 5.10 infers from the class name that the loss shifts the labels
-        self.post_init()
-
-    def adjust_generation_fn(self, *args, **kwargs) -> None:
-        """As GenerationMixin's; a folder without generation_config.json has the search of 6.1."""
-        super().adjust_generation_fn(*args, **kwargs)
-        if (found := self.generation_config)._from_model_config:
-            self.generation_config = default_generation_config(self.config)
-            self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
-        check_tokens(self.generation_config, self.config.vocab_size)
-
-    def save_pretrained(self, *args, **kwargs) -> None:
-        """As PreTrainedModel's; it writes both embeddings where PEFT has merged an lm_head of its own."""
-        source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
-        if not self.config.tie_word_embeddings and source.weight is target.weight:
-            target.weight = nn.Parameter(source.weight.detach().clone())
-        super().save_pretrained(*args, **kwargs)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
-        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-        shifted[:, 1:] = labels[:, :-1]
-        pad = max(self.config.pad_token_id or 0, 0)  # any token will do where there is no label
-        return shifted.masked_fill(shifted == IGNORED, pad)
-
-    @named_arguments
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        return_dict: bool | None = None,
-        **kwargs,
-    ) -> Seq2SeqLMOutput | FusedLossOutput | tuple:
-        """Compute the logits of the target, and the loss if there are labels. All else is as in VanillaModel.forward.
-
-        Args:
-            labels: (B, T), the target, not shifted, with IGNORED (-100) for positions without a label. The decoder's
-                input is made from them if it is not given.
-            num_items_in_batch: divisor of the summed loss; by default the number of labels that are not IGNORED.
-
-        Returns:
-            loss: scalar, cross-entropy with label smoothing (5.4), if there are labels. logits: (B, T, V); in training
-            mode with labels only if return_dict is False.
-        """
-        return_dict = self.config.return_dict if return_dict is None else return_dict
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            return_dict=True,
-            **kwargs,
-        )
-        fields, smoothing = dict(outputs), (self.config.label_smoothing, num_items_in_batch)
-        if labels is not None and self.training and return_dict and _is_plain(self.lm_head):
-            x = outputs.last_hidden_state
-            loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, *smoothing)
-            return FusedLossOutput(loss=loss, **fields)
-        logits = self.lm_head(fields.pop("last_hidden_state"))
-        loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
-        output = Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
-        return output if return_dict else output.to_tuple()
-
-
-def _is_plain(layer: nn.Linear) -> bool:
-    """Whether a layer is only a weight matrix, as the fused loss takes it, without bias, adapter or hooks."""
-    # accelerate's hooks replace forward().
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
-    return type(layer) is nn.Linear and layer.bias is None and not any(vars(layer).get(name) for name in hooks)

@@ -1,4 +1,4 @@
-"""The rooms of the package import one way, as CONTRIBUTING.md draws them; so do the flat files."""
+"""The parts of the package import one way, as CONTRIBUTING.md draws them; so do the flat files."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ def module_of(path: Path) -> tuple[str, ...]:
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def room_of(module: tuple[str, ...]) -> str:
+def part_of(module: tuple[str, ...]) -> str:
     if len(module) == 1 and module[0].endswith("_vanilla"):
         return "flat files"
     return module[0] if module else "package"
@@ -40,7 +40,7 @@ def imports_of(path: Path) -> set[tuple[str, ...]]:
 
 
 def drawing(title: str) -> list[tuple[str, set[str]]]:
-    """The block of CONTRIBUTING.md below a title: each line a room and, behind an arrow, the rooms that it imports."""
+    """The block of CONTRIBUTING.md below a title: each line a part and, behind an arrow, the parts that it imports."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     block = text.split(title, 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
     lines = [line.partition("->") for line in block.splitlines()]
@@ -54,18 +54,18 @@ def assert_downwards(drawn: list[tuple[str, set[str]]]) -> None:
         assert imported <= set(order[number:]), f"{name} imports upwards"
 
 
-def test_the_rooms_import_as_drawn():
-    rooms = {room_of(module): set() for module in MODULES if module}
+def test_the_parts_import_as_drawn():
+    found = {part_of(module): set() for module in MODULES if module}
     for module, path in MODULES.items():
         if module:
-            rooms[room_of(module)] |= {room_of(other) for other in imports_of(path)}
-    drawn = drawing("Imports between the rooms")
-    assert dict(drawn) == {room: imported - {room} for room, imported in rooms.items() if room != "__main__"}
+            found[part_of(module)] |= {part_of(other) for other in imports_of(path)}
+    drawn = drawing("Imports between the parts")
+    assert dict(drawn) == {part: imported - {part} for part, imported in found.items() if part != "__main__"}
     assert_downwards(drawn)
 
 
 def test_the_flat_files_import_as_drawn():
-    flat = {module[0]: path for module, path in MODULES.items() if room_of(module) == "flat files"}
+    flat = {module[0]: path for module, path in MODULES.items() if part_of(module) == "flat files"}
     drawn = drawing("Imports between the flat files")
     expected = {name.removesuffix("_vanilla"): imports_of(path) for name, path in flat.items()}
     assert {name: {(f"{other}_vanilla",) for other in imported} for name, imported in drawn} == expected

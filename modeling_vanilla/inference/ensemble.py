@@ -12,7 +12,8 @@ from transformers.utils import can_return_tuple
 
 from ..cache_vanilla import CACHE, named_arguments
 from ..generation_vanilla import GnmtGenerationMixin
-from ..modeling_vanilla import VanillaForConditionalGeneration, VanillaPreTrainedModel
+from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..pretrained_vanilla import VanillaPreTrainedModel
 
 
 class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
