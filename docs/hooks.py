@@ -3,6 +3,7 @@
 import html
 import re
 
+import lines
 import paper
 import reference
 from latex2mathml.converter import convert
@@ -13,13 +14,18 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>',
 
 
 def on_files(files, config):
-    """Add the reference, and put the executed pages of the paper in the place of their sources."""
-    made = reference.pages() | paper.pages()
+    """Add the reference and the linked code; the executed pages of the paper take the place of their sources."""
+    made = reference.pages() | paper.pages() | lines.pages()
     for path, content in made.items():
         if (source := files.get_file_from_path(path)) is not None:
             files.remove(source)
         files.append(File.generated(config, path, content=content))
     return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links to lines of the code lead to the pages that show it."""
+    return lines.for_site(markdown, page.file.src_uri)
 
 
 def on_page_content(content, page, config, files):

@@ -160,14 +160,26 @@ def test_the_korean_readme_keeps_step_with_the_english_one(part):
 
 @pytest.mark.parametrize("page", [*PAGES, "examples/reproduce/README.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_links_is_there(page):
-    """A page of the site links no file beside it: mkdocs would not find it."""
+    """A page of the site links no file beside it: mkdocs would not find it. The pages of the code are made."""
+    import lines
     import reference
 
     made = {f"docs/reference/{name}.md" for name in ("commands", *reference.PAGES)}
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", lines.for_site(text, page) if page.startswith("docs/") else text)
     paths = [os.path.normpath(Path(page).parent / link) for link in links]
     assert [path for path in paths if path not in made and not (ROOT / path).exists()] == []
     assert not page.startswith("docs/") or all(path.startswith("docs/") for path in paths)
+
+
+def test_the_links_to_code_lead_to_its_lines():
+    import lines
+
+    for path in lines.PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert text == lines.linked(text), "python docs/lines.py writes them anew"
+    table = PAGES["docs/design.md"].split("## Where each sentence", 1)[1].split("\n\n")[1].splitlines()[2:]
+    assert len(table) > 40 and [row for row in table if not lines.LINK.search(row)] == []
 
 
 def test_the_map_has_every_file_of_the_package():

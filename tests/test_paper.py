@@ -5,9 +5,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import conv1d
+from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla import PRESETS, VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.layers_vanilla import Dropout, SinusoidalPositions
+from modeling_vanilla.attention_vanilla import SelfAttention
+from modeling_vanilla.layers_vanilla import Dropout, FeedForward, SinusoidalPositions
 
 # What Table 3 prints, in millions; it leaves the other cells blank ("as the base model").
 PRINTED_MILLIONS = {"base": 65, "B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80}
@@ -112,6 +115,27 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(p, dtype):
     torch.testing.assert_close(x.grad, weight * y.detach())
 
 
+# 3.2.2, 3.3: heads, and the feed-forward network
+
+
+def test_heads_cost_as_much_as_one_of_full_width():
+    """Parameters and, as torch counts them, operations of self-attention."""
+    costs = []
+    for heads in (1, 2, 8):
+        config = VanillaConfig(d_model=64, encoder_attention_heads=heads, attn_implementation="eager")
+        layer = SelfAttention(config, heads, layer_idx=0, is_causal=False).eval()
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.randn(1, 9, 64))
+        costs.append((sum(weight.numel() for weight in layer.parameters()), counter.get_total_flops()))
+    assert costs[0] == costs[1] == costs[2] == (4 * 64**2, 2 * 9 * (4 * 64**2 + 2 * 9 * 64))
+
+
+def test_the_feed_forward_network_is_two_convolutions():
+    ffn, x = FeedForward(VanillaConfig(d_model=8), d_ff=32), torch.randn(2, 5, 8)
+    inner = conv1d(x.mT, ffn.fc1.weight[..., None], ffn.fc1.bias).clamp(min=0)
+    torch.testing.assert_close(ffn(x), conv1d(inner, ffn.fc2.weight[..., None], ffn.fc2.bias).mT)
+
+
 # 3.4: embeddings
 
 
@@ -157,6 +181,14 @@ def test_sinusoid_by_hand(d_model):
     actual = SinusoidalPositions(d_model)(torch.tensor(positions))
     torch.testing.assert_close(actual, encoding_by_hand(positions, d_model), atol=1e-3, rtol=0)
     assert actual.dtype == torch.float32
+
+
+def test_a_shift_is_a_linear_function_of_the_encoding():
+    """PE(pos + 7) is PE(pos), each pair of it turned by an angle that pos has no part in."""
+    table = SinusoidalPositions(64)(torch.arange(200))
+    (sine, cosine), (s, c) = (torch.stack((rows[..., 0::2], rows[..., 1::2])) for rows in (table, table[7]))
+    turned = torch.stack((sine * c + cosine * s, cosine * c - sine * s), dim=-1).flatten(-2)
+    torch.testing.assert_close(turned[:-7], table[7:], atol=1e-4, rtol=0)
 
 
 # 3.1: auto-regression
