@@ -1,6 +1,6 @@
 """The lines of code that a page links: found by the name at the end of the link's text.
 
-    python docs/lines.py    # writes them anew
+python docs/lines.py    # writes them anew
 """
 
 import ast
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / page for page in ("design.md",)]
+PAGES = [ROOT / "docs" / page for page in ("design.md", "howto/change.md")]
 # [`layers_vanilla.py`: `AddNorm`](../modeling_vanilla/layers_vanilla.py#L63-L72), or with the name alone
 LINK = re.compile(r"\[((?:`[\w/.]+`: )?`([^`]+)`)\]\(((?:\.\./)+)([\w/]+\.py)(?:#L(\d+)-L\d+)?\)")
 

@@ -203,8 +203,10 @@ class VanillaStack(VanillaPreTrainedModel):
         inputs_embeds: Tensor | None,
         attention_mask: Tensor | None,
         cache: Cache | None = None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """The input of the first layer, Dropout(E[token] * sqrt(d_model) + PE(position)) (3.4, 3.5, 5.4). (B, T, D)
+
+        Also the positions (B or 1, T) themselves.
 
         Args:
             input_ids: (B, T) tokens; or inputs_embeds: (B, T, D), rows of E, not scaled.
@@ -215,11 +217,11 @@ class VanillaStack(VanillaPreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         check_mask("(decoder_)attention_mask", attention_mask, x, cache)
         past_length = 0 if cache is None else cache.get_seq_length()
-        positions = self.embed_positions(self.positions(x, attention_mask, past_length))
-        x = x * math.sqrt(self.config.d_model) + positions.to(x.dtype)
+        position_ids = self.positions(x, attention_mask, past_length)
+        x = x * math.sqrt(self.config.d_model) + self.embed_positions(position_ids).to(x.dtype)
         if torch.is_autocast_enabled(x.device.type):  # which on a CPU would leave the residual stream in 32 bits
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        return self.dropout(x)
+        return self.dropout(x), position_ids
 
     def positions(self, x: Tensor, attention_mask: Tensor | None, past_length: int) -> Tensor:
         """The positions (B or 1, T) of tokens x (B, T, D), from 0, without padding; attention_mask as in `embed`."""
@@ -256,10 +258,10 @@ class VanillaEncoder(VanillaStack):
 
         attention_mask (B, S) is 0 for padding, on either side. The output has last_hidden_state (B, S, D).
         """
-        x = self.embed(input_ids, inputs_embeds, attention_mask)
+        x, position_ids = self.embed(input_ids, inputs_embeds, attention_mask)
         mask = encoder_mask(self.config, x, attention_mask)
         for layer in self.layers:
-            x = layer(x, mask, **kwargs)
+            x = layer(x, mask, position_ids=position_ids, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
 
 
@@ -304,10 +306,10 @@ class VanillaDecoder(VanillaStack):
         if cache is None or not cache.is_updated.get(0):  # else, it was checked in an earlier step
             check_mask("attention_mask", encoder_attention_mask, encoder_hidden_states)
         self_cache = None if cache is None else cache.self_attention_cache
-        x = self.embed(input_ids, inputs_embeds, attention_mask, self_cache)
+        x, position_ids = self.embed(input_ids, inputs_embeds, attention_mask, self_cache)
         self_mask = decoder_mask(self.config, x, attention_mask, self_cache)
         padding_mask = cross_mask(self.config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
-            # By position: gradient checkpointing tracks no keyword arguments.
-            x = layer(x, encoder_hidden_states, self_mask, padding_mask, cache, **kwargs)
+            # What has a gradient is given by position: gradient checkpointing tracks no keyword arguments.
+            x = layer(x, encoder_hidden_states, self_mask, padding_mask, cache, position_ids=position_ids, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, **{CACHE: cache})

@@ -7,6 +7,7 @@ Python in one namespace, as in a notebook, and of a shell's lines those that can
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -25,7 +26,8 @@ FILES = [*(ROOT / name for name in ("README.md", "README.ko.md", "RESULTS.md")),
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 RECORDS = {page for page in PAGES if page.startswith(("RESULTS", "docs/results/", "docs/notebook/"))}  # of what was run
 # Run with another: the notebooks with the site, README's own blocks in README.md, what serves with what exports.
-ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md"}
+CHANGE = "docs/howto/change.md"
+ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md", CHANGE}
 FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or start processes
 # What cannot run in a test: it takes minutes or these tests, changes the environment, needs eight GPUs, the Hub, or a
 # model of FSMT or fairseq (tests/importers.py makes one).
@@ -94,7 +96,7 @@ def run_page(page: str, place: Path) -> None:
                 run_line(line, place)
 
 
-def run_line(line: str, place: Path) -> None:
+def run_line(line: str, place: Path, **variables: str) -> None:
     """Run a line of a shell, a `vanilla` that stands alone in this process."""
     command, *arguments = shlex.split(line, comments=True) or [""]
     if command == "vanilla" and not {"|", "<", ">"} & set(arguments):
@@ -102,7 +104,7 @@ def run_line(line: str, place: Path) -> None:
         return
     path = os.pathsep.join((str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     # npm's onnxruntime-node brings its CPU library itself; without this word it also downloads the one for CUDA
-    variables = environment(place, PATH=path, ONNXRUNTIME_NODE_INSTALL="skip")
+    variables = environment(place, PATH=path, ONNXRUNTIME_NODE_INSTALL="skip", **variables)
     done = subprocess.run(["bash", "-c", line], cwd=place, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
@@ -117,6 +119,23 @@ RUN = [pytest.param(pages, marks=[] if pages[0] in FAST else pytest.mark.slow) f
 def test_the_blocks_of_a_page_run(pages, place):
     for page in pages:
         run_page(page, place)
+
+
+KINDS = ("diff", "bash", "python", "text")
+CHANGES = [re.findall(rf"^```{kind}\n(.*?)^```", PAGES[CHANGE], re.MULTILINE | re.DOTALL) for kind in KINDS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("diff", "commands", "code", "error"), zip(*CHANGES, strict=True), ids=["pre_ln", "rotary"])
+def test_a_change_applies_passes_its_tests_and_is_refused_by_exporters(diff, commands, code, error, tmp_path):
+    """Each in a copy of this tree."""
+    for name in ("modeling_vanilla", "tests", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / re.search(r"\w+\.diff", commands)[0]).write_text(diff, encoding="utf-8")
+    for line in commands.splitlines():
+        run_line(line, tmp_path, PYTHONPATH=str(tmp_path))
+    assert run_python("-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).errors.endswith(f"\n{error}")
 
 
 def commands() -> dict[str, set[str]]:

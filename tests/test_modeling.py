@@ -127,9 +127,10 @@ def sentences():
 
 
 LEARNED = {"position_embedding_type": "learned", "max_position_embeddings": 12}
+VARIANTS = [{}, LEARNED, {"attention_window": 1}, {"attention_window": 3}]
 
 
-@pytest.mark.parametrize("config", [{}, LEARNED, {"attention_window": 3}], ids=str)
+@pytest.mark.parametrize("config", VARIANTS, ids=str)
 @pytest.mark.parametrize("source_side", ["left", "right"])
 @pytest.mark.parametrize("target_side", ["left", "right"])
 def test_padding_never_changes_a_sentences_output(make_model, sentences, attn, config, source_side, target_side):
@@ -148,7 +149,7 @@ def test_padding_never_changes_a_sentences_output(make_model, sentences, attn, c
 # The cache
 
 
-@pytest.mark.parametrize("config", [{}, LEARNED, *({"attention_window": window} for window in (1, 3))], ids=str)
+@pytest.mark.parametrize("config", VARIANTS, ids=str)
 @pytest.mark.parametrize("source_side", ["left", "right"])
 def test_prompts_are_continued_as_each_alone(make_model, sentences, attn, config, source_side):
     """Decoder prompts padded on the left, then decoded piece by piece with a decoder_attention_mask for all tokens."""

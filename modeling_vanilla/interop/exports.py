@@ -46,6 +46,8 @@ def check_expressible(library: str, model: VanillaForConditionalGeneration, faul
     for name in sorted(name for name in fields if name[0] != "_"):
         value = getattr(config, name)
         unknown[f"the unknown field {name} {value!r}"] = value != getattr(default, name, None)
+    positions = config.position_embedding_type
+    unknown[f"position_embedding_type {positions!r}"] = positions not in ("sinusoidal", "learned")
     for fault, is_true in {**unknown, **faults}.items():
         if is_true:
             raise ValueError(f"{fault}: {library} cannot express this; export to onnx instead")
