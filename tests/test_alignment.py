@@ -1,6 +1,7 @@
 """Word alignments: hand-made attention, words from pieces, and the step that each target token is aligned by."""
 
 from concurrent.futures import ThreadPoolExecutor
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
     pieces = split_texts(tokenizer, sources, limits=None)
     translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
     assert translator.align_translations(sources, translations) == [sorted(whole + shifted), second]
+
+
+def test_decomposed_text_is_aligned_as_composed(model, tokenizer):
+    texts = ["Grüße , 안녕 läuft a", "der Hund läuft"], ["ein läuft Grüße", "안녕 Grüße"]
+    decomposed = [[normalize("NFD", text) for text in side] for side in texts]
+    translator = Translator(model, tokenizer)
+    assert translator.align(*decomposed) == translator.align(*texts) != [[], []]
 
 
 @pytest.mark.parametrize("layer", [0, 2])

@@ -28,6 +28,11 @@ def test_scores_are_sacrebleu(tokenize, streams):
         assert translation_scores(PREDICTIONS, REFERENCES, tokenize) == scores
 
 
+def test_canonically_equivalent_translations_are_equal():
+    scores = translation_scores(["Ein Ma\u0308dchen la\u0308uft weg."], ["Ein M\u00e4dchen l\u00e4uft weg."])
+    assert [scores[name] for name in ("bleu", "bleu_compound_split", "chrf")] == pytest.approx([100, 100, 100])
+
+
 def test_compound_split_bleu_by_hand():
     # Reference: das Rot ##AT##-##AT## Kreuz Haus . (6). Hypothesis: das Rot ##AT##-##AT## Kreuz Auto . (6).
     expected = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25

@@ -1,5 +1,7 @@
 """The shared vocabulary: lossless, never an unknown, EOS last, reloaded by AutoTokenizer."""
 
+from unicodedata import normalize
+
 import pytest
 from datasets import Dataset
 from helpers import batch_of
@@ -42,7 +44,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=MARK)
 @given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), TEXT)).map("".join))
 @settings(deadline=None, derandomize=True, max_examples=300)
 @example("")
-@example("e\u0301 is not \u00e9, ﬁ is not fi, \u2160 is not I, 👩\u200d🚀 👍🏽 🇩🇪 1\ufe0f\u20e3")
+@example("e\u0301 is \u00e9, ﬁ is not fi, \u2160 is not I, 👩\u200d🚀 👍🏽 🇩🇪 1\ufe0f\u20e3")
+@example("A\u030a \u212b >>de<<\u0338 \u1112\u1161\u11ab\uae00 \u0958")
 @example("\ttabs\tand  double   blanks, no-break\u00a0space, line\u2028separator, zero\u0000byte\r\n")
 @example(" " * 300 + "." * 300 + "\u2019ñ" * 300 + "7" * 300)
 @example("a <x> b(<y>)>>de<< c")
@@ -50,13 +53,31 @@ def test_every_string_comes_back(text):
     """Each token that was added is found wherever it stands, and nothing else becomes a special token."""
     for tokenizer in WITH_ADDED_TOKENS:
         ids = tokenizer(text).input_ids
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        assert normalize("NFC", tokenizer.decode(ids, skip_special_tokens=True)) == normalize("NFC", text)
         assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
         for token in ADDED:
             assert ids.count(tokenizer.convert_tokens_to_ids(token)) == text.count(token)
         ids = tokenizer(text, split_special_tokens=False).input_ids
-        assert tokenizer.decode(ids[:-1]) == text
+        assert normalize("NFC", tokenizer.decode(ids[:-1])) == normalize("NFC", text)
         assert ids.count(tokenizer.convert_tokens_to_ids("<z>")) == text.count("<z>")
+
+
+@pytest.mark.parametrize("text", ["Das Mädchen läuft", " 한국어를 배운다", "ệ", "\u0958 \u03d3"])
+def test_canonically_equivalent_texts_have_the_same_ids(tokenizer, text):
+    composed, decomposed = normalize("NFC", text), normalize("NFD", text)
+    assert tokenizer(decomposed).input_ids == tokenizer(composed).input_ids
+    assert tokenizer.decode(tokenizer(decomposed).input_ids, skip_special_tokens=True) == composed != decomposed
+
+
+# No-break blanks, the ideographic one; the soft hyphen, right-to-left and left-to-right marks, the zero-width space.
+@pytest.mark.parametrize("sign", "\u00a0\u202f\u3000\u00ad\u200f\u200e\u200b")
+def test_what_looks_like_a_blank_or_like_nothing_is_kept_and_cuts_a_word(tokenizer, sign):
+    """The word behind it has no blank, as behind a bracket."""
+    word, bracketed = (tokenizer.tokenize(text) for text in ("Hund", "(Hund"))
+    text, behind = f"Hund{sign}Hund", bracketed[len(tokenizer.tokenize("(")) :]
+    tokens = tokenizer.tokenize(text)
+    assert tokens[: len(word)] == word != behind == tokens[-len(behind) :] and len(tokens) > len(word + behind)
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
 
 
 def test_every_sequence_ends_in_eos_and_is_padded_on_the_right(tokenizer):

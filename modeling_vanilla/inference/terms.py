@@ -4,6 +4,7 @@ import copy
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from unicodedata import normalize
 
 import regex as re  # whose \w includes the signs that are written on letters
 import torch
@@ -61,6 +62,7 @@ class Terminology:
             pairs.append(pair)
         tokens = target_ids(tokenizer, [target for _, target in pairs], "term")
         for row, ((source, _), ids) in enumerate(zip(pairs, tokens, strict=True)):
+            source = normalize("NFC", source)
             if source in self.targets and self.targets[source][1] != ids:
                 raise RowError("term", row, f"the term {source!r:.60} has two translations")
             # As text that the tokenizer may have changed.
@@ -69,7 +71,7 @@ class Terminology:
 
     def find(self, text: str) -> list[str]:
         """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
-        return list(dict.fromkeys(self.pattern.findall(text))) if self.targets else []
+        return list(dict.fromkeys(self.pattern.findall(normalize("NFC", text)))) if self.targets else []
 
     def add_to(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces with the phrases that their translations must contain."""

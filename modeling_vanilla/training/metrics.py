@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
+from unicodedata import normalize
 
 import sacrebleu
 from accelerate import PartialState
@@ -41,7 +42,7 @@ def translation_scores(
     - chrf: chrF2, the F score of character 6-grams (Popović 2015), as sacreBLEU computes it.
 
     Args:
-        predictions: the translations, detokenised text.
+        predictions: the translations, detokenised text. Canonically equivalent texts count as equal.
         references: one reference of each translation, or a list of several of each.
         tokenize: sacreBLEU's tokeniser, by which the BLEU scores split text into words: "13a"; "none" for text that is
             tokenised already; "zh", "ja-mecab", "char", "flores200", ... for languages without spaces, where 13a finds
@@ -59,7 +60,9 @@ def translation_scores(
         raise ValueError(f"there are {len(predictions)} predictions but {len(references)} references")
     if not len(predictions):
         raise ValueError("there are no predictions to score")
-    rows = [[reference] if isinstance(reference, str) else reference for reference in references]
+    predictions = [normalize("NFC", text) for text in predictions]
+    rows = [[each] if isinstance(each, str) else each for each in references]
+    rows = [[normalize("NFC", text) for text in row] for row in rows]
     for number, row in enumerate(rows, start=1):
         if not row:
             raise ValueError(f"references: sentence {number} has none")

@@ -70,9 +70,12 @@ def train_tokenizer(
     Section 5.1: English-German uses byte-pair encoding with one vocabulary of about 37000 tokens for both languages,
     English-French 32000 word pieces (`algorithm="wordpiece", vocab_size=32000`).
 
-    - Lossless: `decode(encode(text), skip_special_tokens=True) == text` for every string without U+FDD0, whatever
-      tokens were added. No input is unknown, because the alphabet is the 256 bytes. A blank is put before every text
-      and removed when decoding, so that a word has the same ids at the start of a sentence as inside it.
+    - Lossless: `decode(encode(text), skip_special_tokens=True)` is the text in Unicode's form NFC, for every string
+      without U+FDD0 (between tokens that were added each part is). So canonically equivalent texts have the same ids:
+      "ä" in one code point or two, Hangul in syllables or letters. Nothing else changes: no-break blanks, soft hyphens,
+      right-to-left marks stay, as tokens that cut a word. No input is unknown, because the alphabet is the 256 bytes.
+    - A blank is put before every text and removed when decoding, so that a word has the same ids at the start of a
+      sentence as inside it.
     - Every sequence, source or target, ends in `</s>`; nothing is put before it (the decoder starts from `<s>`).
     - Text cannot inject special tokens: "</s>" in a sentence is four characters like any others
       (`split_special_tokens=True`, which is saved). Your own special tokens are therefore not found in text either,
@@ -113,7 +116,8 @@ def train_tokenizer(
         trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **settings)
     # The parts between added tokens are normalised and split one by one. Only the first gets the blank: by Metaspace,
     # which knows where a part stands, as no normaliser does, but which passes over a text that begins with a blank.
-    tokenizer.normalizer = normalizers.Replace(Regex(r"(?<![\s\S]) "), f"{MARK} ")
+    mark = normalizers.Replace(Regex(r"(?<![\s\S]) "), f"{MARK} ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), mark])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False),
