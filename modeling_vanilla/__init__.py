@@ -4,7 +4,12 @@ Importing this package registers the model with AutoConfig, AutoModel and AutoMo
 pipeline("translation") with transformers.
 """
 
+import os
 from typing import TYPE_CHECKING
+
+# torch's threads wait for each other many times a step. By default they spin, on cores that other programs need; torch
+# reads this once, when it is imported, and `python -m modeling_vanilla` imports it here before it runs the command.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
