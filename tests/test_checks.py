@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from datasets import Dataset, DatasetDict
 from helpers import as_lines, call
 
@@ -30,15 +31,18 @@ def faults_of(train):
 
 FAULTY = [
     (("\u200b\u2060", " \t\u3000"), "empty"),
-    (("Herr Müller", "Herr Müller"), "equal"),
+    (("Der Hund schläft.", "Der Hund schläft."), "equal"),
+    (("Microsoft Word (/usr/bin/word), 100%", "Microsoft Word (/usr/bin/word), 100%"), None),
     (GOOD[5], "duplicate"),
     (("A dog.", "Ein Hund, der " * 5), "length"),
     (("Это предложение.", "Das ist ein Satz."), "script"),
-    (("This is a sentence.", "Α Β Γ Δ, x"), "script"),
+    (("This is a sentence.", "Α Β Γ Δ"), "script"),
+    (("It is called Это предложение in Russian.", "Es heißt Это предложение."), None),
+    (("This sentence is long enough.", f"Это предложение{' длинно' * 9}: Dr."), "script"),
     (("A dog.", "Ein\tHund."), "broken"),
     (("For you.", "FÃ¼r dich."), "broken"),
     (("A “dogâ€œ.", "Ein Hund."), "broken"),
-    (("5 µm", "5 mm"), "script"),
+    (("5 µm", "5 mm"), None),
     (("1ª", "1."), None),
     (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), None),
 ]
@@ -55,10 +59,19 @@ def test_each_fault_is_found_where_it_is():
     assert faults_of(corpus) == expected
 
 
-def test_a_japanese_side_may_mix_its_scripts():
-    assert faults_of([*GOOD, ("A name.", "東京"), ("A robot.", "ロボット")]) == {"script": [50, 51]}
-    japanese = [(source, f"これは文です {number}") for number, (source, _) in enumerate(GOOD)]
-    assert faults_of([*japanese, ("A name.", "東京"), ("A dog.", "강아지")]) == {"script": [51]}
+@pytest.mark.parametrize(
+    ("usual", "right", "wrong"),
+    [
+        ("이것은 문장입니다", "Microsoft Word 개체", "漢字"),
+        ("これは文です", "ロボット (Robot)", "강아지"),
+        ("东京是首都", "XML 文件", "Новый документ"),
+        ("Это предложение", "Файл HTML", "Datei"),
+    ],
+)
+def test_a_side_may_mix_scripts_but_needs_one_letter_of_its_own(usual, right, wrong):
+    corpus = [(source, f"{usual} {row}") for row, (source, _) in enumerate(GOOD)]
+    assert faults_of([*corpus, ("An object.", right), ("A name.", wrong), ("SQL", "SQL")]) == {"script": [51]}
+    assert faults_of([*GOOD, ("A name.", usual)]) == {"script": [50]}
 
 
 def test_a_language_that_is_written_shorter_is_no_fault():

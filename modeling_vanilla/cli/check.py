@@ -4,8 +4,8 @@
         --test_source test.en --test_target test.de
     vanilla check --train_file train.tsv --output_dir clean
 
-It finds pairs with an empty side, two equal sides, a side that is far too long for the other, in another script than
-most of its side, or with broken characters; pairs that occurred before; test and validation sentences that occur in
+It finds pairs with an empty side, two sides of the same words, a side that is far too long for the other, without its
+usual script, or with broken characters; pairs that occurred before; test and validation sentences that occur in
 training. Pair 17 is line 17 of text files, and of JSON lines if none is blank.
 
 --output_dir writes the training pairs without a fault as two text files, such as clean/train.en and clean/train.de. The

@@ -5,6 +5,7 @@ One pass over the pairs keeps the lengths, hashes and scripts of the texts: some
 
 import re
 import unicodedata
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from ..splitting_vanilla import is_blank
 # The faults, and the words in which each is reported.
 FAULTS = {
     "empty": "with an empty side",
-    "equal": "whose sides are the same text",
+    "equal": "whose sides are the same words",
     "duplicate": "that occurred before",
     "length": "of which one side is far too long for the other",
-    "script": "with a side in another script than most of that side",
+    "script": "of which a side has letters, but hardly any of its usual script",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
@@ -30,14 +31,16 @@ _SIDES = ("source", "target")
 _ROWS = 10_000  # of a batch
 _LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond the margin
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
+_SCRIPT_SHARE = 0.05  # of a text's letters, below which it has hardly any of a script
 
+_WORD = re.compile(r"(?<![^\s(\"“])[^\W\d_]{2,}(?![^\s)\"”.,:;!?])")  # no part of a path, an address or a placeholder
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
 _BROKEN_CHARACTERS = {"\ufffd", "\ufeff"}
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
 # Scripts that one language mixes, and letters whose names in Unicode do not begin with their script.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
-_TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN"}
+_TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN", "FULLWIDTH": "LATIN"}
 
 
 def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
@@ -77,9 +80,10 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
         broken |= characters & _BROKEN_CHARACTERS
         table[f"{side}_hash"] = texts.map(hash)
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
-        table[f"{side}_script"] = texts.map(_script)
+        table[f"{side}_scripts"] = texts.map(_scripts)
         table["empty"] |= table[f"{side}_length"] == 0
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
+    table["equal"] = (pairs["source"] == pairs["target"]) & pairs["source"].map(_has_words)
     return table
 
 
@@ -94,23 +98,35 @@ def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> d
     scale = (train["target_length"] / train["source_length"])[~train["empty"]].median()
     source, target = pairs["source_length"] * scale, pairs["target_length"]
     faults = pd.DataFrame(False, pairs.index, list(FAULTS))
-    faults["equal"] = pairs["source_hash"] == pairs["target_hash"]
     faults["duplicate"] = pairs.duplicated(["source_hash", "target_hash"])
     faults["length"] = np.maximum(source, target) > _LENGTH_RATIO * np.minimum(source, target) + _LENGTH_MARGIN
-    faults["broken"] = pairs["broken"]
+    faults[["equal", "broken"]] = pairs[["equal", "broken"]]
+    differs = pairs["source_hash"] != pairs["target_hash"]
     for side in _SIDES:
-        script, usual = pairs[f"{side}_script"], train[f"{side}_script"].mode()
-        faults["script"] |= script.notna() & ~script.isin(usual)
+        usual = set(train[f"{side}_scripts"].str[0].mode())
+        lacks = [bool(scripts) and usual.isdisjoint(scripts) for scripts in pairs[f"{side}_scripts"]]
+        faults["script"] |= differs & np.array(lacks)
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
     faults[pairs["empty"]] = False  # such a pair has no other fault worth a word
     faults["empty"] = pairs["empty"]
     return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
 
 
-def _script(text: str) -> str | None:
-    """The script of most of a text's different letters, the first of equals; None without letters."""
-    scripts = list(filter(None, map(_script_of, dict.fromkeys(text))))
-    return max(dict.fromkeys(scripts), key=scripts.count, default=None)
+def _has_words(text: str) -> bool:
+    """Whether a text has words to translate. Names, codes and numbers are the same in both languages."""
+    words = _WORD.findall(text)
+    others = [word for word in words if not word[0].isupper()]
+    return bool(others) and (len(words) >= 3 or len("".join(others)) > 12)
+
+
+def _scripts(text: str) -> tuple[str, ...]:
+    """The scripts of a text, that of most letters first, without those that hardly any of its letters have."""
+    scripts = tuple({script for character in set(text) if (script := _script_of(character))})
+    if len(scripts) <= 1:  # of most texts, which need no counts
+        return scripts
+    letters = Counter(filter(None, map(_script_of, text)))
+    least = _SCRIPT_SHARE * letters.total()
+    return tuple(script for script, count in letters.most_common() if count >= least)
 
 
 @cache
