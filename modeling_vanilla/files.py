@@ -50,7 +50,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         try:
             text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
-            byte = f"byte 0x{line[error.start]:02x} at position {error.start}"
+            byte = f"byte 0x{line[error.start]:02x} at position {error.start}; iconv -f ENCODING -t UTF-8 converts it"
             raise ValueError(f"{name}, line {number}: not UTF-8: {byte}") from error
         yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
 
