@@ -8,6 +8,7 @@ from helpers import call, make_marian, make_tiny, make_tokenizer, save_folder
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
+import modeling_vanilla
 from modeling_vanilla.cli import convert
 from modeling_vanilla.hub.model_card import source_metadata, write_model_card
 
@@ -21,6 +22,7 @@ RESULTS = {
         "model": {"model": None},
     },
     "training_pairs": 29000, "steps": 1300, "tokens": 3250000, "train_seconds": 240.0, "processes": 1, "device": "cpu",
+    "versions": {"torch": "2.13.0", "transformers": "5.24.0"},
     "test_sentences": 1000, **SCORES, **{f"{name}_signature": SIGNATURE for name in SCORES},
 }  # fmt: skip
 
@@ -45,6 +47,7 @@ def test_the_card_says_what_the_run_was(tmp_path):
     assert (parsed.data.language, parsed.data.license) == (["en", "de"], "cc-by-4.0")
     said = ("29000 sentence pairs of wmt/wmt14,", "It translates en to de.", 'model="you/it"', "1000 test sentences")
     said += ("1300 updates of about 4096 tokens", "400 warm-up steps", "4.0 minutes on 1 cpu", "last 5 checkpoints")
+    said += (f"`modeling_vanilla` {modeling_vanilla.__version__}, torch 2.13.0, transformers 5.24.0.",)
     assert [part for part in said if part not in parsed.text] == []
 
 

@@ -1,6 +1,7 @@
 """The model card, README.md, from the configuration, the run and the model that this one was made from."""
 
 import re
+import sys
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData, metadata_load
@@ -68,6 +69,7 @@ def write_model_card(
         training=results and results["settings"]["training"],
         dataset=dataset,
         metrics=_METRICS,
+        version=sys.modules[__name__.partition(".")[0]].__version__,
         pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
         origin=None if source is None else bases or "another model",
         model_id=model_id,
