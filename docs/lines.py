@@ -1,4 +1,4 @@
-"""The lines of code that a page links: found by the name at the end of the link's text.
+"""The lines of code that a page links, found by the name that is the text of the link.
 
 python docs/lines.py    # writes them anew
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "docs" / page for page in ("design.md", "howto/change.md")]
-# [`layers_vanilla.py`: `AddNorm`](../modeling_vanilla/layers_vanilla.py#L63-L72), or with the name alone
-LINK = re.compile(r"\[((?:`[\w/.]+`: )?`([^`]+)`)\]\(((?:\.\./)+)([\w/]+\.py)(?:#L(\d+)-L\d+)?\)")
+# [`AddNorm`](../modeling_vanilla/layers_vanilla.py#L59-L68)
+LINK = re.compile(r"\[`([^`]+)`\]\(((?:\.\./)+)([\w/]+\.py)(?:#L(\d+)-L\d+)?\)")
 
 
 def lines_of(file: str, name: str) -> str:
@@ -36,12 +36,12 @@ def _children(node: ast.AST) -> list[tuple[str, ast.AST]]:
 
 def linked(text: str) -> str:
     """A page with the lines of today in its links."""
-    return LINK.sub(lambda match: f"[{match[1]}]({match[3]}{match[4]}{lines_of(match[4], match[2])})", text)
+    return LINK.sub(lambda match: f"[`{match[1]}`]({match[2]}{match[3]}{lines_of(match[3], match[1])})", text)
 
 
 def pages() -> dict[str, str]:
     """A page of the site for each file that is linked, with an anchor for each line."""
-    files = {match[4] for page in PAGES for match in LINK.finditer(page.read_text(encoding="utf-8"))}
+    files = {match[3] for page in PAGES for match in LINK.finditer(page.read_text(encoding="utf-8"))}
     head, fence = "---\nsearch: {exclude: true}\n---\n", '````{.python linenums="1"}'
     code = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
     return {f"code/{file}.md": f"{head}# {file}\n\n{fence}\n{text}````\n" for file, text in code.items()}
@@ -50,7 +50,7 @@ def pages() -> dict[str, str]:
 def for_site(text: str, page: str) -> str:
     """A page with links to those pages; mkdocs would look for their anchors in vain, so they are HTML."""
     top = "../" * page.count("/")
-    return LINK.sub(rf'<a href="{top}code/\4.html#__codelineno-0-\5">\1</a>', text)
+    return LINK.sub(rf'<a href="{top}code/\3.html#__codelineno-0-\4">`\1`</a>', text)
 
 
 if __name__ == "__main__":

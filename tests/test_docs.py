@@ -17,6 +17,7 @@ import pytest
 from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, make_tokenizer, run_python, save_folder
 from toy_corpus import toy_corpus, write_corpus
 
+from modeling_vanilla import __version__
 from modeling_vanilla.__main__ import main as vanilla
 from modeling_vanilla.training import TrainingOptions
 from vanilla_command import COMMANDS
@@ -199,6 +200,17 @@ def test_the_links_to_code_lead_to_its_lines():
         assert text == lines.linked(text), "python docs/lines.py writes them anew"
     table = PAGES["docs/design.md"].split("## Where each sentence", 1)[1].split("\n\n")[1].splitlines()[2:]
     assert len(table) > 40 and [row for row in table if not lines.LINK.search(row)] == []
+
+
+def test_the_version_and_whether_it_is_released_are_the_same_everywhere():
+    citation, changelog = ((ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md"))
+    version, state = re.search(r"^## (\S+), (.+)$", changelog, re.MULTILINE).groups()
+    assert version == __version__ and f"\nversion: {version}\n" in citation
+    assert f"version = {{{version}}}" in PAGES["README.md"]
+    released = state != "unreleased"
+    assert ("date-released" in citation) == released
+    for page in ("README.md", "docs/index.md"):
+        assert f"Version {version}" in PAGES[page] and ("not released yet" in PAGES[page]) != released
 
 
 def test_the_map_has_every_file_of_the_package():
