@@ -1,5 +1,7 @@
 """The recipe of a preset, and that which `vanilla train` chooses without one: by hand, for corpora of each size."""
 
+import time
+
 import pytest
 import torch
 from accelerate import PartialState
@@ -30,6 +32,15 @@ def choose(monkeypatch, own_precision):
         return choose_recipe(DatasetDict(train=pairs), given)[0]
 
     return choose
+
+
+def test_waiting_for_another_program_is_no_time_of_a_product(monkeypatch):
+    class Waiting:
+        def __matmul__(self, other):
+            time.sleep(0.002)
+
+    monkeypatch.setattr(torch, "ones", lambda *size, dtype: Waiting())
+    assert recipe_module._product_seconds(torch.bfloat16) < 0.001
 
 
 RECIPES = [(3_000_000, "cpu", "tiny", 0.2, 8660), (4_000_000, "cuda", "tiny", 0.2, 10_000)]

@@ -7,6 +7,7 @@ dropout, as is customary for IWSLT. A saved model is fine-tuned.
 
 import math
 import os
+import time
 import timeit
 from dataclasses import dataclass, replace
 
@@ -198,6 +199,9 @@ def _precision(device: torch.device) -> str | None:
 
 
 def _product_seconds(dtype: torch.dtype) -> float:
-    """The least time of a product as large as some of a training step."""
+    """The least processor time of a product as large as some of a training step.
+
+    By the clock a product on two threads takes as long as another program keeps one of them waiting.
+    """
     x, w = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    return min(timeit.repeat(lambda: x @ w, number=1, repeat=10))
+    return min(timeit.repeat(lambda: x @ w, timer=time.process_time, number=1, repeat=10))
