@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import SAME_ANYWHERE, as_options, assert_same_weights, run_python, write_toy_corpus
+from helpers import SAME_ANYWHERE, as_options, assert_same_weights, read_json, run_python, write_toy_corpus
 from safetensors.torch import load_file
 
 from modeling_vanilla.loss_vanilla import IGNORED
@@ -93,6 +93,7 @@ def test_ddp_trains_as_one_process_on_the_cpu(train, processes):
     run = train("gpu", *several, "--num_processes", processes, "--mixed_precision", "no")
     expected = train("cpu", "--cpu", "--num_processes", 1, "--mixed_precision", "no")
     assert_same_weights(run / "model", expected / "model", atol=1e-3)
+    assert 0 < read_json(run / "results.json")["mfu"] < 1
 
 
 def test_fp16_trains_with_its_scaler_and_resumes(train):

@@ -7,13 +7,14 @@ import pytest
 import table2
 import table3
 import torch
-from cost import model_flops, training_cost
+from cost import training_cost
 from helpers import as_options, call, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.configuration_vanilla import PRESETS
+from modeling_vanilla.training.flops import model_flops
 
 # Table 2
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import helpers
 import pytest
+from cost import training_cost
 from helpers import TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from plain_search import log_probs_of
 
 from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main
+from modeling_vanilla.training import run as training_run
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
@@ -39,14 +41,17 @@ def finished(tmp_path_factory, files):
 # Options in a file
 
 
-def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files):
+def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files, monkeypatch):
     """The options given win. What the record says of the data by a digest is no option."""
     run, results, _ = finished
+    monkeypatch.setattr(training_run, "device_rate", lambda accelerator: 1e6)  # on a CPU no rate is measured
     options = {"config": run / "run.json", "output_dir": tmp_path / "run", "max_steps": 1, "seed": 7}
     assert call(main, *as_options(options)).succeeded
     again = helpers.read_json(tmp_path / "run" / "results.json")
     assert (again["steps"], again["settings"]["training"]["seed"]) == (1, 7)
     assert again["settings"]["model"] == results["settings"]["model"]
+    achieved = training_cost(VanillaConfig.from_pretrained(run / "model"), again, 1e6)["achieved_flops_per_second"]
+    assert (results["mfu"], again["mfu"]) == (None, pytest.approx(achieved / 1e6, rel=1e-3))
 
 
 BAD_CONFIGS = [

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import torch
 from common import PAPER, markdown_table, write_results
-from cost import measured_rate, training_cost
+from cost import training_cost
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
+from modeling_vanilla.training.flops import product_rate
 
 FIGURES = ("de", "fr", "flops_de", "flops_fr")  # of the paper's systems; None where it has none
 SYSTEMS = {system: [printed.get(name) for name in FIGURES] for system, printed in PAPER["table2"].items()}
@@ -35,7 +36,7 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
         results = read_json(path)
         data, device = results["settings"]["data"], torch.device(results["device"])
         precision = torch.bfloat16 if results["precision"] == "bf16" else torch.float32
-        rate = (sustained_tflops or 0) * 1e12 or measured_rate(device, precision)
+        rate = (sustained_tflops or 0) * 1e12 or product_rate(device, precision)
         cost = training_cost(VanillaConfig.from_pretrained(folder / "model"), results, rate)
         return {
             "run": folder.name,

@@ -11,25 +11,29 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..visualization.curves import plot_run
+from .flops import length_sums, model_flops
 from .preprocessing import pair_lengths
 from .train import TrainingState, rate_of
 
-_MAIN_FIGURES = ("bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "parameters")
+_MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "mfu", "parameters"]
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
-def training_results(state: TrainingState, model: PreTrainedModel, training_data: Dataset) -> dict:
+def training_results(state: TrainingState, model: PreTrainedModel, training_data: Dataset, rate: float | None) -> dict:
     """The figures of the training itself, among them those that its cost depends on (examples/reproduce/cost.py).
 
     Args:
         model: the average of the checkpoints.
+        rate: FLOP/s of large products on one device, if it was measured.
 
     Returns:
-        Among others "length_sums": the sums over the training pairs of the tokens of source and target, of their
-        squares and of their products.
+        Among others "length_sums", those of the training pairs; and "mfu", the share of that rate that the updates
+        reach (model FLOPs utilisation), None without it.
     """
     progress = state.progress
-    source, target = (lengths.astype(float) for lengths in pair_lengths(training_data))
+    sums = length_sums(*(lengths.astype(float) for lengths in pair_lengths(training_data)))
+    flops = model_flops(model.config, sums) * progress.tokens / (sums["source"] + sums["target"])
+    processes = PartialState().num_processes
     return {
         "test_sentences": 0,
         "validation": None,
@@ -37,17 +41,15 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
         "train_seconds": round(progress.seconds, 3),
         "tokens": progress.tokens,
         "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "mfu": None if rate is None else round(flops / progress.seconds / processes / rate, 6),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),
         "training_pairs": len(training_data),
-        "length_sums": {
-            **{"source": source.sum(), "target": target.sum()},
-            **{"source_source": source @ source, "target_target": target @ target, "target_source": target @ source},
-        },
+        "length_sums": sums,
         "precision": state.accelerator.mixed_precision,
         "device": str(model.device),
-        "processes": PartialState().num_processes,
+        "processes": processes,
         "threads": torch.get_num_threads(),
         "machine": platform.processor() or platform.machine(),
         "versions": {name: version(name) for name in _LIBRARIES},
@@ -62,7 +64,7 @@ def plot(state: TrainingState, d_model: int) -> None:
 
 def summary(results: dict, run: str | Path) -> str:
     """The main figures of a run as JSON, with the paths of its model and its results."""
-    figures = {name: results[name] for name in _MAIN_FIGURES if name in results}
+    figures = {name: results[name] for name in _MAIN_FIGURES if results.get(name) is not None}
     if results["validation"] is not None:
         figures["validation_bleu"] = results["validation"]["bleu"]
     shown = {name: round(value, 2) for name, value in figures.items()}

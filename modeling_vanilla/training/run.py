@@ -31,6 +31,7 @@ from .checkpoints import (
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .data import load_pairs
+from .flops import device_rate
 from .metrics import translate_and_score, validation_scores
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
 from .options import DataOptions, ModelOptions, TrainingOptions
@@ -64,7 +65,8 @@ def train_translation(
 
     Returns:
         What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
-        data ("validation"), "train_seconds", "tokens_per_second", "parameters", the settings and the versions.
+        data ("validation"), "train_seconds", "tokens_per_second", "mfu" (on a GPU), "parameters", the settings and the
+        versions.
 
     Raises:
         ValueError: the data or the settings are bad, and nothing is written; or a loss or gradient is not finite.
@@ -136,6 +138,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
             tell_beginning(training, settings.reason, removed)
         else:
             inform(f"goes on after update {state.progress.step}")
+    rate = device_rate(state.accelerator)
     group.wait_for_everyone()
     with trackers(state):
         if options.model and "validation" in pairs and not state.progress.validations:
@@ -147,7 +150,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     model = average_checkpoints(averaged)[0].to(group.device).eval()
     group.wait_for_everyone()  # all have read the checkpoints
     results = {
-        **training_results(state, model, training_data),
+        **training_results(state, model, training_data, rate),
         "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
         "removed": removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
