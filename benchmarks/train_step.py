@@ -1,7 +1,7 @@
 """A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, and peak memory.
 
     python benchmarks/train_step.py --dims base --bf16
-    python benchmarks/train_step.py --bf16 --compile
+    python benchmarks/train_step.py --device cuda --dims base --tokens 25000 --passes 8 --bf16 weights --compile layers
 
 All have the same dimensions and shared embeddings, drop out only embeddings and sublayers' outputs, and read the same
 made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, the median of the
@@ -20,11 +20,11 @@ import common
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.benchmark import Timer
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
+from modeling_vanilla.training.flops import length_sums, model_flops, product_rate
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -95,8 +95,9 @@ class TorchTransformer(nn.Module):
         return nn.functional.dropout(x, 0.1, self.training)
 
     def forward(self, source, shifted):
-        padding = torch.zeros(source.shape, device=source.device).masked_fill(source == 0, float("-inf"))
-        causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1], device=shifted.device)
+        kind = {"device": source.device, "dtype": self.embedding.weight.dtype}
+        padding = torch.zeros(source.shape, **kind).masked_fill(source == 0, float("-inf"))
+        causal = nn.Transformer.generate_square_subsequent_mask(shifted.shape[1], **kind)
         masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding, "tgt_mask": causal}
         x = self.transformer(self.embed(source), self.embed(shifted), tgt_is_causal=True, **masks)
         return x @ self.embedding.weight.T
@@ -115,42 +116,61 @@ SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
 
 
 def training_step(
-    system: str, dims: tuple[int, ...], bf16: bool, device: str = "cpu", compiled: bool = False
+    system: str,
+    dims: tuple[int, ...],
+    bf16: str | None,
+    device: str = "cpu",
+    compiled: str | None = None,
+    passes: int = 1,
 ) -> Callable[[Batch], None]:
-    """A function that takes one training step on a batch, compiled for batches of any shape or not at all."""
+    """A function that takes one training step on a batch, in so many passes.
+
+    Args:
+        bf16: "autocast", or "weights": the model's own are in bfloat16, and Adam has copies in 32 bits.
+        compiled: "model" or "layers", for batches of any shape.
+    """
     torch.manual_seed(0)
     model, loss_of = SYSTEMS[system](*dims)
     model.to(device).train()
-    if compiled:
-        model.compile(dynamic=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    weights = masters = [weight for weight in model.parameters() if weight.requires_grad]
+    if bf16 == "weights":
+        masters = [weight.detach().clone() for weight in weights]
+        model.to(torch.bfloat16)
+    layers = (layer for stack in model.modules() if isinstance(stack, nn.ModuleList) for layer in stack)
+    for module in {None: [], "model": [model], "layers": layers}[compiled]:
+        module.compile(dynamic=True)
+    optimizer = torch.optim.Adam(masters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(batch: Batch) -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            loss = loss_of(*batch)
-        loss.backward()
+        model.zero_grad()
+        for part in zip(*(side.chunk(passes) for side in batch), strict=True):
+            with torch.autocast(device, torch.bfloat16, enabled=bf16 == "autocast"):
+                loss = loss_of(*part)
+            (loss / passes).backward()
+        if bf16 == "weights":
+            for master, weight in zip(masters, weights, strict=True):
+                master.grad = weight.grad.float()
         optimizer.step()
+        if bf16 == "weights":
+            torch._foreach_copy_([weight.data for weight in weights], masters)
         if device == "cuda":
             torch.cuda.synchronize()
 
     return step
 
 
-def training_operations(dims: tuple[int, ...]) -> int:
-    """Floating point operations a token: 6 a parameter, and half of the tokens pass through either stack.
-
-    The embeddings count once, as the projection.
-    """
-    return 3 * sum(parameter.numel() for parameter in ours(*dims)[0].parameters())
+def made_up_batches(options: Namespace) -> list[Batch]:
+    """The two of a round."""
+    torch.manual_seed(0)
+    return [made_up_batch(options.tokens // longest, longest, common.DIMS[options.dims][-1]) for longest in (12, 20)]
 
 
-def product_rate(options: Namespace) -> float:
-    """Floating point operations a second of large matrix products, the median of ten."""
-    size, kind = (8192 if options.device == "cuda" else 2048), torch.bfloat16 if options.bf16 else torch.float32
-    a, b = (torch.rand(size, size, dtype=kind, device=options.device) for _ in range(2))
-    timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / timer.blocked_autorange(min_run_time=1.0).median
+def operations(options: Namespace) -> float:
+    """Floating point operations that this model needs for a real token of these batches, forward and backward."""
+    batches = made_up_batches(options)
+    source, target = (torch.cat([(batch[side] != 0).sum(1) for batch in batches]).double() for side in (0, 2))
+    config = VanillaConfig(**common.config_fields(*common.DIMS[options.dims]))
+    return model_flops(config, length_sums(source, target)) / sum(map(real_tokens, batches))
 
 
 def make_system(system: str, kept: bool, options: Namespace) -> Callable[[], tuple[float, float | None]]:
@@ -162,11 +182,11 @@ def make_system(system: str, kept: bool, options: Namespace) -> Callable[[], tup
         keep_freed_memory()
     device, dims = options.device, common.DIMS[options.dims]
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    torch.manual_seed(0)
-    batches = [made_up_batch(options.tokens // longest, longest, dims[-1]) for longest in (12, 20)]
+    batches = made_up_batches(options)
     real = sum(map(real_tokens, batches))
     batches = [tuple(side.to(device) for side in batch) for batch in batches]
-    step, held = training_step(system, dims, options.bf16, device, options.compile), common.peak_gib()
+    step = training_step(system, dims, options.bf16, device, options.compile, options.passes)
+    held = common.peak_gib()
     if device == "cpu" and system != "ours":
         step = sdpa_kernel(SDPBackend.MATH)(step)
 
@@ -196,16 +216,21 @@ def measure(options: Namespace) -> None:
         peak = "-" if peaks[system] is None else f"{peaks[system]:.2f}"
         rows.append((system, common.with_range(found), ratio, peak))
     print(common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it", "GiB"), rows))
-    operations = training_operations(common.DIMS[options.dims]) * statistics.median(rates[as_trained])
-    print(f"\nOf the rate of large products, this model reaches {operations / product_rate(options):.0%}.")
+    reached = operations(options) * statistics.median(rates[as_trained])
+    peak = product_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
+    print(f"\nOf the rate of large products, this model reaches {reached / peak:.1%} (MFU).")
 
 
 if __name__ == "__main__":
     parser = CommandParser(__doc__)
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the models")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
-    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
-    parser.add_argument("--compile", action="store_true", help="all by torch.compile, in the round that is not counted")
+    parser.add_argument("--passes", type=int, default=1, help="that share the tokens of a step")
+    parser.add_argument(
+        "--bf16", nargs="?", const="autocast", choices=["autocast", "weights"],
+        help="by autocast, or by weights in bfloat16 of which Adam has copies in 32 bits",
+    )  # fmt: skip
+    parser.add_argument("--compile", nargs="?", const="model", choices=["model", "layers"], help="by torch.compile")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
     run_command(parser, measure)
