@@ -43,13 +43,17 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 
 # Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
 # what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations.
-_TINY = {"preset": "tiny", "tokens_per_update": 8192, "warmup_steps": 2000, "learning_rate_scale": 2.53}
-_MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
-_SMALL = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500, "epochs": 50, **_MUON}
-_SMALL |= {"validations": 5}
+_SMALL = {
+    **{"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500, "epochs": 50, "validations": 5},
+    **{"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1},
+}
+_WITHOUT_GPU = {
+    **{"preset": "tiny", "dropout": 0.1, "tokens_per_update": 8192, "max_steps": 20_000},
+    **{"warmup_steps": 2000, "learning_rate_scale": 2.53},
+}
 _RECIPES: list[tuple[float, bool | None, dict, str]] = [
     (10_000_000, None, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
-    (math.inf, False, {**_TINY, "dropout": 0.1, "max_steps": 20_000}, "a small model, as a larger one needs a GPU"),
+    (math.inf, False, _WITHOUT_GPU, "a small model, as a larger one needs a GPU"),
     (200_000_000, True, {"preset": "base", "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"),
     (math.inf, True, {"preset": "base"}, "the paper's base model"),
 ]
