@@ -28,6 +28,10 @@ a sentence, if need be at blanks. A warning names the lines.
 score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model that searches so, natural logarithm; the
 scores of pieces add up. An empty line has one translation, the empty one, of score 0.
 
+--sample draws samples, for back-translation. The engine torch draws those of a line by --seed and the line alone, so
+that blocks and processes change nothing, and equal lines have equal samples; ctranslate2 by --seed and the whole block,
+so that --lines_per_block and --tokens_per_batch count there, too. With --nbest K a line has K samples.
+
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
 
@@ -89,6 +93,7 @@ from .streams import (
 )
 
 LINES_PER_BLOCK = 100_000
+SAMPLING = {"temperature": 1.0, "top_k": 0, "seed": 0}  # the options of --sample
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,6 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scores = "print BLEU against the lines of FILE to stderr; of several files, each line has a reference in each"
     add("--reference", type=Path, nargs="+", default=[], metavar="FILE", help=scores)
     add("--bleu_tokenize", metavar="NAME", help="sacreBLEU's tokeniser (default: 13a)")
+    add("--sample", action="store_true", help="draw each token by its probability instead of searching")
+    add("--temperature", type=float, metavar="X", help="of --sample: above 1 more even probabilities (default: 1)")
+    add("--top_k", type=int, metavar="K", help="of --sample: from the K most probable tokens (default: 0, from all)")
+    add("--seed", type=int, metavar="N", help="of --sample (default: 0)")
     add("--num_beams", type=int, metavar="N", help="beams of the search (default: the model's)")
     add("--length_penalty", type=float, metavar="X", help="alpha of the search (default: the model's)")
     add("--max_extra_tokens", type=int, metavar="N", help="most tokens beyond the source's (default: the model's)")
@@ -119,6 +128,9 @@ def translate(options: Namespace) -> None:
             raise ValueError(f"--{name} cannot be combined with --interactive")
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
+    for name in ("num_beams",) if options.sample else SAMPLING:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} {'cannot be combined with' if options.sample else 'needs'} --sample")
     (translate_interactively if options.interactive else translate_file)(options)
 
 
@@ -241,6 +253,9 @@ def search_options(options: Namespace) -> dict:
     """The search that the options ask for; what they leave open is the model's own."""
     names = ("num_beams", "length_penalty", "max_extra_tokens", "max_source_tokens", "nbest", "tgt_lang")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.sample:
+        given |= {"do_sample": True, "num_beams": 1, **SAMPLING}
+        given |= {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
     with_scores = options.json or options.nbest is not None
     return given | {"with_scores": with_scores, "tokens_per_batch": options.tokens_per_batch}
 

@@ -8,17 +8,19 @@ benchmarks/engine.py measures how often that matters. Probabilities without bad_
 """
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from ctranslate2 import Translator, get_cuda_device_count
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from ctranslate2 import Translator, get_cuda_device_count, set_random_seed
+from transformers import GenerationConfig, PreTrainedTokenizerBase, TemperatureLogitsWarper, TopKLogitsWarper
 
 from ..configuration_vanilla import VanillaConfig
 from ..interop.to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
@@ -26,13 +28,17 @@ from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
 from ..translation_vanilla import Batch, Found, Hypothesis, SearchSettings, default_tokens, order
 from .engines import Ids, pair_batches
+from .sampling import random_of
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
+Loaded = tuple[Translator, VanillaConfig, GenerationConfig]
 QUEUE = 4  # batches that wait for each translator
 # By early_stopping, with length_penalty_type="length": a sentence is done when num_beams times so many hypotheses have
 # ended. transformers stops there with True; with "never" only where nothing better can follow; by default in between.
 PATIENCE = {True: 1, "never": 1000}
 DEFAULT_PATIENCE = 1.5
+DEFAULT_TOP_K = 50  # of samples, as in transformers
+_SEEDING = threading.Lock()  # CTranslate2's seed is one of the process
 
 
 class CTranslate2Engine:
@@ -46,15 +52,20 @@ class CTranslate2Engine:
         config: VanillaConfig,
         generation_config: GenerationConfig,
         tokenizer: PreTrainedTokenizerBase,
+        load_again: Callable[[], Translator],
     ):
-        self.translator, self.tokenizer = translator, tokenizer
+        self.translator, self.tokenizer, self.load_again = translator, tokenizer, load_again
         device = torch.device(translator.device)
         self.model = SimpleNamespace(config=config, generation_config=generation_config, device=device)
         self.tokens = vocabulary(tokenizer, config.vocab_size)
         self.ids = {token: number for number, token in enumerate(self.tokens)}
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
         options, limit = self._options(settings), output_limit(settings, self.model.config)
+        translator = self.translator
+        if seed is not None:
+            batches = [*batches]
+            translator = self._seeded(random_of(seed, *(piece.ids for _, pieces in batches for piece in pieces)))
         waiting: deque[tuple] = deque()
         for keys, pieces in batches:
             sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
@@ -64,22 +75,39 @@ class CTranslate2Engine:
                 more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
                 more = more if settings.beams > 1 else {}
                 given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
-            found = self.translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
+            found = translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
             waiting.append((keys, sources, limits, given, found))
             if len(waiting) > QUEUE * self.translator.num_translators:
                 yield self._found(settings, *waiting.popleft())
         while waiting:
             yield self._found(settings, *waiting.popleft())
 
+    def _seeded(self, generator: Random) -> Translator:
+        """A translator with a seed of its own. Its only thread takes it at its first sample, and never another."""
+        first = {"beam_size": 1, "sampling_topk": 0, "max_decoding_length": 1}
+        with _SEEDING:
+            set_random_seed(generator.getrandbits(32))
+            translator = self.load_again()
+            translator.translate_batch([[self.tokens[self.model.config.eos_token_id]]], **first)
+        return translator
+
     def _options(self, settings: SearchSettings) -> dict:
         """The arguments of translate_batch for all batches."""
         generation = settings.generation
         check_settings({**vars(generation), **settings.arguments}, self.model.config)
         waits = getattr(generation, "length_penalty_type", None) == "length"
+        sampled: dict = {}
+        if generation.do_sample:
+            temperature, top_k = generation.temperature, generation.top_k
+            if top_k is None and "top_k" not in settings.arguments:
+                top_k = DEFAULT_TOP_K
+            top_k = TopKLogitsWarper(top_k).top_k if top_k else 0
+            temperature = 1.0 if temperature is None else TemperatureLogitsWarper(temperature).temperature
+            sampled = {"sampling_topk": min(top_k, len(self.tokens)), "sampling_temperature": temperature}
         return {
             "patience": PATIENCE.get(generation.early_stopping, DEFAULT_PATIENCE) if waits else 1,
             "beam_size": settings.beams,
-            "num_hypotheses": settings.beams,
+            "num_hypotheses": settings.nbest if generation.do_sample else settings.beams,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
@@ -89,6 +117,7 @@ class CTranslate2Engine:
             "return_scores": True,
             "max_input_length": 0,
             "asynchronous": True,
+            **sampled,
         }
 
     def _found(self, settings: SearchSettings, keys, sources, limits, options, found) -> Found:
@@ -100,16 +129,19 @@ class CTranslate2Engine:
             if max(map(len, results[row].hypotheses)) > limit
         }
         again = []
-        for row, limit in longer.items():
+        for row, limit in longer.items() if settings.beams > 1 else ():  # a single one is cut
             own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
             given = {**options, **own, "max_decoding_length": limit}
             again += self.translator.translate_batch(self._texts([sources[row]]), **given)
-        for row, result in zip(longer, _results(again), strict=True):
+        for row, result in zip(longer, _results(again), strict=False):
             results[row] = result
         rows = [
-            (row, [self.ids[token] for token in each]) for row, one in enumerate(results) for each in one.hypotheses
+            (row, [self.ids[token] for token in each[: limits[row]]])
+            for row, one in enumerate(results)
+            for each in one.hypotheses
         ]
-        exact = settings.with_scores or "target_prefix" in options  # their scores lack the probability of a prefix
+        # Scores lack the probability of a prefix, and are those of more tokens than the limit allows.
+        exact = settings.with_scores or "target_prefix" in options or (longer and not again)
         log_probs: Iterable[Sequence[float]]
         if exact:
             log_probs = self._log_probs([sources[row] for row, _ in rows], [ids for _, ids in rows])
@@ -210,18 +242,24 @@ def load_engine(
     on_gpu = device.type == "cuda"
     index = list(range(get_cuda_device_count())) if on_gpu and device.index is None else device.index or 0
     # Translators of one thread translate more than one of several.
-    threads = {"inter_threads": inter_threads or (1 if on_gpu else torch.get_num_threads()), "intra_threads": 1}
-    start = partial(Translator, device=device.type, device_index=index, **threads)
-    try:
-        if (folder / "model.bin").is_file():
-            config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
-            translator = start(str(folder), compute_type=quantization or "default")
-        else:
+    threads = inter_threads or (1 if on_gpu else torch.get_num_threads())
+
+    def load(inter_threads: int, intra_threads: int, index: int | list[int]) -> Loaded:
+        threads = {"inter_threads": inter_threads, "intra_threads": intra_threads}
+        start = partial(Translator, device=device.type, device_index=index, **threads)
+        try:
+            if (folder / "model.bin").is_file():
+                config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
+                return start(str(folder), compute_type=quantization or "default"), config, search
             model: Any = load_model(folder)
-            config, search = model.config, model.generation_config
             with TemporaryDirectory() as temporary:
                 to_ctranslate2(model, tokenizer, Path(temporary), positions=POSITIONS)
-                translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
-    except RuntimeError as error:
-        raise ValueError(f"CTranslate2: {error}") from error
-    return CTranslate2Engine(translator, config, search, tokenizer)
+                kind = quantization or ("float16" if on_gpu else "float32")
+                return start(temporary, compute_type=kind), model.config, model.generation_config
+        except RuntimeError as error:
+            raise ValueError(f"CTranslate2: {error}") from error
+
+    def load_again() -> Translator:
+        return load(1, threads, index[0] if isinstance(index, list) else index)[0]
+
+    return CTranslate2Engine(*load(threads, 1, index), tokenizer, load_again)

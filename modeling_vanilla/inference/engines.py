@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..splitting_vanilla import Piece
 from ..translation_vanilla import (
     Batch,
     Found,
@@ -16,6 +17,7 @@ from ..translation_vanilla import (
     search_batches,
 )
 from .ensemble import Ensemble
+from .sampling import Sampler, random_of
 from .terms import generate_arguments
 
 Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
@@ -30,8 +32,11 @@ class Engine(Protocol):
     def aligned_layers(self) -> int:
         """The layers of the decoder, from the first, whose cross-attention it gives."""
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
-        """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks."""
+    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
+        """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks.
+
+        seed: of samples, if they are to be the same again.
+        """
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
@@ -58,8 +63,15 @@ class TorchEngine:
     def aligned_layers(self) -> int:
         return min(member.config.decoder_layers for member in self.members)
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings) -> Iterator[Found]:
-        return search_batches(self.model, self.tokenizer, batches, settings, generate_arguments)
+    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
+        def further(pieces: Sequence[Piece]) -> dict:
+            arguments = generate_arguments(pieces)
+            if seed is not None:
+                rows = [random_of(seed, piece.ids, [copy]) for piece in pieces for copy in range(settings.nbest)]
+                arguments["custom_generate"] = Sampler(rows)
+            return arguments
+
+        return search_batches(self.model, self.tokenizer, batches, settings, further)
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None

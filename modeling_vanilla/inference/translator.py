@@ -139,6 +139,7 @@ class Translator:
         *,
         terms: Iterable[tuple[str, ...]] = (),
         prefix: str | Sequence[str] = "",
+        seed: int | None = None,
         **settings,
     ) -> Iterator[tuple[list[int], list[Translation]]]:
         """Translate texts batch by batch.
@@ -150,6 +151,8 @@ class Translator:
                 whole words, the translation has the target term. The log warns of one that cannot be met.
             prefix: what every translation begins with, or a list with the beginning of each. It counts in score and
                 length.
+            seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
+                samples of the text, by ctranslate2 it and all texts of the call.
             settings: those of `SearchSettings`, such as
                 tokens_per_batch, the most source tokens of a batch, padding included, times the beams; None is 4096 on
                 a CPU, 32768 on a GPU;
@@ -163,10 +166,13 @@ class Translator:
             The numbers of the texts that a batch completes, and their translations.
 
         Raises:
-            ValueError: if tokens_per_batch is below 1, a prefix contains EOS or is longer than the limit, there are
-                terms for a search that has none, and as split_texts, Terminology and generate() do.
+            ValueError: if tokens_per_batch is below 1, a seed has no samples, a prefix contains EOS or is longer than
+                the limit, there are terms for a search that has none, and as split_texts, Terminology and generate()
+                do.
         """
         chosen = SearchSettings(self.engine.model, self.tokenizer, **settings)
+        if seed is not None and not (chosen.generation.do_sample and chosen.beams == 1):
+            raise ValueError(f"seed {seed}: needs do_sample=True and num_beams=1")
         terminology = Terminology(terms, self.tokenizer)
         if terminology.targets:
             self._check_terms(chosen)
@@ -174,7 +180,7 @@ class Translator:
         pieces = cut_texts(self.tokenizer, texts, chosen)
         for row, (ids, of_text) in enumerate(zip(prefixes, pieces, strict=True)):
             pieces[row] = begin_with(ids, terminology.add_to(of_text))
-        found = self.engine.search(make_batches(pieces, chosen), chosen)
+        found = self.engine.search(make_batches(pieces, chosen), chosen, seed)
         if chosen.with_scores:
             found = map(self._with_tokens, found)
         for rows, translations in join_hypotheses(pieces, found, chosen.nbest):

@@ -35,6 +35,8 @@ IDLE |= {"output_attentions", "output_hidden_states", "output_scores", "output_l
 IDLE |= {"num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"}
 IDLE |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size"}
 IDLE |= {"renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id"}
+# (those of samples that it lacks) ...
+UNSAMPLED = {"top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 # ... and, of all others, the numbers that change nothing, beside None, False and what is empty.
 NEUTRAL = {"min_length": (0, 1), "min_new_tokens": (0,), "repetition_penalty": (1,), "encoder_repetition_penalty": (1,)}
 NEUTRAL |= {"encoder_no_repeat_ngram_size": (0,), "guidance_scale": (1,), "num_beam_groups": (1,)}
@@ -102,8 +104,9 @@ def check_settings(settings: Mapping[str, Any], config: VanillaConfig) -> None:
     """Raise ValueError for a setting of generate() that changes what CTranslate2 would search."""
     tokens = {name: getattr(config, name) for name in ("eos_token_id", "decoder_start_token_id")}
     neutral = NEUTRAL | {name: (number, [number]) for name, number in tokens.items()}
-    # With beams, transformers scales log P, and CTranslate2 the logits.
-    known = KNOWN | IDLE | ({"repetition_penalty"} if settings.get("num_beams") in (None, 1) else set())
+    # With beams, transformers scales log P, and CTranslate2 the logits; and it draws no samples.
+    known = KNOWN | IDLE | ({"repetition_penalty", "do_sample"} if settings.get("num_beams") in (None, 1) else set())
+    known -= UNSAMPLED if settings.get("do_sample") else set()
     for name, value in settings.items():
         is_empty = value is None or value is False or (isinstance(value, Sized) and not len(value))
         if name[0] != "_" and name not in known and not is_empty and value not in neutral.get(name, ()):
