@@ -9,8 +9,6 @@ import torch
 from accelerate import Accelerator
 from torch.utils.benchmark import Timer
 
-from ..configuration_vanilla import VanillaConfig
-
 
 def length_sums(source, target) -> dict[str, float]:
     """What model_flops needs of sentence pairs, whose tokens are arrays or tensors (pairs,)."""
@@ -18,7 +16,7 @@ def length_sums(source, target) -> dict[str, float]:
     return {name: float(value) for name, value in {"source": source.sum(), "target": target.sum(), **products}.items()}
 
 
-def model_flops(config: VanillaConfig, sums: Mapping[str, float]) -> float:
+def model_flops(config, sums: Mapping[str, float]) -> float:
     """FLOPs of one forward and one backward pass over sentence pairs, by formula.
 
     Each multiply-add of a matrix product is two FLOPs, and the backward pass has two products (the gradients of either
@@ -29,6 +27,7 @@ def model_flops(config: VanillaConfig, sums: Mapping[str, float]) -> float:
     the loss and the optimizer: a small share, which grows as the model narrows.
 
     Args:
+        config: VanillaConfig.
         sums: over the pairs, as length_sums returns them and results.json has them; </s> is a token.
     """
 

@@ -27,7 +27,8 @@ class Muon(torch.optim.Adam):
         linears.remove(model.get_output_embeddings())
         matrices = {linear.weight: getattr(linear, "parts", [linear.out_features]) for linear in linears}
         others = [parameter for parameter in model.parameters() if parameter not in matrices]
-        super().__init__([{"params": [*matrices], "parts": [*matrices.values()]}, {"params": others}], **adam)
+        groups: list[dict] = [{"params": [*matrices], "parts": [*matrices.values()]}, {"params": others}]
+        super().__init__(groups, **adam)
         # Adam would take a scaler's word for which gradients have overflowed; so the scaler leaves out the whole step.
         self._step_supports_amp_scaling = False
 

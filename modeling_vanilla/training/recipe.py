@@ -24,7 +24,7 @@ from .options import DataOptions, ModelOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1 to 5.3, 6.1). A checkpoint is written every 10 minutes, of updates of 0.4 s.
 # The paper is silent: the updates between validations.
-PAPER = {
+PAPER: dict = {
     "max_steps": 100_000,
     "tokens_per_update": 25_000,
     "tokens_per_batch": 3125,
