@@ -1,0 +1,30 @@
+"""Write a training corpus with untidy copies of some pairs behind it: docs/howto/untidy.md says why.
+
+python examples/untidy.py train.en train.de untidy.en untidy.de --share 0.5
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+from modeling_vanilla.files import read_lines, whole_file
+from modeling_vanilla.training.untidy import untidy_pair
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("source", "target", "untidy_source", "untidy_target"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--share", type=float, default=0.5, help="of the pairs that get an untidy copy (default: 0.5)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    generator = random.Random(options.seed)
+    pairs = [*zip(read_lines(options.source), read_lines(options.target), strict=True)]
+    pairs += [untidy_pair(*pair, generator) for pair in pairs if generator.random() < options.share]
+    for path, side in zip((options.untidy_source, options.untidy_target), zip(*pairs, strict=True), strict=True):
+        with whole_file(path) as part:
+            part.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
