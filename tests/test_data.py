@@ -46,6 +46,24 @@ FORMS = [
 ]
 
 
+TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "file:///missing.dtd">
+<tmx version="1.4"><header srclang="*all*"><note>a dog</note></header><body>
+<tu><tuv xml:lang="EN-us"><seg>a <hi>c<hi>a</hi>t</hi></seg></tuv><tuv xml:lang="de"><prop>x</prop><seg>eine
+  Katze<ph>{1<sub>x</sub>}</ph></seg></tuv><tuv xml:lang="de-AT"><seg>a Kotz</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>no German</seg></tuv><tuv xml:lang="den"><seg>none</seg></tuv></tu>
+<tu><tuv lang="de_DE"><seg>&quot;ja&#34;</seg></tuv><tuv lang="en"><seg><![CDATA["yes"]]></seg></tuv></tu>
+</body></tmx>"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_tmx(write, encoding):
+    path = write("a.tmx", TMX.replace("\n  ", " " * 70_000 + "\n  ").encode(encoding))
+    assert rows(load_pairs(DataOptions(train_file=path))["train"]) == PAIRS
+    packed = write("b.TMX.gz", gzip.compress(TMX.encode(encoding)))
+    regions = DataOptions(train_file=packed, source_lang="de_AT", target_lang="en_US")
+    assert rows(load_pairs(regions)["train"]) == [("a Kotz", "a cat")]
+
+
 @pytest.mark.parametrize(("name", "content"), FORMS)
 def test_columns_and_json_lines(write, name, content):
     compress = gzip.compress if name.lower().endswith(".gz") else bytes
@@ -108,6 +126,11 @@ BROKEN = [
     ({"train_file.parquet": "PAR1"}, "train data: {train_file} cannot be read: .*Parquet"),
     ({"train_source": "x\nx", "train_target": "x\n"}, "unequal .*: {train_target} has 1 lines, {train_source} has"),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
+    ({"train_file.tmx": TMX.replace("de", "fr")}, """{train_file}: no unit has both "en" and "de", only .*'fr-at'"""),
+    ({"train_file.tmx": TMX.replace("</body>", "")}, "{train_file}, line 7: not TMX: mismatched tag$"),
+    ({"train_file.tmx": TMX.replace("none", "&other;")}, "{train_file}, line 5: an entity of its own, 'other'$"),
+    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e "x">]><tmx>&e;</tmx>'}, "line 1: an entity of its own, 'e'$"),
+    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "line 1: an entity of its"),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
 ]
 

@@ -1,12 +1,14 @@
 """Sentence pairs: read from text files, columns, JSON lines, Parquet or a named dataset, and checked one by one."""
 
 import csv
+import gzip
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
+from xml.parsers import expat
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
@@ -120,10 +122,91 @@ def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obj
     kind = Path(path.lower().removesuffix(".gz")).suffix
     if kind in (".csv", ".tsv"):
         yield from _read_columns(path, kind, languages)
+    elif kind == ".tmx":
+        yield from _read_tmx(path, languages)
     elif kind == ".parquet":
         yield from _numbered((row for batch in ParquetFile(path).iter_batches(1000) for row in batch.to_pylist()), path)
     else:
         yield from _read_json(path)
+
+
+def _read_tmx(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
+    """The units of a translation memory that have both languages; a memory may have more, in some of its units."""
+    seen: set[str] = set()
+    is_empty = True
+    for line, unit in _units(path):
+        seen |= unit.keys()
+        texts = {language: text for language in languages if (text := _variant(unit, language)) is not None}
+        if len(texts) == len(languages):
+            is_empty = False
+            yield f"{path}, line {line}", texts
+    if seen and is_empty:
+        raise ValueError(f'{path}: no unit has both "{languages[0]}" and "{languages[1]}", only {_short(sorted(seen))}')
+
+
+def _variant(unit: dict[str, str], language: str) -> str | None:
+    """The text of a unit in a language: `de` is de, else the first of de-DE and the like; `de_DE` is de-DE, else de."""
+    wanted = language.lower().replace("_", "-")
+    near = (text for name, text in unit.items() if f"{name}-".startswith(f"{wanted}-") or wanted.startswith(f"{name}-"))
+    return unit.get(wanted, next(near, None))
+
+
+def _units(path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """The units {language: text} of a TMX file, each with the line where it ends.
+
+    expat opens no other file, whatever the document type names. Entities that a file declares are refused: a few lines
+    can stand for gigabytes.
+    """
+    done: list[tuple[int, dict[str, str]]] = []
+    unit: dict[str, str] = {}
+    language = ""
+    text: list[str] | None = None  # the parts of the segment that is open
+    markup: list[str] = []  # what is open in it: all but highlighted text (hi) holds codes of another program
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal language, text
+        if text is not None:
+            markup.append(name)
+        elif name == "tu":
+            unit.clear()
+        elif name == "tuv":
+            language = (attributes.get("xml:lang") or attributes.get("lang") or "").lower().replace("_", "-")
+        elif name == "seg":
+            text = []
+
+    def end(name: str) -> None:
+        nonlocal text
+        if markup:
+            markup.pop()
+        elif name == "seg" and text is not None:
+            unit[language] = " ".join(map(str.strip, "".join(text).splitlines())).strip()
+            text = None
+        elif name == "tu":
+            done.append((parser.CurrentLineNumber, dict(unit)))
+
+    def characters(part: str) -> None:
+        if text is not None and {*markup} <= {"hi"}:
+            text.append(part)
+
+    def refuse(name: str, *_: object) -> None:
+        raise ValueError(f"{path}, line {parser.CurrentLineNumber}: an entity of its own, {_short(name)}")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    parser.EntityDeclHandler = parser.SkippedEntityHandler = refuse
+    with (gzip.open if path.lower().endswith(".gz") else open)(path, "rb") as stream:
+        while chunk := stream.read(1 << 16):
+            _parse(parser, chunk, False, path)
+            yield from done
+            done.clear()
+        _parse(parser, b"", True, path)
+
+
+def _parse(parser: expat.XMLParserType, chunk: bytes, is_last: bool, path: str) -> None:
+    try:
+        parser.Parse(chunk, is_last)
+    except expat.ExpatError as error:
+        raise ValueError(f"{path}, line {error.lineno}: not TMX: {expat.errors.messages[error.code]}") from error
 
 
 def _numbered(rows: Iterable[object], where: str) -> Iterator[tuple[str, object]]:

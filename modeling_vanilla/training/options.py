@@ -32,6 +32,7 @@ class CorpusOptions:
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
       columns, source and target, which that line may say.
     - .parquet: columns of the two languages, or a column "translation" of both.
+    - .tmx: a translation memory; of its units those with both languages are read (de is also de-DE).
     - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
 
     Blank lines of these are skipped.
@@ -39,7 +40,7 @@ class CorpusOptions:
 
     _argument_group_name = "data"
 
-    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv, .csv or .parquet, as described above.")
+    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv, .csv, .parquet or .tmx, as described.")
     validation_file: str | None = _option(None, "Validation pairs, likewise.")
     test_file: str | None = _option(None, "Test pairs, likewise.")
     train_source: str | None = _option(None, "Source sentences to train on, one a line.")
