@@ -17,6 +17,7 @@ from modeling_vanilla.training.recipe import Settings, choose_recipe, choose_set
 from modeling_vanilla.training.train import learning_rate, rate_of
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
+PAPER |= {"optim": "adam", "lr_scheduler_type": "inverse_sqrt"}
 
 
 @pytest.fixture
@@ -63,8 +64,7 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     recipe = choose(2, "cuda")
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
-    defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000, "optim": "adam"}
-    defaults |= {"lr_scheduler_type": "inverse_sqrt"}
+    defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
     defaults |= {"checkpoint_steps": 1500, "average_checkpoints": 5}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
 
