@@ -8,7 +8,6 @@ Leaves in --output_dir: speedrun.md, speedrun.json, and for each seed its run, w
 """
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
@@ -16,32 +15,32 @@ from common import markdown_table, write_results
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.files import read_json, write_text
+from modeling_vanilla.files import read_json, read_lines, write_text
 from modeling_vanilla.training import DataOptions, TrainingOptions, train_translation
-from modeling_vanilla.training.data import load_pairs
 from modeling_vanilla.training.metrics import translation_scores
 from modeling_vanilla.training.run_record import is_begun
 
 SEARCH = {"num_beams": 5, "length_penalty": 1.0}  # chosen on validation data
-SPLITS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+LANGUAGES = {"source": "en", "target": "de"}
 
 
-def data_options(folder: Path, splits: Iterable[str]) -> DataOptions:
-    """The files of the splits."""
-    ends = {"source": "en.gz", "target": "de.gz"}
-    names = {f"{split}_{side}": f"{SPLITS[split]}.lc.norm.tok.{end}" for split in splits for side, end in ends.items()}
-    return DataOptions(**{option: str(folder / name) for option, name in names.items()})
+def path_of(folder: Path, split: str, side: str) -> str:
+    """The file of a side of a split, by the data set's own name of the split."""
+    return str(folder / f"{split}.lc.norm.tok.{LANGUAGES[side]}.gz")
 
 
 def run_seed(data: Path, run: Path, seed: int) -> dict:
     """Train with a seed, then translate and score the test set once. What is there already is taken."""
     if not (run / "results.json").is_file():
         training = TrainingOptions(str(run), resume=is_begun(run), seed=seed, bleu_tokenize="none")
-        train_translation(data_options(data, ["train", "validation"]), training)
-    results, test = read_json(run / "results.json"), load_pairs(data_options(data, SPLITS))["test"]
+        splits = {"train": "train", "validation": "val"}
+        files = {f"{split}_{side}": path_of(data, splits[split], side) for split in splits for side in LANGUAGES}
+        train_translation(DataOptions(**files), training)
+    results = read_json(run / "results.json")
+    sources, references = ([*read_lines(path_of(data, "test_2016_flickr", side))] for side in LANGUAGES)
     if not (run / "test.de").is_file():
         translator = Translator.from_pretrained(run / "model")
-        translations = translator.translate(test["source"][:], show_progress=True, **SEARCH)
+        translations = translator.translate(sources, show_progress=True, **SEARCH)
         write_text(run / "test.de", "".join(f"{line}\n" for line in translations))
     text = (run / "test.de").read_text(encoding="utf-8")
     return {
@@ -50,7 +49,7 @@ def run_seed(data: Path, run: Path, seed: int) -> dict:
         "tokens": results["tokens"],
         "minutes": results["train_seconds"] / 60,
         "validation": results["validation"]["bleu"],
-        "test": translation_scores(text.split("\n")[:-1], test["target"][:], "none")["bleu"],
+        "test": translation_scores(text.split("\n")[:-1], references, "none")["bleu"],
         "sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
     }
 
