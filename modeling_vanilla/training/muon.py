@@ -35,20 +35,20 @@ class Muon(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure=None):
         """Take a step; it leaves matrices without a gradient, so that Adam passes them by."""
-        for group in self.param_groups:
-            for weight, parts in zip(group["params"], group.get("parts", ()), strict=False):
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                if not state:  # Adam asks every parameter for its step when it loads a state
-                    state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(weight)}
-                momentum = state["momentum_buffer"]
-                momentum.lerp_(weight.grad, 1 - self.MOMENTUM)
-                update = weight.grad.lerp(momentum, self.MOMENTUM)  # Nesterov's
-                for part, change in zip(weight.split(parts), update.split(parts), strict=True):
-                    # The root of its mean square is then about 0.2, as usual with Adam (Liu et al. 2025).
-                    part.sub_(orthogonal(change), alpha=group["lr"] * 0.2 * math.sqrt(max(part.shape)))
-                weight.grad = None
+        matrices, _ = self.param_groups
+        for weight, parts in zip(matrices["params"], matrices["parts"], strict=True):
+            if weight.grad is None:
+                continue
+            state = self.state[weight]
+            if not state:  # Adam asks every parameter for its step when it loads a state
+                state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(weight)}
+            momentum = state["momentum_buffer"]
+            momentum.lerp_(weight.grad, 1 - self.MOMENTUM)
+            update = weight.grad.lerp(momentum, self.MOMENTUM)  # Nesterov's
+            for part, change in zip(weight.split(parts), update.split(parts), strict=True):
+                # The root of its mean square is then about 0.2, as usual with Adam (Liu et al. 2025).
+                part.sub_(orthogonal(change), alpha=matrices["lr"] * 0.2 * math.sqrt(max(part.shape)))
+            weight.grad = None
         return super().step(closure)
 
 
