@@ -245,8 +245,8 @@ def load_engine(
     threads = inter_threads or (1 if on_gpu else torch.get_num_threads())
 
     def load(inter_threads: int, intra_threads: int, index: int | list[int]) -> Loaded:
-        threads = {"inter_threads": inter_threads, "intra_threads": intra_threads}
-        start = partial(Translator, device=device.type, device_index=index, **threads)
+        place: dict[str, Any] = {"device": device.type, "device_index": index}
+        start = partial(Translator, inter_threads=inter_threads, intra_threads=intra_threads, **place)
         try:
             if (folder / "model.bin").is_file():
                 config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
