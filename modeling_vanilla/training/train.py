@@ -129,15 +129,14 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
 
 def adam(model: nn.Module) -> torch.optim.Adam:
     """Adam with beta_1 0.9, beta_2 0.98, epsilon 1e-9 (5.3); each step sets its rate."""
-    return torch.optim.Adam(model.parameters(), **_ADAM)
+    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
 def muon(model: nn.Module) -> Muon:
     """Muon, with the paper's Adam for what is no matrix of a layer. The paper has Adam for all."""
-    return Muon(model, **_ADAM)
+    return Muon(model, **adam(model).defaults)
 
 
-_ADAM: dict = {"lr": 0.0, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
 OPTIMIZERS = {"adam": adam, "muon": muon}  # by the values of --optim
 
 
