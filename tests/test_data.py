@@ -131,7 +131,9 @@ BROKEN = [
     ({"train_file.tmx": TMX.replace("none", "&other;")}, "{train_file}, line 5: an entity of its own, 'other'$"),
     ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e "x">]><tmx>&e;</tmx>'}, "line 1: an entity of its own, 'e'$"),
     ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "line 1: an entity of its"),
-    ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]$"""),
+    ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]: --source_lang"""),
+    ({"train_file.csv": "en;de\na;b\n"}, r"""line 1: no column "en" in \['en;de'\]: semicolons"""),
+    ({"train_file.xlsx": "PK"}, "{train_file}: a spreadsheet: save it as CSV in UTF-8"),
 ]
 
 

@@ -124,6 +124,8 @@ def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obj
         yield from _read_columns(path, kind, languages)
     elif kind == ".tmx":
         yield from _read_tmx(path, languages)
+    elif kind in (".xlsx", ".xls", ".ods"):
+        raise ValueError(f"{path}: a spreadsheet: save it as CSV in UTF-8")
     elif kind == ".parquet":
         yield from _numbered((row for batch in ParquetFile(path).iter_batches(1000) for row in batch.to_pylist()), path)
     else:
@@ -232,7 +234,10 @@ def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[
         header = [languages[name == "target"] for name in header]
     if missing := [language for language in languages if language not in header]:
         if kind == ".csv" or len(header) != 2 or all(map(_LANGUAGE.fullmatch, header)):
-            raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}')
+            remedy = "--source_lang and --target_lang name it"
+            if len(header) == 1 and ";" in header[0]:
+                remedy = "semicolons separate the columns, not commas"
+            raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}: {remedy}')
         rows, header = chain([(where, header)], rows), [*languages]
     for where, row in rows:
         if len(row) != len(header):
