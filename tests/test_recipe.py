@@ -110,6 +110,13 @@ def test_a_short_run_of_adam_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose
     assert choose(40_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
 
 
+def test_adam_on_a_small_corpus_has_the_rate_of_a_larger_one(choose):
+    """With Muon's a post-LN model never learns to read the source."""
+    training = complete(TrainingOptions("run", optim="adam"), choose(4_000_000, "cpu", optim="adam"))
+    assert (training.lr_scheduler_type, training.max_steps, training.warmup_steps) == ("inverse_sqrt", 4500, 1125)
+    assert rate_of(training, 128, 1125) == pytest.approx(0.005 * (1125 / 2000) ** 0.5, rel=0.01)
+
+
 def test_few_pairs_are_seen_at_most_50_times(choose):
     """120 thousand characters of both sides, some four to a token, are 12.5 updates of 1200 tokens a side."""
     few, half, whole = (choose(characters, "cpu") for characters in (120_000, 2_000_000, 4_000_000))

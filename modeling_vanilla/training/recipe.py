@@ -42,15 +42,13 @@ PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if row[1] == "
 PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_tokens": 300}}  # 6.3
 
 # Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
-# what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations.
-_SMALL = {
-    **{"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500, "epochs": 50, "validations": 5},
-    **{"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1},
-}
-_WITHOUT_GPU = {
-    **{"preset": "tiny", "dropout": 0.1, "tokens_per_update": 8192, "max_steps": 20_000},
-    **{"warmup_steps": 2000, "learning_rate_scale": 2.53},
-}
+# what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations. A
+# small corpus gets Muon unless Adam is given, which with Muon's rate never learns to read the source.
+_SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500}
+_SMALL |= {"epochs": 50, "validations": 5}
+_MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
+_ADAM = {"warmup_steps": 2000, "learning_rate_scale": 2.53}
+_WITHOUT_GPU = {"preset": "tiny", "dropout": 0.1, "tokens_per_update": 8192, "max_steps": 20_000, **_ADAM}
 _RECIPES: list[tuple[float, bool | None, dict, str]] = [
     (10_000_000, None, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
     (math.inf, False, _WITHOUT_GPU, "a small model, as a larger one needs a GPU"),
@@ -136,6 +134,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     )
     if "model" in given:
         usual, reason = _FINE_TUNING, f"fine-tunes {given['model']}"
+    elif usual is _SMALL:
+        usual = usual | (_ADAM if given.get("optim") == "adam" else _MUON)
     paper = PAPER if usual.get("preset") == "base" else {}
     usual = {"warmup_share": _WARMUP_SHARE, "epochs": math.inf, "max_steps": math.inf, **paper, **usual}
 
