@@ -7,7 +7,6 @@ from pathlib import Path
 
 import helpers
 import pytest
-from cost import training_cost
 from helpers import TINY, as_options, call, make_tokenizer, run_python, save_folder, tree, write_toy_corpus
 from huggingface_hub import ModelCard
 from plain_search import log_probs_of
@@ -15,6 +14,7 @@ from plain_search import log_probs_of
 from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import run as training_run
+from modeling_vanilla.training.flops import model_flops
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
@@ -50,8 +50,8 @@ def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files, monkey
     again = helpers.read_json(tmp_path / "run" / "results.json")
     assert (again["steps"], again["settings"]["training"]["seed"]) == (1, 7)
     assert again["settings"]["model"] == results["settings"]["model"]
-    achieved = training_cost(VanillaConfig.from_pretrained(run / "model"), again, 1e6)["achieved_flops_per_second"]
-    assert (results["mfu"], again["mfu"]) == (None, pytest.approx(achieved / 1e6, rel=1e-3))
+    mfu = again["flops"] / again["train_seconds"] / 1e6
+    assert (results["mfu"], again["mfu"]) == (None, pytest.approx(mfu, rel=1e-3))
 
 
 BAD_CONFIGS = [
@@ -95,12 +95,14 @@ def test_the_model_folder_loads_says_what_it_is_and_has_the_loss_written(finishe
     for name, content in tree(run / "model").items():
         assert name.endswith(".safetensors") or str(run.parent).encode() not in (content or b""), name
     texts = [Path(files[name]).read_text("utf-8").splitlines() for name in ("train_file", "validation_file")]
-    train, validation = ([json.loads(line)["translation"] for line in lines] for lines in texts)
+    pairs = [json.loads(line)["translation"] for lines in texts for line in lines]
+    ids = [(tokenizer(pair["en"]).input_ids, tokenizer(text_target=pair["de"]).input_ids) for pair in pairs]
+    lengths = [(len(source), len(target)) for source, target in ids[:100]]
     # Of 100 sources the 99.9th percentile is the longest.
-    longest = max(len(tokenizer(pair["en"]).input_ids) for pair in train)
-    assert (config.max_source_tokens, config.max_source_sentences, config.source_lang) == (longest, 1, "en")
-    ids = [(tokenizer(pair["en"]).input_ids, tokenizer(text_target=pair["de"]).input_ids) for pair in validation]
-    log_probs = [value for pair in ids for value in log_probs_of(model, *pair)]
+    assert (config.max_source_tokens, config.max_source_sentences, config.source_lang) == (max(lengths)[0], 1, "en")
+    flops = sum(model_flops(config, *pair) for pair in lengths) * results["tokens"] / sum(map(sum, lengths))
+    assert results["flops"] == pytest.approx(flops)
+    log_probs = [value for pair in ids[100:] for value in log_probs_of(model, *pair)]
     assert results["validation"]["loss"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import torch
 from common import PAPER, markdown_table, write_results
-from cost import training_cost
 
-from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
 from modeling_vanilla.training.flops import product_rate
@@ -37,16 +35,14 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
         data, device = results["settings"]["data"], torch.device(results["device"])
         precision = torch.bfloat16 if results["precision"] == "bf16" else torch.float32
         rate = (sustained_tflops or 0) * 1e12 or product_rate(device, precision)
-        cost = training_cost(VanillaConfig.from_pretrained(folder / "model"), results, rate)
         return {
             "run": folder.name,
             "languages": f"{data['source_lang']}-{data['target_lang']}",
             "test_sentences": results["test_sentences"],
             "BLEU": results["bleu"],
             "compound_split_BLEU": results["bleu_compound_split"],
-            "counted_flops": cost["analytic_flops"],
-            "table_2_flops": cost["table_2_flops"],
-            "cost": cost,
+            "counted_flops": results["flops"],
+            "table_2_flops": results["train_seconds"] * results["processes"] * rate,
         }
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"runs: {path} is no result of a training with test data") from error
@@ -58,7 +54,7 @@ def as_markdown(runs: list[dict]) -> str:
 
     paper = [[name, *map(number, figures, ("g", "g", ".1e", ".1e"))] for name, figures in SYSTEMS.items()]
     forms = {"BLEU": ".2f", "compound_split_BLEU": ".2f", "counted_flops": ".2e", "table_2_flops": ".2e"}
-    rows = [[format(value, forms.get(name, "")) for name, value in run.items() if name != "cost"] for run in runs]
+    rows = [[format(value, forms.get(name, "")) for name, value in run.items()] for run in runs]
     head = ["run", "languages", "test sentences", "sacreBLEU", "compound-split BLEU"]
     parts = [
         "# Table 2\n",

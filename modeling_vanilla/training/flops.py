@@ -3,21 +3,13 @@
 A FLOP is one addition or one multiplication in floating point.
 """
 
-from collections.abc import Mapping
-
 import torch
 from accelerate import Accelerator
 from torch.utils.benchmark import Timer
 
 
-def length_sums(source, target) -> dict[str, float]:
-    """What model_flops needs of sentence pairs, whose tokens are arrays or tensors (pairs,)."""
-    products = {"source_source": source @ source, "target_target": target @ target, "target_source": target @ source}
-    return {name: float(value) for name, value in {"source": source.sum(), "target": target.sum(), **products}.items()}
-
-
-def model_flops(config, sums: Mapping[str, float]) -> float:
-    """FLOPs of one forward and one backward pass over sentence pairs, by formula.
+def model_flops(config, source, target):
+    """FLOPs of one forward and one backward pass over each of some sentence pairs, by formula.
 
     Each multiply-add of a matrix product is two FLOPs, and the backward pass has two products (the gradients of either
     factor) for the forward pass's one. Counted are, at the real tokens alone, without padding: every projection, Q K^T
@@ -28,27 +20,26 @@ def model_flops(config, sums: Mapping[str, float]) -> float:
 
     Args:
         config: VanillaConfig.
-        sums: over the pairs, as length_sums returns them and results.json has them; </s> is a token.
+        source, target: the tokens of the pairs' sides, of which </s> is one; each a number, an array or a tensor.
     """
 
-    def attention(num_heads: int, queries: str, keys: str) -> float:
+    def attention(num_heads: int, queries, keys):
         """Multiply-adds of multi-head attention (3.2.2).
 
         W^Q and W^O work on the queries, d_k and d_v wide; W^K and W^V on the keys, as wide; the score of a key takes
         d_k multiply-adds, its value d_v. Hence d_k + d_v is a factor of all.
         """
-        projected = config.d_model * (sums[queries] + sums[keys])
-        return num_heads * sum(config.head_dims(num_heads)) * (projected + sums[f"{queries}_{keys}"])
+        products = config.d_model * (queries + keys) + queries * keys
+        return num_heads * sum(config.head_dims(num_heads)) * products
 
-    source, target = sums["source"], sums["target"]
-    encoder_layer = attention(config.encoder_attention_heads, "source", "source")
+    encoder_layer = attention(config.encoder_attention_heads, source, source)
     encoder_layer += 2 * config.d_model * config.encoder_ffn_dim * source  # W_1 and W_2 (3.3)
-    decoder_layer = attention(config.decoder_attention_heads, "target", "target")
-    decoder_layer += attention(config.decoder_attention_heads, "target", "source")
+    decoder_layer = attention(config.decoder_attention_heads, target, target)
+    decoder_layer += attention(config.decoder_attention_heads, target, source)
     decoder_layer += 2 * config.d_model * config.decoder_ffn_dim * target
     output_projection = target * config.d_model * config.vocab_size
     forward = 2 * (config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + output_projection)
-    return float(3 * forward)
+    return 3 * forward
 
 
 def product_rate(device: torch.device, dtype: torch.dtype) -> float:

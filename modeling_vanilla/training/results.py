@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..visualization.curves import plot_run
-from .flops import length_sums, model_flops
+from .flops import model_flops
 from .preprocessing import pair_lengths
 from .train import TrainingState, rate_of
 
@@ -20,19 +20,19 @@ _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
 def training_results(state: TrainingState, model: PreTrainedModel, training_data: Dataset, rate: float | None) -> dict:
-    """The figures of the training itself, among them those that its cost depends on (examples/reproduce/cost.py).
+    """The figures of the training itself.
 
     Args:
         model: the average of the checkpoints.
         rate: FLOP/s of large products on one device, if it was measured.
 
     Returns:
-        Among others "length_sums", those of the training pairs; and "mfu", the share of that rate that the updates
-        reach (model FLOPs utilisation), None without it.
+        Among others "flops", which the tokens of the updates took; and "mfu" (model FLOPs utilisation), the share of
+        that rate which the updates reached, None without it.
     """
     progress = state.progress
-    sums = length_sums(*(lengths.astype(float) for lengths in pair_lengths(training_data)))
-    flops = model_flops(model.config, sums) * progress.tokens / (sums["source"] + sums["target"])
+    source, target = pair_lengths(training_data)
+    flops = float(model_flops(model.config, source, target).mean() / (source + target).mean() * progress.tokens)
     processes = PartialState().num_processes
     return {
         "test_sentences": 0,
@@ -41,12 +41,12 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
         "train_seconds": round(progress.seconds, 3),
         "tokens": progress.tokens,
         "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "flops": flops,
         "mfu": None if rate is None else round(flops / progress.seconds / processes / rate, 6),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),
         "training_pairs": len(training_data),
-        "length_sums": sums,
         "precision": state.accelerator.mixed_precision,
         "device": str(model.device),
         "processes": processes,
