@@ -66,7 +66,7 @@ def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]
     for setting in {keep_freed_memory, bound_kernel_caches} - left_out:
         setting()
     dims = common.DIMS[options.dims]
-    step, rng = training_step("ours", dims, None if options.float32 else "autocast"), random.Random(0)
+    step, rng = training_step("ours", dims, not options.float32), random.Random(0)
 
     def turn() -> tuple[float, float]:
         real, seconds = 0, 0.0

@@ -1,14 +1,14 @@
 """A training step of this model beside MarianMT and torch.nn.Transformer: tokens a second, and peak memory.
 
     python benchmarks/train_step.py --dims base --bf16
-    python benchmarks/train_step.py --device cuda --dims base --tokens 25000 --passes 8 --bf16 weights --compile layers
+    python benchmarks/train_step.py --device cuda --dims base --tokens 25000 --passes 8 --bf16 --compile layers
 
 All have the same dimensions and shared embeddings, drop out only embeddings and sublayers' outputs, and read the same
 made-up batches; a step is forward, label-smoothed loss, backward and fused Adam. Speed: real tokens, the median of the
-rounds, each system in a process of its own, which take turns; on a CPU each once more with freed memory kept, as
-training does here, and the others without torch's fused attention, with which they are up to 40% slower in bf16. One
-thread is measured in processor time, several and a GPU by the clock. Memory: what the process held at its peak, above
-the model and the libraries. The last line is the share of what large products reach.
+rounds, each system in a process of its own, which take turns. On a CPU all keep freed memory, as training does here,
+and the others do without torch's fused attention, with which they are up to 40% slower in bf16. One thread is measured
+in processor time, several and a GPU by the clock. Memory: what the process held at its peak, above the model and the
+libraries. The last line is the share of what large products reach.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
-from modeling_vanilla.training.flops import length_sums, model_flops, product_rate
+from modeling_vanilla.training.flops import model_flops, product_rate
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -118,7 +118,7 @@ SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
 def training_step(
     system: str,
     dims: tuple[int, ...],
-    bf16: str | None,
+    bf16: bool,
     device: str = "cpu",
     compiled: str | None = None,
     passes: int = 1,
@@ -126,33 +126,24 @@ def training_step(
     """A function that takes one training step on a batch, in so many passes.
 
     Args:
-        bf16: "autocast", or "weights": the model's own are in bfloat16, and Adam has copies in 32 bits.
+        bf16: autocast to bfloat16.
         compiled: "model" or "layers", for batches of any shape.
     """
     torch.manual_seed(0)
     model, loss_of = SYSTEMS[system](*dims)
     model.to(device).train()
-    weights = masters = [weight for weight in model.parameters() if weight.requires_grad]
-    if bf16 == "weights":
-        masters = [weight.detach().clone() for weight in weights]
-        model.to(torch.bfloat16)
     layers = (layer for stack in model.modules() if isinstance(stack, nn.ModuleList) for layer in stack)
     for module in {None: [], "model": [model], "layers": layers}[compiled]:
         module.compile(dynamic=True)
-    optimizer = torch.optim.Adam(masters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(batch: Batch) -> None:
-        model.zero_grad()
+        optimizer.zero_grad()
         for part in zip(*(side.chunk(passes) for side in batch), strict=True):
-            with torch.autocast(device, torch.bfloat16, enabled=bf16 == "autocast"):
+            with torch.autocast(device, torch.bfloat16, enabled=bf16):
                 loss = loss_of(*part)
             (loss / passes).backward()
-        if bf16 == "weights":
-            for master, weight in zip(masters, weights, strict=True):
-                master.grad = weight.grad.float()
         optimizer.step()
-        if bf16 == "weights":
-            torch._foreach_copy_([weight.data for weight in weights], masters)
         if device == "cuda":
             torch.cuda.synchronize()
 
@@ -165,21 +156,20 @@ def made_up_batches(options: Namespace) -> list[Batch]:
     return [made_up_batch(options.tokens // longest, longest, common.DIMS[options.dims][-1]) for longest in (12, 20)]
 
 
-def operations(options: Namespace) -> float:
+def flops_of_a_token(options: Namespace) -> float:
     """Floating point operations that this model needs for a real token of these batches, forward and backward."""
     batches = made_up_batches(options)
-    source, target = (torch.cat([(batch[side] != 0).sum(1) for batch in batches]).double() for side in (0, 2))
+    source, target = (torch.cat([(batch[side] != 0).sum(1) for batch in batches]) for side in (0, 2))
     config = VanillaConfig(**common.config_fields(*common.DIMS[options.dims]))
-    return model_flops(config, length_sums(source, target)) / sum(map(real_tokens, batches))
+    return float(model_flops(config, source, target).sum() / (source + target).sum())
 
 
-def make_system(system: str, kept: bool, options: Namespace) -> Callable[[], tuple[float, float | None]]:
+def make_system(system: str, options: Namespace) -> Callable[[], tuple[float, float]]:
     """A function that takes a step on either of two batches.
 
-    It returns real tokens a second, and on a CPU how many GiB more than before the first step were held at the peak.
+    It returns real tokens a second, and how many GiB more than before the first step the process has held at its peak.
     """
-    if kept:
-        keep_freed_memory()
+    keep_freed_memory()
     device, dims = options.device, common.DIMS[options.dims]
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     batches = made_up_batches(options)
@@ -190,33 +180,25 @@ def make_system(system: str, kept: bool, options: Namespace) -> Callable[[], tup
     if device == "cpu" and system != "ours":
         step = sdpa_kernel(SDPBackend.MATH)(step)
 
-    def run() -> tuple[float, float | None]:
+    def run() -> tuple[float, float]:
         seconds, _ = common.timed(lambda: [step(batch) for batch in batches], clock)
-        return real / seconds, common.peak_gib() - held if device == "cpu" else None
+        return real / seconds, common.peak_gib() - held
 
     return run
 
 
 def measure(options: Namespace) -> None:
-    """Print the table of all systems, as they come and, on a CPU, with freed memory kept."""
+    """Print the table of all systems, and the share of this one."""
     print(common.machine(options.device))
-    memory = {"": False} | ({", freed memory kept": True} if options.device == "cpu" else {})
-    turns = {
-        f"{system}{how}": common.in_own_process(make_system, system, kept, options)
-        for how, kept in memory.items()
-        for system in SYSTEMS
-    }
-    rates, peaks = {}, {}
-    for system, measured in common.take_turns(turns, options.rounds).items():
-        rates[system], (*_, peaks[system]) = zip(*measured, strict=True)
-    as_trained = f"ours{list(memory)[-1]}"
+    turns = {system: common.in_own_process(make_system, system, options) for system in SYSTEMS}
+    measured = common.take_turns(turns, options.rounds)
+    rates = {system: [rate for rate, _ in found] for system, found in measured.items()}
     rows = []
     for system, found in rates.items():
-        ratio = f"{common.median_ratio(rates[as_trained], found):.2f}"
-        peak = "-" if peaks[system] is None else f"{peaks[system]:.2f}"
-        rows.append((system, common.with_range(found), ratio, peak))
-    print(common.table(("", "tokens/s, median (range)", f"ratio of {as_trained}, to it", "GiB"), rows))
-    reached = operations(options) * statistics.median(rates[as_trained])
+        peak = f"{measured[system][-1][1]:.2f}" if options.device == "cpu" else "-"
+        rows.append((system, common.with_range(found), f"{common.median_ratio(rates['ours'], found):.2f}", peak))
+    print(common.table(("", "tokens/s, median (range)", "ratio of ours, to it", "GiB"), rows))
+    reached = flops_of_a_token(options) * statistics.median(rates["ours"])
     peak = product_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
     print(f"\nOf the rate of large products, this model reaches {reached / peak:.1%} (MFU).")
 
@@ -226,10 +208,7 @@ if __name__ == "__main__":
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the models")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
     parser.add_argument("--passes", type=int, default=1, help="that share the tokens of a step")
-    parser.add_argument(
-        "--bf16", nargs="?", const="autocast", choices=["autocast", "weights"],
-        help="by autocast, or by weights in bfloat16 of which Adam has copies in 32 bits",
-    )  # fmt: skip
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", nargs="?", const="model", choices=["model", "layers"], help="by torch.compile")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where")
