@@ -116,12 +116,7 @@ SYSTEMS = {"ours": ours, "MarianMT": marian, "torch.nn.Transformer": torch_nn}
 
 
 def training_step(
-    system: str,
-    dims: tuple[int, ...],
-    bf16: bool,
-    device: str = "cpu",
-    compiled: str | None = None,
-    passes: int = 1,
+    system: str, dims: tuple[int, ...], bf16: bool, device: str = "cpu", compiled: str | None = None, passes: int = 1
 ) -> Callable[[Batch], None]:
     """A function that takes one training step on a batch, in so many passes.
 
