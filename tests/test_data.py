@@ -49,9 +49,11 @@ FORMS = [
 TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "file:///missing.dtd">
 <tmx version="1.4"><header srclang="*all*"><note>a dog</note></header><body>
 <tu><tuv xml:lang="EN-us"><seg>a <hi>c<hi>a</hi>t</hi></seg></tuv><tuv xml:lang="de"><prop>x</prop><seg>eine
+
   Katze<ph>{1<sub>x</sub>}</ph></seg></tuv><tuv xml:lang="de-AT"><seg>a Kotz</seg></tuv></tu>
 <tu><tuv xml:lang="en"><seg>no German</seg></tuv><tuv xml:lang="den"><seg>none</seg></tuv></tu>
-<tu><tuv lang="de_DE"><seg>&quot;ja&#34;</seg></tuv><tuv lang="en"><seg><![CDATA["yes"]]></seg></tuv></tu>
+<tu><tuv lang="de_DE"><seg>&quot;ja&#34;</seg></tuv><tuv lang="de_DE"><seg>"nein"</seg></tuv>
+<tuv lang="en"><seg><![CDATA["yes"]]></seg></tuv></tu>
 </body></tmx>"""
 
 
@@ -118,6 +120,7 @@ def test_no_script_of_a_dataset_is_run(write, tmp_path):
 
 
 GOOD = json_lines(PAIRS)
+LAUGHS = '<!ENTITY e0 "ha">' + "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(9))
 BROKEN = [
     ({"train_file": GOOD + '{"translation": {"en": "a"'}, "{train_file}, line 3: not JSON: Expecting .*: .*trans"),
     ({"train_file": '{"en": "a", "de": null}'}, 'line 1: "de" is None, not text'),
@@ -127,10 +130,11 @@ BROKEN = [
     ({"train_source": "x\nx", "train_target": "x\n"}, "unequal .*: {train_target} has 1 lines, {train_source} has"),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
     ({"train_file.tmx": TMX.replace("de", "fr")}, """{train_file}: no unit has both "en" and "de", only .*'fr-at'"""),
-    ({"train_file.tmx": TMX.replace("</body>", "")}, "{train_file}, line 7: not TMX: mismatched tag$"),
-    ({"train_file.tmx": TMX.replace("none", "&other;")}, "{train_file}, line 5: an entity of its own, 'other'$"),
-    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e "x">]><tmx>&e;</tmx>'}, "line 1: an entity of its own, 'e'$"),
-    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "line 1: an entity of its"),
+    ({"train_file.tmx": TMX.replace("</body>", "")}, "{train_file}: not TMX: mismatched tag: line 9,"),
+    ({"train_file.tmx": '<?xml version="1.0" encoding="GBK"?><tmx/>'}, "{train_file}: not TMX: multi-byte encodings"),
+    ({"train_file.tmx": TMX.replace("none", "&other;")}, "{train_file}: not TMX: undefined entity &other;: line 6"),
+    ({"train_file.tmx": f"<!DOCTYPE tmx [{LAUGHS}]><tmx>&e9;</tmx>"}, "{train_file}: not TMX: limit on input amplific"),
+    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "undefined entity &e;"),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]: --source_lang"""),
     ({"train_file.csv": "en;de\na;b\n"}, r"""line 1: no column "en" in \['en;de'\]: semicolons"""),
     ({"train_file.xlsx": "PK"}, "{train_file}: a spreadsheet: save it as CSV in UTF-8"),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
@@ -21,6 +21,7 @@ from .options import SPLITS, CorpusOptions
 
 _READER = Path(__file__).read_bytes()  # another version of this file reads the pairs again
 _LANGUAGE = re.compile("[a-z]{2}(_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3}")  # en, pt_BR, eng_Latn
+_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -136,12 +137,12 @@ def _read_tmx(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obje
     """The units of a translation memory that have both languages; a memory may have more, in some of its units."""
     seen: set[str] = set()
     is_empty = True
-    for line, unit in _units(path):
+    for unit in _units(path):
         seen |= unit.keys()
-        texts = {language: text for language in languages if (text := _variant(unit, language)) is not None}
-        if len(texts) == len(languages):
+        texts = {language: _variant(unit, language) for language in languages}
+        if None not in texts.values():
             is_empty = False
-            yield f"{path}, line {line}", texts
+            yield path, texts
     if seen and is_empty:
         raise ValueError(f'{path}: no unit has both "{languages[0]}" and "{languages[1]}", only {_short(sorted(seen))}')
 
@@ -153,62 +154,34 @@ def _variant(unit: dict[str, str], language: str) -> str | None:
     return unit.get(wanted, next(near, None))
 
 
-def _units(path: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The units {language: text} of a TMX file, each with the line where it ends.
+def _units(path: str) -> Iterator[dict[str, str]]:
+    """The units {language: text} of a TMX file; of two texts in one language the first.
 
-    expat opens no other file, whatever the document type names. Entities that a file declares are refused: a few lines
-    can stand for gigabytes.
+    The parser opens no other file, and limits what the entities that a file declares may become.
     """
-    done: list[tuple[int, dict[str, str]]] = []
-    unit: dict[str, str] = {}
-    language = ""
-    text: list[str] | None = None  # the parts of the segment that is open
-    markup: list[str] = []  # what is open in it: all but highlighted text (hi) holds codes of another program
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal language, text
-        if text is not None:
-            markup.append(name)
-        elif name == "tu":
-            unit.clear()
-        elif name == "tuv":
-            language = (attributes.get("xml:lang") or attributes.get("lang") or "").lower().replace("_", "-")
-        elif name == "seg":
-            text = []
-
-    def end(name: str) -> None:
-        nonlocal text
-        if markup:
-            markup.pop()
-        elif name == "seg" and text is not None:
-            unit[language] = " ".join(map(str.strip, "".join(text).splitlines())).strip()
-            text = None
-        elif name == "tu":
-            done.append((parser.CurrentLineNumber, dict(unit)))
-
-    def characters(part: str) -> None:
-        if text is not None and {*markup} <= {"hi"}:
-            text.append(part)
-
-    def refuse(name: str, *_: object) -> None:
-        raise ValueError(f"{path}, line {parser.CurrentLineNumber}: an entity of its own, {_short(name)}")
-
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
-    parser.EntityDeclHandler = parser.SkippedEntityHandler = refuse
     with (gzip.open if path.lower().endswith(".gz") else open)(path, "rb") as stream:
-        while chunk := stream.read(1 << 16):
-            _parse(parser, chunk, False, path)
-            yield from done
-            done.clear()
-        _parse(parser, b"", True, path)
+        try:
+            events = ElementTree.iterparse(stream, ("start", "end"))
+            _, root = next(events)
+            for event, element in events:
+                if event == "end" and element.tag.endswith("tu"):  # behind its namespace, if it has one
+                    unit: dict[str, str] = {}
+                    for variant in element:
+                        language = variant.get(_XML_LANG) or variant.get("lang") or ""
+                        for segment in variant:
+                            if segment.tag.endswith("seg"):
+                                lines = filter(None, map(str.strip, _segment_text(segment).splitlines()))
+                                unit.setdefault(language.lower().replace("_", "-"), " ".join(lines))
+                    yield unit
+                    root[-1].clear()  # the body, or all units would stay in memory
+        except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an unknown encoding
+            raise ValueError(f"{path}: not TMX: {error}") from error
 
 
-def _parse(parser: expat.XMLParserType, chunk: bytes, is_last: bool, path: str) -> None:
-    try:
-        parser.Parse(chunk, is_last)
-    except expat.ExpatError as error:
-        raise ValueError(f"{path}, line {error.lineno}: not TMX: {expat.errors.messages[error.code]}") from error
+def _segment_text(element: ElementTree.Element) -> str:
+    """The text without inline markup: all but highlighted text (hi) holds codes of another program."""
+    parts = [(_segment_text(part) if part.tag.endswith("hi") else "") + (part.tail or "") for part in element]
+    return (element.text or "") + "".join(parts)
 
 
 def _numbered(rows: Iterable[object], where: str) -> Iterator[tuple[str, object]]:
