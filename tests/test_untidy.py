@@ -31,9 +31,8 @@ def test_what_has_no_untidy_form_stays(pair):
 
 @pytest.mark.parametrize("word", ["word", "한국어를"])
 def test_one_word_in_ten_has_an_error(word):
-    words = [word] * 40
     for seed in range(50):
-        found = untidy.mistype(" ".join(words), random.Random(seed)).split(" ")
+        found = untidy.mistype(" ".join([word] * 40), random.Random(seed)).split(" ")
         wrong = [one for one in found if one != word]
         assert len(found) == 40 and 0 < len(wrong) <= 4
         assert all(len(word) - 1 <= len(one) <= len(word) + 1 and {*one} <= {*word} for one in wrong)

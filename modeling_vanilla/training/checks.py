@@ -45,7 +45,6 @@ _ROWS = 10_000  # of a batch
 _LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond the margin
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 _SCRIPT_SHARE = 0.05  # of a text's letters, below which it has hardly any of a script
-
 _LANGUAGE_LETTERS = 20  # that a text needs for its language to be told
 _LANGUAGE_SCORE = 0.9  # that the language needs
 _SPELT = "20"  # the largest number that may be a word on the other side, but for a digit with noughts
@@ -55,12 +54,10 @@ _MARKS = regex.compile(r"[^\p{L}\p{M}]+")
 _NUMBER = regex.compile(r"\d+(?:[.,'\u2019\p{Zs}]\d{3})*(?!\d)")  # with marks between groups of three
 _ADDRESS = regex.compile(r"\b(?:https?://|www\.)", regex.IGNORECASE)
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
-_BROKEN_CHARACTERS = {"\ufffd", "\ufeff"}
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
 _MISREAD = regex.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
-# Scripts that one language mixes, and letters whose names in Unicode do not begin with their script.
+# Scripts that one language mixes.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
-_TOGETHER |= {"MICRO": "GREEK", "FEMININE": "LATIN", "MASCULINE": "LATIN", "FULLWIDTH": "LATIN"}
 
 
 def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
@@ -98,8 +95,7 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
         texts = pairs[side]
         # Few batches have such characters at all, which the set of all characters of a batch tells.
         characters = set().union(*texts)
-        broken = {letter for letter in characters if unicodedata.category(letter) in _BROKEN_CATEGORIES}
-        broken |= characters & _BROKEN_CHARACTERS
+        broken = {one for one in characters if one in "\ufffd\ufeff" or unicodedata.category(one) in _BROKEN_CATEGORIES}
         table[f"{side}_hash"] = texts.map(hash)
         table[f"{side}_letters"] = texts.map(lambda text: hash(_MARKS.sub("", text) or text))
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
@@ -181,9 +177,6 @@ _one_object = cache(tuple)  # for all equal tuples, of which millions are kept
 
 def _scripts(text: str) -> tuple[str, ...]:
     """The scripts of a text, that of most letters first, without those that hardly any of its letters have."""
-    scripts = frozenset(filter(None, map(_script_of, set(text))))
-    if len(scripts) <= 1:  # of most texts, which need no counts
-        return _one_object(scripts)
     letters = Counter(filter(None, map(_script_of, text)))
     least = _SCRIPT_SHARE * letters.total()
     return _one_object(tuple(script for script, count in letters.most_common() if count >= least))
