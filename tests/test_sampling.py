@@ -34,19 +34,19 @@ def translator(request, folder):
     return Translator.from_pretrained(folder, engine=request.param)
 
 
-@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (3.0, 5), (0.5, "not given"), (1.0, None)])
-def test_samples_have_the_probabilities_of_the_model(translator, folder, temperature, top_k):
+@pytest.mark.parametrize(
+    "given", [{"top_k": 0}, {"temperature": 3.0, "top_k": 5}, {"temperature": 0.5}, {"top_k": None}]
+)
+def test_samples_have_the_probabilities_of_the_model(translator, folder, given):
     """Of the first token; without top_k it is 50, as in transformers, and with None all."""
     exact, count = Translator.from_pretrained(folder), 3000
     inputs = exact.tokenizer(TEXTS[:1], return_tensors="pt")
     with torch.no_grad():
         start = torch.tensor([[exact.model.config.decoder_start_token_id]])
-        logits = exact.model(**inputs, decoder_input_ids=start).logits[0, -1] / temperature
-    kept = logits >= logits.topk({0: len(logits), None: len(logits), "not given": 50}.get(top_k, top_k)).values[-1]
+        logits = exact.model(**inputs, decoder_input_ids=start).logits[0, -1] / given.get("temperature", 1.0)
+    kept = logits >= logits.topk(given.get("top_k", 50) or len(logits)).values[-1]
     expected = count * logits.masked_fill(~kept, -torch.inf).softmax(dim=-1)
-    given = SAMPLE | {"temperature": temperature, "top_k": top_k, "max_new_tokens": 1, "seed": 0}
-    given = {name: value for name, value in given.items() if value != "not given"}
-    (found,) = translator.nbest(TEXTS[:1], count, **given)
+    (found,) = translator.nbest(TEXTS[:1], count, do_sample=True, num_beams=1, max_new_tokens=1, seed=0, **given)
     drawn = Counter((*one.ids, exact.tokenizer.pad_token_id)[1] for one in found)  # padding at the end is left out
     observed = torch.tensor([float(drawn[token]) for token in range(len(logits))])
     assert not observed[~kept].any()
@@ -101,6 +101,5 @@ def test_what_is_impossible_is_one_line(folder, engine, options, message):
 
 
 def test_a_seed_without_samples_of_one_beam_is_an_error(translator):
-    for settings in ({}, {"do_sample": True}):
-        with pytest.raises(ValueError, match="seed 1: needs do_sample=True and num_beams=1"):
-            translator.translate(TEXTS, seed=1, **settings)
+    with pytest.raises(ValueError, match="seed 1: needs do_sample=True and num_beams=1"):
+        translator.translate(TEXTS, seed=1, do_sample=True)

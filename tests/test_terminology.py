@@ -47,5 +47,5 @@ def test_a_bad_file_of_terms_is_one_line(folder, tmp_path, content, message):
 
 
 def test_another_search_has_no_terms(tokenizer):
-    with pytest.raises(ValueError, match=r"^terms need the search of this package, which MarianMTModel does not have$"):
+    with pytest.raises(ValueError, match="terms need a model of this package"):
         Translator(make_marian(len(tokenizer)), tokenizer).translate(SENTENCES, terms=[("dog", "Hund")])

@@ -104,7 +104,8 @@ def test_batches_hold_no_more_than_asked(model, tokenizer):
 NOT_TRANSLATED = [
     ({"texts": "a dog"}, "texts must be a list of texts, not one text: 'a dog'"),
     ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
-    ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need num_beams of at least 2"),
+    ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need .* num_beams of at least 2 .*"),
+    ({"terms": [("cow", "dog")], "do_sample": True}, "terms need .* no samples"),
     ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
     ({"texts": ["\ud83d!"]}, r"texts: '\\ud83d!' has half of a surrogate pair, which is no character"),
 ]

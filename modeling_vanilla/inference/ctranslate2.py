@@ -31,7 +31,6 @@ from .engines import Ids, pair_batches
 from .sampling import random_of
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
-Loaded = tuple[Translator, VanillaConfig, GenerationConfig]
 QUEUE = 4  # batches that wait for each translator
 # By early_stopping, with length_penalty_type="length": a sentence is done when num_beams times so many hypotheses have
 # ended. transformers stops there with True; with "never" only where nothing better can follow; by default in between.
@@ -244,7 +243,7 @@ def load_engine(
     # Translators of one thread translate more than one of several.
     threads = inter_threads or (1 if on_gpu else torch.get_num_threads())
 
-    def load(inter_threads: int, intra_threads: int, index: int | list[int]) -> Loaded:
+    def load(inter_threads: int, intra_threads: int, index: int | list[int]):
         place: dict[str, Any] = {"device": device.type, "device_index": index}
         start = partial(Translator, inter_threads=inter_threads, intra_threads=intra_threads, **place)
         try:
@@ -259,7 +258,5 @@ def load_engine(
         except RuntimeError as error:
             raise ValueError(f"CTranslate2: {error}") from error
 
-    def load_again() -> Translator:
-        return load(1, threads, index[0] if isinstance(index, list) else index)[0]
-
-    return CTranslate2Engine(*load(threads, 1, index), tokenizer, load_again)
+    first = index[0] if isinstance(index, list) else index
+    return CTranslate2Engine(*load(threads, 1, index), tokenizer, lambda: load(1, threads, first)[0])

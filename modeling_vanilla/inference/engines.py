@@ -1,6 +1,7 @@
 """What an engine does, and torch as one, with a model of transformers or an ensemble. The other is ctranslate2.py."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from ..translation_vanilla import (
     search_batches,
 )
 from .ensemble import Ensemble
-from .sampling import Sampler, random_of
+from .sampling import random_of, sample
 from .terms import generate_arguments
 
 Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
@@ -68,7 +69,7 @@ class TorchEngine:
             arguments = generate_arguments(pieces)
             if seed is not None:
                 rows = [random_of(seed, piece.ids, [copy]) for piece in pieces for copy in range(settings.nbest)]
-                arguments["custom_generate"] = Sampler(rows)
+                arguments["custom_generate"] = partial(sample, generators=rows)
             return arguments
 
         return search_batches(self.model, self.tokenizer, batches, settings, further)

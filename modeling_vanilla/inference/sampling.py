@@ -12,19 +12,10 @@ def random_of(seed: int, *sources: Sequence[int]) -> random.Random:
     return random.Random(f"{seed} {[[*ids] for ids in sources]}")
 
 
-class Sampler:
-    """`custom_generate` of generate(): its own loop, in which each row draws from a generator of its own.
-
-    Args:
-        generators: of each row of the batch.
-    """
-
-    def __init__(self, generators: Sequence[random.Random]):
-        self.generators = generators
-
-    def __call__(self, model: PreTrainedModel, input_ids: torch.Tensor, logits_processor: LogitsProcessorList, **given):
-        processors = LogitsProcessorList([*logits_processor, Draw(self.generators)])
-        return model._sample(input_ids, logits_processor=processors, **given)
+def sample(model: PreTrainedModel, input_ids: torch.Tensor, logits_processor, generators, **given) -> torch.Tensor:
+    """`custom_generate` of generate(): its own loop, in which each row draws by a generator of its own."""
+    processors = LogitsProcessorList([*logits_processor, Draw(generators)])
+    return model._sample(input_ids, logits_processor=processors, **given)
 
 
 class Draw(LogitsProcessor):

@@ -192,10 +192,8 @@ class Translator:
     def _check_terms(self, settings: SearchSettings) -> None:
         if self.model is None:
             raise ValueError("terms: the engine ctranslate2 has none; the engine torch has")
-        if not settings.is_own:
-            raise ValueError(f"terms need the search of this package, which {type(self.model).__name__} does not have")
-        if settings.beams == 1:
-            raise ValueError("terms need num_beams of at least 2")
+        if not settings.is_own or settings.beams == 1:
+            raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
 
     def _with_tokens(self, found: Found) -> Found:
         """What a search found in a batch, with the tokens as text."""
