@@ -33,7 +33,7 @@ def faults_of(train):
 
 FAULTY = [
     (("\u200b\u2060", " \t\u3000"), "empty"),
-    (("Der Hund schläft.", "Der Hund schläft."), "equal"),
+    (("Der Hund schla\u0308ft.", "Der Hund schläft."), "equal"),  # as canonically equivalent text is the same text
     (("Microsoft Word (/usr/bin/word), 100%", "Microsoft Word (/usr/bin/word), 100%"), ""),
     (GOOD[5], "duplicate"),
     (tuple(f"{side[:-1]} 17!" for side in GOOD[5]), "near"),

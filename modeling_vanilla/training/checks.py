@@ -6,7 +6,7 @@ pair.
 
 import unicodedata
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +92,7 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
     """The properties of each pair that show its faults."""
     table = pd.DataFrame({"empty": False, "broken": False}, pairs.index)
     for side in _SIDES:
-        texts = pairs[side]
+        texts = pairs[side] = pairs[side].map(partial(unicodedata.normalize, "NFC"))
         # Few batches have such characters at all, which the set of all characters of a batch tells.
         characters = set().union(*texts)
         broken = {one for one in characters if one in "\ufffd\ufeff" or unicodedata.category(one) in _BROKEN_CATEGORIES}
