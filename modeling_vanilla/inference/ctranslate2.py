@@ -243,7 +243,7 @@ def load_engine(
     # Translators of one thread translate more than one of several.
     threads = inter_threads or (1 if on_gpu else torch.get_num_threads())
 
-    def load(inter_threads: int, intra_threads: int, index: int | list[int]):
+    def load(inter_threads: int, intra_threads: int, index) -> tuple[Translator, VanillaConfig, GenerationConfig]:
         place: dict[str, Any] = {"device": device.type, "device_index": index}
         start = partial(Translator, inter_threads=inter_threads, intra_threads=intra_threads, **place)
         try:
