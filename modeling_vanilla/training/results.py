@@ -33,16 +33,16 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
     progress = state.progress
     source, target = pair_lengths(training_data)
     flops = float(model_flops(model.config, source, target).mean() / (source + target).mean() * progress.tokens)
-    processes = PartialState().num_processes
+    processes, seconds = PartialState().num_processes, round(progress.seconds, 3)
     return {
         "test_sentences": 0,
         "validation": None,
         "steps": progress.step,
-        "train_seconds": round(progress.seconds, 3),
+        "train_seconds": seconds,
         "tokens": progress.tokens,
-        "tokens_per_second": round(progress.tokens / progress.seconds, 1),
+        "tokens_per_second": round(progress.tokens / seconds, 1),
         "flops": flops,
-        "mfu": None if rate is None else round(flops / progress.seconds / processes / rate, 6),
+        "mfu": None if rate is None else round(flops / seconds / processes / rate, 6),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),
