@@ -51,6 +51,18 @@ def test_the_card_says_what_the_run_was(tmp_path):
     assert [part for part in said if part not in parsed.text] == []
 
 
+MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005}
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [({}, "Adam, 400 warm-up steps, learning rate scale 1.0, seed 0"),
+     (MUON, "Muon and Adam, 400 warm-up steps, learning rate 0.005 at its peak, then falling to 0, seed 0")],
+)  # fmt: skip
+def test_the_card_says_how_the_model_was_optimised(tmp_path, training, said):
+    assert f"process(es). {said};" in write_card(tmp_path, {}, training=training)[0].text
+
+
 def test_a_place_on_this_machine_is_not_published_and_no_language_claimed(tmp_path):
     parsed, _ = write_card(tmp_path, {"dataset_name": "../data"}, dataset="../data")
     assert "../data" not in parsed.content and "secret" not in parsed.content
