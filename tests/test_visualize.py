@@ -40,7 +40,8 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
 def test_the_heat_map_is_the_mean_of_the_heads():
     weights = torch.rand(2, 2, 2, 3)
     small = pictures.AttentionMap("Test", weights, ["$x$", "y"], ["a", "$b$", "c"])
-    (axes,) = pictures.draw_heat_map(small, 1).axes
+    axes, scale = pictures.draw_heat_map(small, 1).axes
+    assert scale.get_ylim() == (0, 1)
     torch.testing.assert_close(torch.tensor(axes.images[0].get_array()), weights[1].mean(dim=0))
 
 
