@@ -1,7 +1,7 @@
 """Train a small Transformer on the embedded synthetic corpus, save it, load it back, and translate unseen sentences.
 
-It takes a minute or two on two cores and no network. The output folder then holds model/ (what from_pretrained loads),
-results.json, loss.png, attention.png and the last checkpoints; the corpus is in the folder beside it. A grammar
+It takes a minute or two on two idle cores and no network. The output folder then holds model/ (what from_pretrained
+loads), results.json, loss.png, attention.png and the last checkpoints; the corpus is in the folder beside it. A grammar
 generates the corpus: the scores show that model, training and search work, and nothing about real text.
 """
 
@@ -34,8 +34,9 @@ def quickstart(run: Path, max_steps: int, seed: int = 0) -> dict:
     training = TrainingOptions(output_dir=str(run), max_steps=max_steps, tokens_per_update=1024, seed=seed)
     corpus = toy_corpus(validation=200, test=500)
     print(
-        f"A small model learns from {len(corpus['train'])} synthetic sentence pairs in {max_steps} updates, which "
-        "takes a minute or so on two cores. The next lines are those of any training.",
+        f"A small model learns from {len(corpus['train'])} synthetic sentence pairs in {max_steps} updates: 400 take a "
+        "minute or two on two idle cores. On busy ones set OMP_NUM_THREADS=1, and --max_steps 200. The next lines are "
+        "those of any training.",
         flush=True,
     )
     train_file, validation_file, test_file = map(str, write_corpus(corpus, run.with_name(run.name + "-corpus")))

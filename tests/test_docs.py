@@ -242,7 +242,7 @@ def test_the_notebook_is_that_of_the_page_and_has_its_outputs(name):
 
 @pytest.mark.slow
 def test_the_outputs_in_the_notebooks_are_those_of_the_code():
-    """Pictures are left out, and so are printed figures and how many there are in a row: they depend on the processor."""
+    """Pictures are left out, and so are printed figures, one or several: they depend on the processor."""
     import paper
 
     def texts(outputs):
