@@ -108,7 +108,7 @@ def draw_heat_map(attention: AttentionMap, layer: int) -> Figure:
     figure = Figure(figsize=(2 + 0.4 * max(8, len(columns)), 2 + 0.4 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(attention.weights[layer].mean(dim=0), cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, label="attention weight")
+    figure.colorbar(image, label="attention weight", shrink=0.7)
     # No formulas, whatever dollar signs are in them.
     axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", parse_math=False)
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
