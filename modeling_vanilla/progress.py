@@ -52,7 +52,8 @@ class _Lines(std.tqdm):
     """A bar that writes lines."""
 
     def __init__(self, iterable: Iterable | None, **settings):
-        shape = "{desc}: {n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+        label = "{desc}: " if settings.get("desc") else ""
+        shape = label + "{n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
         intervals = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
         super().__init__(iterable, bar_format=shape, **{**settings, **intervals, "smoothing": 0})
 
