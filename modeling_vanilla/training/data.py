@@ -207,7 +207,7 @@ def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[
         header = [languages[name == "target"] for name in header]
     if missing := [language for language in languages if language not in header]:
         if kind == ".csv" or len(header) != 2 or all(map(_LANGUAGE.fullmatch, header)):
-            remedy = "--source_lang and --target_lang name it"
+            remedy = "the first line names the columns, --source_lang and --target_lang those to read"
             if len(header) == 1 and ";" in header[0]:
                 remedy = "semicolons separate the columns, not commas"
             raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}: {remedy}')
