@@ -96,7 +96,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
     )
     before = test_scores()
     trainer.train(resume_from_checkpoint=checkpoint)
-    model.generation_config = search  # the Trainer's evaluation replaces the limit on the length by its own default, 20
+    model.generation_config = search  # the Trainer's evaluation fills it with transformers' defaults
     results = {
         "before": before,
         "after": test_scores(),

@@ -71,6 +71,15 @@ def search_settings(
     return settings
 
 
+def follows_the_source(settings: GenerationConfig, given: dict) -> bool:
+    """Whether max_extra_tokens limits the outputs of a call that gives neither max_new_tokens nor max_length."""
+    if getattr(settings, "max_extra_tokens", None) is None:
+        return False
+    # Seq2SeqTrainer writes transformers' default, 20, into the settings of each model that it evaluates.
+    has_other = settings.max_new_tokens or settings.max_length not in (None, 20)
+    return given.get("max_extra_tokens") is not None or not has_other
+
+
 def _given_settings(generation_config: GenerationConfig | None, given: dict) -> dict:
     """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win."""
     known = {*vars(GenerationConfig()), *OWN_SETTINGS}
@@ -97,10 +106,11 @@ class GnmtGenerationMixin(GenerationMixin):
     def generate(self, *args, search=BeamSearch, **kwargs):
         """As GenerationMixin's, with the search and the limit of 6.1.
 
-        The limit of the output is max_new_tokens or max_length, if the call or its generation_config sets one; else the
-        source's length + max_extra_tokens, if the call, its generation_config or the model's sets that; else that of
-        transformers. `length_penalty` is GNMT's alpha; with length_penalty_type="length" all rules are those of
-        transformers. Sampling with beams is left to transformers. `search` is BeamSearch or a subclass of it.
+        The limit of the output is max_new_tokens, max_length, or the source's length + max_extra_tokens, whichever the
+        call or its generation_config sets, in this order; else the first that the model's own settings have, but for a
+        max_length of 20; else that of transformers. `length_penalty` is GNMT's alpha; with
+        length_penalty_type="length" all rules are those of transformers. Sampling with beams is left to transformers.
+        `search` is BeamSearch or a subclass of it.
         """
         given = inspect.signature(super().generate).bind(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
@@ -119,7 +129,7 @@ class GnmtGenerationMixin(GenerationMixin):
         prompt = 1 if given.get("decoder_input_ids") is None else given["decoder_input_ids"].shape[1]
         if any(limits.values()):
             given |= limits
-        elif getattr(settings, "max_extra_tokens", None) is not None:
+        elif follows_the_source(settings, given):
             new_tokens = _source_lengths(ids, given) + settings.max_extra_tokens
             if self.config.position_embedding_type == "learned":
                 new_tokens = new_tokens.clamp(max=max(1, self.config.max_position_embeddings - prompt))
@@ -128,7 +138,7 @@ class GnmtGenerationMixin(GenerationMixin):
         if given.get("custom_generate") is None and settings.get_generation_mode() is GenerationMode.BEAM_SEARCH:
             for name in ("streamer", "synced_gpus", "decoder_attention_mask"):
                 if given.get(name) is not None and given[name] is not False:
-                    raise ValueError(f"beam search takes no {name}")
+                    raise ValueError(f"beam search takes no {name}, a search with num_beams=1 does")
             if settings.stop_strings is not None and given.get("tokenizer") is not None:
                 # transformers does not pass the tokenizer on.
                 criteria.append(StopStringCriteria(given.pop("tokenizer"), settings.stop_strings))

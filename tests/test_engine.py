@@ -43,6 +43,12 @@ def test_greedy_search_is_the_same(engine, exact):
         assert engine.translate(TEXTS, num_beams=1, **settings) == exact.translate(TEXTS, num_beams=1, **settings)
 
 
+def test_the_models_own_limit_is_the_same(engine, exact, monkeypatch):
+    for one in (engine, exact):
+        monkeypatch.setattr(one.engine.model.generation_config, "max_length", 5)
+    assert engine.translate(TEXTS, num_beams=1) == exact.translate(TEXTS, num_beams=1, max_length=5)
+
+
 def test_hypotheses_have_the_scores_of_the_model(engine, exact):
     """log P of each token by torch's forward pass, for texts, pieces and prefixes, finished or cut at their limits."""
     for settings in ({}, {"prefix": "der"}, {"length_penalty": 1.4}, {"length_penalty_type": "length"}):

@@ -137,9 +137,11 @@ LIMITS = [
     ({"generation_config": GenerationConfig(max_length=4)}, (4, 4)),
     # A limit of the call wins.
     ({"max_length": 5, "max_extra_tokens": 9}, (5, 5)),
-    # Else max_extra_tokens: 4 of the model.
-    ({"of the model": {"max_length": 4}}, (7, 10)),
-    ({"generation_config": GenerationConfig(max_extra_tokens=2)}, (5, 8)),
+    ({"of the model": {"max_length": 9}, "generation_config": GenerationConfig(max_extra_tokens=2)}, (5, 8)),
+    # Else one of the model, but for the 20 of Seq2SeqTrainer; max_extra_tokens, 4 there, comes last.
+    ({"of the model": {"max_length": 4}}, (4, 4)),
+    ({"of the model": {"max_new_tokens": 4}}, (5, 5)),
+    ({"of the model": {"max_length": 20}}, (7, 10)),
     # Else what transformers does.
     ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, (20, 20)),
 ]

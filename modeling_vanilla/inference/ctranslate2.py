@@ -23,6 +23,7 @@ from ctranslate2 import Translator, get_cuda_device_count, set_random_seed
 from transformers import GenerationConfig, PreTrainedTokenizerBase, TemperatureLogitsWarper, TopKLogitsWarper
 
 from ..configuration_vanilla import VanillaConfig
+from ..generation_vanilla import follows_the_source
 from ..interop.to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
@@ -208,8 +209,8 @@ def output_limit(settings: SearchSettings, config: VanillaConfig) -> Callable[[i
         return lambda source: given["max_new_tokens"]
     if given.get("max_length"):
         return lambda source: given["max_length"] - 1
-    extra = getattr(generation, "max_extra_tokens", None)
-    if extra is not None:
+    if follows_the_source(generation, given):
+        extra: int = generation.max_extra_tokens  # type: ignore[attr-defined]
         return lambda source: int(min(source + extra, room - 1))
     return lambda source: generation.max_new_tokens or (generation.max_length or 21) - 1  # 20 new ones by default
 

@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
+from ..generation_vanilla import follows_the_source
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .exports import POSITIONS, check_expressible, save_tokenizer
 from .from_marian import marian_order, reorder
@@ -102,7 +103,7 @@ def marian_search(settings: GenerationConfig, positions: int) -> tuple[Generatio
     notes = []
     if (penalty_type or "gnmt") == "gnmt" and kept.get("num_beams", 1) > 1 and (alpha := kept.get("length_penalty", 1)):
         notes.append(f"length_penalty {alpha} is GNMT's; transformers divides log P by length^{alpha} instead")
-    if extra is not None:
+    if follows_the_source(settings, {}):
         notes.append(f"max_extra_tokens {extra} follows the source's length; max_length is {positions} instead")
         kept = {name: value for name, value in kept.items() if name not in ("max_new_tokens", "max_length")}
     if "max_new_tokens" not in kept:
