@@ -52,7 +52,7 @@ def search_settings(
 ) -> GenerationConfig:
     """The settings of a call: given, else generation_config's, else the model's; ValueError for impossible ones."""
     settings = copy.copy(model.generation_config)
-    for name, value in _given_settings(generation_config, given).items():
+    for name, value in _given_settings(model, generation_config, given).items():
         if name in OWN_SETTINGS or hasattr(settings, name):
             setattr(settings, name, value)
 
@@ -80,11 +80,15 @@ def follows_the_source(settings: GenerationConfig, given: dict) -> bool:
     return given.get("max_extra_tokens") is not None or not has_other
 
 
-def _given_settings(generation_config: GenerationConfig | None, given: dict) -> dict:
-    """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win."""
-    known = {*vars(GenerationConfig()), *OWN_SETTINGS}
+def _given_settings(model: PreTrainedModel, generation_config: GenerationConfig | None, given: dict) -> dict:
+    """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win.
+
+    What the configuration has as the model's own settings have it counts as theirs, as it may be a copy of them.
+    """
+    known, own = {*vars(GenerationConfig()), *OWN_SETTINGS}, vars(model.generation_config)
     configured = {} if generation_config is None else vars(generation_config)
-    set_there = {name for name, value in configured.items() if name in known and name[0] != "_" and value is not None}
+    public = {name: value for name, value in configured.items() if name in known and name[0] != "_"}
+    set_there = {name for name, value in public.items() if value is not None and value != own.get(name)}
     given = {name: value for name, value in given.items() if value is not None or name not in NEVER_NONE}
     return {**{name: configured[name] for name in set_there}, **given}
 
@@ -115,7 +119,7 @@ class GnmtGenerationMixin(GenerationMixin):
         given = inspect.signature(super().generate).bind(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
         inputs, generation_config = given.pop("inputs", None), given.pop("generation_config", None)
-        given = named_cache(_given_settings(generation_config, given), CACHE)
+        given = named_cache(_given_settings(self, generation_config, given), CACHE)
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
         settings = search_settings(self, **given)
         ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id

@@ -10,12 +10,12 @@ from importers import make_marian
 from plain_search import log_probs_of
 from test_interop_importers import assert_same_logits, reference_of
 from tokenizers import Tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianMTModel
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli import export
 from modeling_vanilla.interop import from_marian
-from modeling_vanilla.interop.to_marian import to_marian
+from modeling_vanilla.interop.to_marian import marian_search, to_marian
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "the small dog runs"]
 TARGETS = ["runs the green meadow", "a", "the dog a small house across", "green green"]
@@ -128,6 +128,20 @@ def test_weights_of_8_bits_are_smaller_and_nearly_the_same(make_model, tokenizer
 
 
 # Folders
+
+
+OWN_LIMITS = [
+    ({}, {"max_length": 512}),
+    ({"max_length": 20}, {"max_length": 512}),
+    ({"max_length": 9}, {"max_length": 9}),
+]
+OWN_LIMITS += [({"max_new_tokens": 600}, {"max_new_tokens": 511})]
+
+
+@pytest.mark.parametrize(("own", "kept"), OWN_LIMITS)
+def test_a_marian_keeps_the_models_own_limit_within_its_positions(own, kept):
+    found, _ = marian_search(GenerationConfig(max_extra_tokens=50, **own), positions=512)
+    assert {name: getattr(found, name) for name in ("max_length", "max_new_tokens") if getattr(found, name)} == kept
 
 
 def test_a_marian_folder_loads_and_searches_as_marian(make_model, tokenizer, tmp_path):

@@ -142,6 +142,10 @@ LIMITS = [
     ({"of the model": {"max_length": 4}}, (4, 4)),
     ({"of the model": {"max_new_tokens": 4}}, (5, 5)),
     ({"of the model": {"max_length": 20}}, (7, 10)),
+    ({"of the model": {"max_new_tokens": 8}, "max_length": 5}, (5, 5)),
+    ({"of the model": {"max_length": 4}, "max_extra_tokens": 1}, (4, 7)),
+    # A configuration may be a copy of the model's.
+    ({"of the model": {"max_length": 20}, "generation_config": GenerationConfig(max_length=20)}, (7, 10)),
     # Else what transformers does.
     ({"of the model": {"max_length": 20, "max_extra_tokens": None}}, (20, 20)),
 ]

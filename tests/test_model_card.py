@@ -81,11 +81,21 @@ def test_no_value_is_taken_for_markup(tmp_path):
 
 DEPARTS = {"attention_bias": True, "tie_word_embeddings": False, "position_embedding_type": "learned"}
 DEPARTS |= {"max_position_embeddings": 99, "activation_function": "silu"}
-OTHER_SEARCH = {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6}
+OTHER_SEARCH = {"length_penalty_type": "length", "length_penalty": 1.3, "num_beams": 6, "max_new_tokens": 8}
 DEPARTURES = ["biases in the projections of attention", "a matrix each", "a table of 99 positions", "silu"]
 SAID = [
-    ({}, {}, ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT"], ["departs"]),
-    (DEPARTS, OTHER_SEARCH, [*DEPARTURES, "6 beams by log P / length^1.3"], ["as the paper has it", "GNMT"]),
+    (
+        {},
+        {},
+        ["as the paper has it", "4 beams by log P / ((5 + length) / 6)^0.6, GNMT", "more than the source"],
+        ["departs"],
+    ),
+    (
+        DEPARTS,
+        OTHER_SEARCH,
+        [*DEPARTURES, "6 beams by log P / length^1.3", "at most 8 tokens."],
+        ["as the paper", "GNMT"],
+    ),
 ]
 
 

@@ -106,6 +106,8 @@ def marian_search(settings: GenerationConfig, positions: int) -> tuple[Generatio
     if follows_the_source(settings, {}):
         notes.append(f"max_extra_tokens {extra} follows the source's length; max_length is {positions} instead")
         kept = {name: value for name, value in kept.items() if name not in ("max_new_tokens", "max_length")}
-    if "max_new_tokens" not in kept:
+    if "max_new_tokens" in kept:
+        kept["max_new_tokens"] = min(kept["max_new_tokens"], positions - 1)
+    else:
         kept["max_length"] = min(kept.get("max_length") or positions, positions)
     return GenerationConfig(**kept), notes
