@@ -134,8 +134,8 @@ OWN_LIMITS = [
     ({}, {"max_length": 512}),
     ({"max_length": 20}, {"max_length": 512}),
     ({"max_length": 9}, {"max_length": 9}),
+    ({"max_new_tokens": 600}, {"max_new_tokens": 511}),
 ]
-OWN_LIMITS += [({"max_new_tokens": 600}, {"max_new_tokens": 511})]
 
 
 @pytest.mark.parametrize(("own", "kept"), OWN_LIMITS)
