@@ -87,10 +87,10 @@ def _given_settings(model: PreTrainedModel, generation_config: GenerationConfig 
     """
     known, own = {*vars(GenerationConfig()), *OWN_SETTINGS}, vars(model.generation_config)
     configured = {} if generation_config is None else vars(generation_config)
-    public = {name: value for name, value in configured.items() if name in known and name[0] != "_"}
-    set_there = {name for name, value in public.items() if value is not None and value != own.get(name)}
+    configured = {name: value for name, value in configured.items() if name in known and name[0] != "_"}
+    configured = {name: value for name, value in configured.items() if value is not None and value != own.get(name)}
     given = {name: value for name, value in given.items() if value is not None or name not in NEVER_NONE}
-    return {**{name: configured[name] for name in set_there}, **given}
+    return {**configured, **given}
 
 
 class SourceLengthCriteria(StoppingCriteria):

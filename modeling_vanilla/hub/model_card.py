@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..files import read_json, write_text
+from ..generation_vanilla import follows_the_source
 from ..loading import HUB_NAME
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -65,6 +66,7 @@ def write_model_card(
         fields=[name for name in type(model.config).__annotations__ if not name.endswith("_id")],
         parameters=model.num_parameters(),
         search=model.generation_config,
+        follows_the_source=follows_the_source(model.generation_config, {}),
         run=results,
         training=results and results["settings"]["training"],
         dataset=dataset,
