@@ -12,12 +12,12 @@ import torch
 from transformers import pipeline
 
 MAX_CHARACTERS, MAX_LINES = 20_000, 256  # of a request, in all its texts; each line is translated apart
+BATCH_SIZE = 16  # texts translated at once
 # The least and the most of what a request may set. generate() takes more, such as the name of code to run.
 BOUNDS: dict[str, tuple[Any, Any]] = {
     "num_beams": (1, 8),
     "max_new_tokens": (1, 512),
     "length_penalty": (0.0, 2.0),
-    "batch_size": (1, 64),
 }
 LANGUAGES = ("src_lang", "tgt_lang")  # of a model of several
 
@@ -28,7 +28,8 @@ class EndpointHandler:
     def __init__(self, path: str = ""):
         device = 0 if torch.cuda.is_available() else -1
         # The code that it trusts lies in the same folder as this file.
-        self.translator = pipeline("translation", model=path, trust_remote_code=True, device=device)
+        options: dict = {"trust_remote_code": True, "device": device, "batch_size": BATCH_SIZE}
+        self.translator = pipeline("translation", model=path, **options)
 
     def __call__(self, data: dict[str, Any]) -> list[dict[str, str]]:
         texts, parameters = check_request(data)

@@ -147,12 +147,9 @@ def service(folder):
 
 
 def test_a_request_is_answered(handler, service, expected):
-    for request, answer in (
-        ({"inputs": SENTENCES, "parameters": {"batch_size": 2, "length_penalty": 1}}, expected),
-        ({"inputs": SENTENCES[0], "parameters": {"src_lang": "en", "tgt_lang": "de"}}, expected[:1]),
-    ):
-        assert handler(request) == answer
     request = {"inputs": SENTENCES, "parameters": {"length_penalty": 1}}
+    assert handler(request) == expected
+    assert handler({"inputs": SENTENCES[0], "parameters": {"src_lang": "en", "tgt_lang": "de"}}) == expected[:1]
     assert service.post("/", json=request).json() == texts_of(expected)
 
 
@@ -160,7 +157,7 @@ HOSTILE = [[], {}, {"inputs": "a", "parameters": 7}, {"inputs": ["a", None]}, {"
 HOSTILE += [{"inputs": "\ud800"}, {"inputs": ["a" * 10_000] * 3}, {"inputs": "a\n" * 257}]
 PARAMETERS = [{"custom_generate": "folder", "trust_remote_code": True}, {"num_beam": 2}, {"tgt_lang": "\ud800"}]
 PARAMETERS += [{"num_beams": value} for value in (20_000, 0, True, "2", math.nan)]
-PARAMETERS += [{"length_penalty": math.nan}, {"max_new_tokens": 10**6}, {"batch_size": 10**9}]
+PARAMETERS += [{"length_penalty": math.nan}, {"max_new_tokens": 10**6}]
 
 
 @pytest.mark.parametrize("request_", [*HOSTILE, *({"inputs": "a", "parameters": one} for one in PARAMETERS)], ids=ascii)
