@@ -44,9 +44,7 @@ class TranslationPipeline(Pipeline):
 
     def preprocess(self, text) -> dict:
         check_texts([text])
-        # A model such as T5 reads its task at the beginning of the source.
-        of_tasks = getattr(self.model.config, "task_specific_params", None) or {}
-        return {"text": of_tasks.get(self.task, {}).get("prefix", "") + text}
+        return {"text": text}
 
     def _forward(
         self, model_inputs, truncation=None, src_lang=None, tgt_lang=None, num_return_sequences=None, **arguments
@@ -57,9 +55,15 @@ class TranslationPipeline(Pipeline):
         if languages is not None:
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             pair = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1], "return_tensors": None}
-            arguments["forced_bos_token_id"] = languages("", **pair)["forced_bos_token_id"]
+            built = languages("", **pair)
+            if self.tokenizer.unk_token_id in (*built["input_ids"], built["forced_bos_token_id"]):
+                raise ValueError(f"{pair['src_lang']} or {pair['tgt_lang']} is no language of the tokenizer")
+            arguments["forced_bos_token_id"] = built["forced_bos_token_id"]
         elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
             arguments["tgt_lang"] = tgt_lang
+        # A model such as T5 reads its task at the beginning of the source.
+        of_task = (getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {})
+        arguments = {"source_prefix": of_task.get("prefix", ""), **arguments}
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
         settings = SearchSettings(self.model, self.tokenizer, **arguments)

@@ -87,15 +87,22 @@ def split_texts(
     texts: Sequence[str],
     limits: Limits | None,
     tgt_lang: str | None = None,
+    source_prefix: str = "",
     **settings,
 ) -> list[list[Piece]]:
     """The pieces of each text; without limits its lines. `settings` are the tokenizer's.
 
     Every piece of a line begins with the tag of the line, such as ">>de<<"; a line without one has that of tgt_lang.
+    The tokens of every piece are those of source_prefix and its text.
     """
+
+    def encoded_pieces(pieces: Sequence[str]) -> Iterator[list[int]]:
+        return encode(tokenizer, [source_prefix + piece for piece in pieces], **settings)
+
+    length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
-    encoded = encode(tokenizer, [line for parts in split for line in parts[::2]], **settings)
+    encoded = encoded_pieces([line for parts in split for line in parts[::2]])
     found = []
     for parts in split:
         pieces: list[Piece] = []
@@ -108,8 +115,8 @@ def split_texts(
                 len(ids) + len(tag) - len(own) > limits.tokens
                 or (limits.sentences is not None and count_sentences(line, limits.language) > limits.sentences)
             ):
-                cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag))
-                cut = [*zip(cut_texts, encode(tokenizer, cut_texts, **settings), strict=True)]
+                cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag) - length_of_prefix)
+                cut = [*zip(cut_texts, encoded_pieces(cut_texts), strict=True)]
             for number, (text, ids) in enumerate(cut, start=1):
                 ids = ids if own and number == 1 else [*tag, *ids]
                 separator = line_end if number == len(cut) else _BLANK
@@ -122,7 +129,7 @@ def split_texts(
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
     """The token of a language tag, as OPUS-MT has them; none if the tokenizer has no tags, as it is text then."""
     number = tokenizer.convert_tokens_to_ids(tag)
-    if tokenizer.convert_ids_to_tokens(number) == tag:
+    if number is not None and tokenizer.convert_ids_to_tokens(number) == tag:
         return [number]  # type: ignore[list-item]
     tags = sorted(filter(TAG.fullmatch, tokenizer.get_vocab()))
     if tags or needed:

@@ -58,7 +58,8 @@ class SearchSettings:
     Args:
         model: a model or an engine; its `config`, `generation_config` and `device` are read.
         nbest: the number of hypotheses of each text. with_scores: whether to score a single one, too.
-        tokens_per_batch, max_source_tokens, tgt_lang: see `Translator.translations`. arguments: of generate().
+        tokens_per_batch, max_source_tokens, tgt_lang, source_prefix: see `Translator.translations`.
+        arguments: of generate().
         encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated to `max_length`, or to the
             limit of tokenizer and model, and not cut into pieces; then `limits` is None.
     """
@@ -73,10 +74,11 @@ class SearchSettings:
         tokens_per_batch: int | None = None,
         max_source_tokens: int | None = None,
         tgt_lang: str | None = None,
+        source_prefix: str = "",
         encoding: dict | None = None,
         **arguments,
     ):
-        self.nbest, self.tgt_lang = nbest, tgt_lang
+        self.nbest, self.tgt_lang, self.source_prefix = nbest, tgt_lang, source_prefix
         self.tokens_per_batch = default_tokens(model.device) if tokens_per_batch is None else tokens_per_batch
         self.encoding = encoding or {}
         self.generation = search_settings(model, **arguments)
@@ -120,7 +122,8 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings: SearchSettings) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
-    split = split_texts(tokenizer, texts, settings.limits, settings.tgt_lang, **settings.encoding)
+    begin = settings.tgt_lang, settings.source_prefix
+    split = split_texts(tokenizer, texts, settings.limits, *begin, **settings.encoding)
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
     if cut and settings.limits is not None:
         how = f"in pieces of at most {settings.limits.tokens} tokens"

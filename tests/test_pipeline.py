@@ -112,10 +112,13 @@ def test_languages(translator, expected):
     assert asked == {tokenizer.convert_tokens_to_ids("deu_Latn")}
     with pytest.raises(ValueError, match=r"requires a `src_lang` and a `tgt_lang`"):
         many(SENTENCES)
+    for wrong in ({"src_lang": "en"}, {"tgt_lang": "de"}):
+        with pytest.raises(ValueError, match=r" is no language of the tokenizer$"):
+            many(SENTENCES, **{**languages, **wrong})
 
 
 def test_another_sequence_to_sequence_model(tokenizer):
-    """It reads its task before the source. An argument of a call goes before that of the construction."""
+    """It reads its task before each line. An argument of a call goes before that of the construction."""
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
     ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
@@ -126,6 +129,7 @@ def test_another_sequence_to_sequence_model(tokenizer):
     short, longer = (one_by_one(model, tokenizer, told, max_new_tokens=limit) for limit in (2, 5))
     assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
+    assert texts_of(translator(["\n".join(SENTENCES), ""])) == ["\n".join(longer), ""]
 
 
 @pytest.fixture(scope="module")

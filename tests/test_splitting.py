@@ -103,6 +103,14 @@ def test_pieces_are_short_enough_and_lose_no_letter(text, limit, language):
     assert all(length <= limit for length in lengths)
 
 
+def test_every_piece_begins_with_the_prefix(tokenizer):
+    limits = Limits(16, None, 16, by_sentence=False)
+    (pieces,) = split_texts(tokenizer, ["the dog runs. " * 20], limits, source_prefix="a house: ")
+    assert len(pieces) > 2
+    for piece in pieces:
+        assert [*piece.ids] == tokenizer("a house: " + piece.text).input_ids and len(piece.ids) <= 16
+
+
 SLOW = [pytest.param(mark, marks=pytest.mark.slow) for mark in (":", " ", "a", "a. ", ",»", "\u200b", "犬", "“a.” ")]
 
 

@@ -160,6 +160,7 @@ class Translator:
                 the model has seen, and longer ones in pieces of at most so many;
                 tgt_lang, the target language of a model of several: its tag, such as ">>de<<", is put before the tokens
                 of each line that has none;
+                source_prefix, which T5 reads before each source, such as "translate English to German: ";
                 and what generate() takes.
 
         Yields:
