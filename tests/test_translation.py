@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 from helpers import as_lines, as_options, call, make_marian, make_tiny, one_by_one, pad_right, save_folder
 from plain_search import log_probs_of
-from transformers import pipeline
+from transformers import AutoModelForSeq2SeqLM, M2M100Config, T5Config, pipeline
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
@@ -168,6 +168,27 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert ids[-1] == tokenizer.eos_token_id and pair.tokens == len(ids)
         assert pair.log_prob == pytest.approx(total, abs=1e-3)
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
+
+
+@pytest.mark.parametrize("config", [T5Config, M2M100Config])
+def test_pairs_are_scored_and_aligned_by_other_models(tokenizer, config):
+    """T5 names its layers otherwise, and M2M100 and NLLB have no function that shifts the labels."""
+    ids = {"pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": 0}
+    sizes = {"num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16} if config is T5Config else {}
+    for stack in ("encoder", "decoder"):
+        sizes |= {f"{stack}_layers": 1, f"{stack}_attention_heads": 2, f"{stack}_ffn_dim": 16}
+    sizes |= {"vocab_size": len(tokenizer), "d_model": 16}
+    model = AutoModelForSeq2SeqLM.from_config(config(**sizes, **ids), attn_implementation="eager").eval()
+    translator = Translator(model, tokenizer)
+    (pair,) = translator.score(SENTENCES[:1], SENTENCES[1:2])
+    loss = model(**tokenizer(SENTENCES[0], text_target=SENTENCES[1], return_tensors="pt")).loss.item()
+    assert pair.log_prob == pytest.approx(-loss * pair.tokens, abs=1e-3)
+    source, target = ([ids] for ids in tokenizer(SENTENCES[:2]).input_ids)
+    ((_, weights),) = translator.engine.cross_attention(source, target, translator.engine.aligned_layers - 1)
+    assert weights.shape == (len(target[0]), len(source[0])) and weights.sum(dim=-1).numpy() == pytest.approx(1)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match='need attn_implementation="eager"'):
+        translator.align(SENTENCES[:1], SENTENCES[1:2])
 
 
 def test_training_mode_changes_nothing_and_is_not_changed(make_model, tokenizer):

@@ -62,7 +62,8 @@ class TorchEngine:
 
     @property
     def aligned_layers(self) -> int:
-        return min(member.config.decoder_layers for member in self.members)
+        configs = [member.config for member in self.members]
+        return min(getattr(each, "decoder_layers", None) or each.num_decoder_layers for each in configs)  # T5's name
 
     def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
         def further(pieces: Sequence[Piece]) -> dict:
@@ -91,6 +92,8 @@ class TorchEngine:
         for rows, inputs, _ in self._pair_batches(sources, targets, tokens_per_batch):
             with evaluating(self.model):
                 outputs = [member(**inputs, use_cache=False, output_attentions=True) for member in self.members]
+            if not all(one.cross_attentions for one in outputs):
+                raise ValueError('alignments of this model need attn_implementation="eager" when it is loaded')
             attention = sum(one.cross_attentions[layer].float().mean(dim=1) for one in outputs)  # (B, T, S)
             for row, weights in zip(rows, attention.cpu(), strict=True):
                 yield row, weights[:, : len(sources[row])]
@@ -113,8 +116,15 @@ class TorchEngine:
             ids = [torch.tensor(targets[row], dtype=torch.long) for row in rows]
             labels = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id)
             labels = labels.to(self.model.device)
-            decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
-            yield rows, {**inputs, "decoder_input_ids": decoder_input_ids}, labels
+            yield rows, {**inputs, "decoder_input_ids": self._shifted(labels)}, labels
+
+    def _shifted(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels (B, T) moved right by one, behind the start token."""
+        of_model = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if of_model is not None:
+            return of_model(labels)
+        start = torch.full_like(labels[:, :1], self.model.config.decoder_start_token_id)  # M2M100 and NLLB
+        return torch.cat((start, labels[:, :-1]), dim=1)
 
 
 def pair_batches(sources: Ids, targets: Ids, tokens_per_batch: int | None, device: torch.device) -> Iterator[list[int]]:
