@@ -97,6 +97,21 @@ def test_all_files_arrive_in_one_commit(commits, run, model):
     assert "translation_text" in str(printed)
 
 
+@pytest.mark.parametrize("facts", ["ours", "of another program"])
+def test_the_best_of_a_run_has_its_licence_and_no_scores(commits, run, model, tmp_path, facts):
+    """Which was fine-tuned from the model of another."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "README.md").write_text("---\nbase_model: them/theirs\nlicense: mit\n---\n")
+    save_folder(tmp_path / "best", model, make_tokenizer(SENTENCES))
+    results = {**RESULTS, "settings": {**RESULTS["settings"], "model": {"model": "theirs"}}}
+    (tmp_path / "results.json").write_text(json.dumps(results if facts == "ours" else {"bleu": 40.93}))
+    assert call(main, tmp_path / "best", REPO).code == 0
+    ((_, files),) = commits
+    card = ModelCard(files["README.md"].decode())
+    expected = ("them/theirs", "mit") if facts == "ours" else (None, None)
+    assert (card.data.base_model, card.data.license) == expected and "40.93" not in card.text
+
+
 def test_as_a_marian(commits, run):
     """What transformers' search has not is said; test_export.py loads such a folder."""
     done = push(run, "--as", "marian", "--licence", "cc-by-4.0")

@@ -94,14 +94,13 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
     """
     own = Path(made_from).resolve()
     results = own.with_name("results.json")
-    # A run's best/ has other scores.
-    facts = read_json(results) if own.name == "model" and results.is_file() else None
-    try:
-        # A folder without a card, such as a run's best/, does not say what it was made from.
-        is_made = facts is None or facts["settings"]["model"]["model"] is not None
-        write_model_card(folder, model, facts, (source_metadata(made_from) or None) if is_made else None, **options)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
+    facts = read_json(results) if own.name in ("model", "best") and results.is_file() else {}
+    source: str | Path | None = made_from
+    if "settings" in facts:  # of a run, and not of another program
+        # best/ has no card.
+        source = own.with_name("model") if facts["settings"]["model"]["model"] is not None else None
+    facts_of_model = facts if "settings" in facts and own.name == "model" else None  # best/ has other scores
+    write_model_card(folder, model, facts_of_model, (source_metadata(source) or None) if source else None, **options)
 
 
 def source_metadata(model: str | Path) -> dict:
