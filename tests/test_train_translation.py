@@ -15,6 +15,8 @@ from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGen
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import run as training_run
 from modeling_vanilla.training.flops import model_flops
+from modeling_vanilla.training.model import make_model
+from modeling_vanilla.training.options import ModelOptions
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
@@ -106,6 +108,17 @@ def test_the_model_folder_loads_says_what_it_is_and_has_the_loss_written(finishe
     assert results["validation"]["loss"] == pytest.approx(-sum(log_probs) / len(log_probs), rel=1e-5)
 
 
+def test_a_tokenizer_of_another_model(tmp_path):
+    """Such as T5's, without BOS; and a vocabulary that is larger, a multiple of 64."""
+    tokenizer = make_tokenizer(["a dog sees a cat"], 264)
+    tokenizer.bos_token = None
+    options, overrides = ModelOptions("tiny", tokenizer="t5"), {**TINY, "vocab_size": 320}
+    save_folder(tmp_path / "model", make_model(None, options, overrides, tokenizer), tokenizer)
+    model = make_model(tmp_path / "model", ModelOptions(), {}, tokenizer)
+    assert (model.config.vocab_size, model.config.decoder_start_token_id) == (320, tokenizer.pad_token_id)
+    assert model(**tokenizer("a dog", text_target="a cat", return_tensors="pt")).loss.isfinite()
+
+
 # Bad input
 
 
@@ -127,7 +140,7 @@ BAD_INPUT = [
     ({**MODEL, "report_to": "nobody"}, "report_to: 'nobody' is no installed tracker of accelerate; tensorboard"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
     ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
-    ({**MODEL, "tokenizer": "tokenizer", "vocab_size": 304}, "tokenizer tokenizer has 264 tokens, the model.*has 304"),
+    ({**MODEL, "tokenizer": "tokenizer", "vocab_size": 263}, "tokenizer tokenizer has 264 tokens, the model.*has 263"),
     ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
     ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
     ({"model": "no_start"}, "^decoder_start_token_id is None in VanillaConfig; training needs one$"),

@@ -66,8 +66,9 @@ def make_model(
     """The model saved in the folder, or a new one of the preset and the overrides, with the tokenizer's special tokens.
 
     Raises:
-        ValueError: the model has not as many tokens as the tokenizer, or cannot be loaded.
+        ValueError: the model has fewer tokens than the tokenizer, or cannot be loaded.
     """
+    size = 1 + max(tokenizer.get_vocab().values())
     if folder is not None:
         config = load_config(folder)
         for name in REGULARISATION & overrides.keys():
@@ -75,13 +76,15 @@ def make_model(
         config.check()
     else:
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-        special |= {"vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.bos_token_id}
-        if options.tokenizer and "vocab_size" in overrides:
-            special["vocab_size"] = overrides["vocab_size"]
+        # T5 and MarianMT, whose tokenizers have no BOS, start the decoder from PAD.
+        start = tokenizer.pad_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        special |= {"vocab_size": size, "decoder_start_token_id": start}
+        if options.tokenizer:  # a multiple of 64, say
+            special["vocab_size"] = overrides.get("vocab_size", size)
         config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
-    if not len(tokenizer) == config.vocab_size > max(tokenizer.get_vocab().values()):
+    if config.vocab_size < size:
         raise ValueError(
-            f"vocabulary: the tokenizer {options.tokenizer or folder} has {len(tokenizer)} tokens, "
+            f"vocabulary: the tokenizer {options.tokenizer or folder} has {size} tokens, "
             f"the model {folder or options.preset} has {config.vocab_size}"
         )
     if folder is None:
