@@ -1,7 +1,7 @@
 """Progress on stderr: bars on a terminal and in a notebook, lines in a log; nothing if it is to be quiet."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from tqdm import auto, std
 from tqdm.asyncio import tqdm as terminal_bar
@@ -27,14 +27,6 @@ def set_quiet(quiet: bool) -> None:
 def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:
     """tqdm's bar, with tqdm's settings; where stderr is a log, a line every SECONDS and one at the end in its place."""
     return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **settings)
-
-
-def track_batches(batches: Sequence[list], unit: str, show: bool) -> Iterator[list]:
-    """Batches one after the other, with a bar of their rows if it is to be shown."""
-    with progress_bar(total=sum(map(len, batches)), unit=unit, disable=not show) as bar:
-        for batch in batches:
-            yield batch
-            bar.update(len(batch))
 
 
 def inform(line: str) -> None:

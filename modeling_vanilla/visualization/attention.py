@@ -82,7 +82,7 @@ def attention_maps(translator: Translator, source: str, target: str) -> Attentio
     model, tokenizer = translator.model, translator.tokenizer
     if model is None:
         raise ValueError("attention: the engine ctranslate2 does not tell what each head looks at; torch does")
-    batch = tokenizer(source, text_target=target, return_tensors="pt").to(model.device)
+    batch = tokenizer(source, text_target=target, return_token_type_ids=False, return_tensors="pt").to(model.device)
     for name, ids in (("source", batch["input_ids"][0]), ("target", batch["labels"][0])):
         if len(ids) > MAX_TOKENS:
             raise ValueError(f"{name}: {len(ids)} tokens are too many for a picture, at most {MAX_TOKENS}")
