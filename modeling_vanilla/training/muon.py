@@ -21,6 +21,7 @@ class Muon(torch.optim.Adam):
     """
 
     MOMENTUM = 0.95
+    WEIGHT_DECAY = 0.5  # of the matrices
 
     def __init__(self, model: nn.Module, **adam):
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -45,6 +46,7 @@ class Muon(torch.optim.Adam):
             momentum = state["momentum_buffer"]
             momentum.lerp_(weight.grad, 1 - self.MOMENTUM)
             update = weight.grad.lerp(momentum, self.MOMENTUM)  # Nesterov's
+            weight.mul_(1 - matrices["lr"] * self.WEIGHT_DECAY)
             for part, change in zip(weight.split(parts), update.split(parts), strict=True):
                 # The root of its mean square is then about 0.2, as usual with Adam (Liu et al. 2025).
                 part.sub_(orthogonal(change), alpha=matrices["lr"] * 0.2 * math.sqrt(max(part.shape)))

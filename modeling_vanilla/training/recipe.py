@@ -47,6 +47,7 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 _SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500}
 _SMALL |= {"epochs": 50, "validations": 5}
 _MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
+_MUON |= {"label_smoothing": 0.2}
 _ADAM = {"warmup_steps": 2000, "learning_rate_scale": 2.53}
 _WITHOUT_GPU = {"preset": "tiny", "dropout": 0.1, "tokens_per_update": 8192, "max_steps": 20_000, **_ADAM}
 _RECIPES: list[tuple[float, bool | None, dict, str]] = [
@@ -63,7 +64,7 @@ _CHARACTERS = 4  # of a token, about
 
 _RATES = {"learning_rate", "learning_rate_scale"}  # one of them that is given decides both
 _SIDES = ("source", "target")
-_OF_MODEL = {"dropout", "vocab_size"}
+_OF_MODEL = {"dropout", "label_smoothing", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
 
@@ -156,6 +157,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     recipe = {
         "preset": usual.get("preset"),
         "dropout": usual.get("dropout"),
+        "label_smoothing": usual.get("label_smoothing"),
         "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
         "max_steps": steps,
         "tokens_per_update": tokens,
