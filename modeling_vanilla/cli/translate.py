@@ -36,8 +36,8 @@ so that --lines_per_block and --tokens_per_batch count there, too. With --nbest 
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
 
 --terms FILE has in each line a source term, a tab, and its translation. If a line of the input contains the source term
-as whole words, its translation contains the target term. Of terms that overlap the longest counts. A warning names a
-term that cannot be met within the limit; the translation is then the best without it.
+as whole words, its translation contains the target term. If terms overlap, the first one counts, then the longest. A
+warning names a term that cannot be met within the limit; the translation is then the best without it.
 
 --prefix FILE gives, line by line, what the translations begin with; a line of it may be blank.
 
