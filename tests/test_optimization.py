@@ -65,7 +65,7 @@ def test_muon_is_that_of_torch_on_each_matrix_and_adam_on_all_else(make_model):
     counts = {name: 3 if "qkv_proj" in name else 2 if "kv_proj" in name else 1 for name in ours}
     start = {name: value.detach().clone() for name, value in ours.items() if ".layers." in name and value.dim() == 2}
     parts = [nn.Parameter(part.clone()) for name, value in start.items() for part in value.chunk(counts[name])]
-    theirs = torch.optim.Muon(parts, lr=0.01, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    theirs = torch.optim.Muon(parts, lr=0.01, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
     optimizers = [muon(model), adam(twin), theirs]
     for _ in range(3):
         gradients = {name: torch.randn_like(value) for name, value in ours.items()}

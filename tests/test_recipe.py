@@ -56,7 +56,7 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     training = complete(TrainingOptions("run"), recipe)
     peak = rate_of(training, VanillaConfig.preset(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
-    assert training.optim == ("muon" if dropout == 0.2 else "adam")
+    assert (training.optim, recipe.get("label_smoothing")) == (("muon", 0.2) if dropout == 0.2 else ("adam", None))
 
 
 def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Muon(torch.optim.Adam):
-    """Muon for the matrices of the layers, Adam for all other parameters, with one learning rate for both.
+    """Muon with weight decay for the matrices of the layers, Adam for all other parameters, with one learning rate.
 
     A matrix moves by its gradients' momentum, made orthogonal. The parts of a fused projection are matrices of their
     own, as in the initialisation. torch.optim.Muon knows no parts and computes in bfloat16, for which most CPUs need
@@ -21,7 +21,7 @@ class Muon(torch.optim.Adam):
     """
 
     MOMENTUM = 0.95
-    WEIGHT_DECAY = 0.5  # of the matrices
+    WEIGHT_DECAY = 0.5  # of the matrices, times the rate; the paper has none
 
     def __init__(self, model: nn.Module, **adam):
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
