@@ -186,6 +186,8 @@ def test_pairs_are_scored_and_aligned_by_other_models(tokenizer, config):
     source, target = ([ids] for ids in tokenizer(SENTENCES[:2]).input_ids)
     ((_, weights),) = translator.engine.cross_attention(source, target, translator.engine.aligned_layers - 1)
     assert weights.shape == (len(target[0]), len(source[0])) and weights.sum(dim=-1).numpy() == pytest.approx(1)
+    if config is T5Config:  # which had no sdpa in older versions
+        return
     model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match='need attn_implementation="eager"'):
         translator.align(SENTENCES[:1], SENTENCES[1:2])
