@@ -122,8 +122,9 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings: SearchSettings) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
-    begin = settings.tgt_lang, settings.source_prefix
-    split = split_texts(tokenizer, texts, settings.limits, *begin, **settings.encoding)
+    split = split_texts(
+        tokenizer, texts, settings.limits, settings.tgt_lang, settings.source_prefix, **settings.encoding
+    )
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
     if cut and settings.limits is not None:
         how = f"in pieces of at most {settings.limits.tokens} tokens"

@@ -98,7 +98,7 @@ def test_all_files_arrive_in_one_commit(commits, run, model):
 
 
 @pytest.mark.parametrize("facts", ["ours", "of another program"])
-def test_the_best_of_a_run_has_its_licence_and_no_scores(commits, run, model, tmp_path, facts):
+def test_the_best_of_a_run_has_its_licence_and_no_scores(commits, model, tmp_path, facts):
     """Which was fine-tuned from the model of another."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "README.md").write_text("---\nbase_model: them/theirs\nlicense: mit\n---\n")

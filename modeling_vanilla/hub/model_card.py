@@ -95,12 +95,16 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
     own = Path(made_from).resolve()
     results = own.with_name("results.json")
     facts = read_json(results) if own.name in ("model", "best") and results.is_file() else {}
-    source: str | Path | None = made_from
-    if "settings" in facts:  # of a run, and not of another program
-        # best/ has no card.
-        source = own.with_name("model") if facts["settings"]["model"]["model"] is not None else None
-    facts_of_model = facts if "settings" in facts and own.name == "model" else None  # best/ has other scores
-    write_model_card(folder, model, facts_of_model, (source_metadata(source) or None) if source else None, **options)
+    if "settings" not in facts:  # there are none, or those of another program
+        write_model_card(folder, model, None, source_metadata(made_from) or None, **options)
+        return
+    try:
+        is_tuned = facts["settings"]["model"]["model"] is not None
+        # A run's best/ has no card, and other scores.
+        source = (source_metadata(own.with_name("model")) or None) if is_tuned else None
+        write_model_card(folder, model, facts if own.name == "model" else None, source, **options)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
 
 def source_metadata(model: str | Path) -> dict:

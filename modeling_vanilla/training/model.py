@@ -68,7 +68,6 @@ def make_model(
     Raises:
         ValueError: the model has fewer tokens than the tokenizer, or cannot be loaded.
     """
-    size = 1 + max(tokenizer.get_vocab().values())
     if folder is not None:
         config = load_config(folder)
         for name in REGULARISATION & overrides.keys():
@@ -76,18 +75,18 @@ def make_model(
         config.check()
     else:
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+        size = 1 + max(tokenizer.get_vocab().values())
         # T5 and MarianMT, whose tokenizers have no BOS, start the decoder from PAD.
         start = tokenizer.pad_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         special |= {"vocab_size": size, "decoder_start_token_id": start}
         if options.tokenizer:  # a multiple of 64, say
             special["vocab_size"] = overrides.get("vocab_size", size)
         config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
-    if config.vocab_size < size:
-        raise ValueError(
-            f"vocabulary: the tokenizer {options.tokenizer or folder} has {size} tokens, "
-            f"the model {folder or options.preset} has {config.vocab_size}"
-        )
-    if folder is None:
+        if config.vocab_size < size:
+            raise ValueError(
+                f"vocabulary: the tokenizer {options.tokenizer} has {size} tokens, "
+                f"the model {options.preset} has {config.vocab_size}"
+            )
         new = VanillaForConditionalGeneration(config)
         new.generation_config.update(**PAPER_SEARCH.get(str(options.preset), {}))
         return new
