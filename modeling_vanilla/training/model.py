@@ -68,12 +68,7 @@ def make_model(
     Raises:
         ValueError: the model has fewer tokens than the tokenizer, or cannot be loaded.
     """
-    if folder is not None:
-        config = load_config(folder)
-        for name in REGULARISATION & overrides.keys():
-            setattr(config, name, overrides[name])
-        config.check()
-    else:
+    if folder is None:
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
         size = 1 + max(tokenizer.get_vocab().values())
         # T5 and MarianMT, whose tokenizers have no BOS, start the decoder from PAD.
@@ -90,6 +85,10 @@ def make_model(
         new = VanillaForConditionalGeneration(config)
         new.generation_config.update(**PAPER_SEARCH.get(str(options.preset), {}))
         return new
+    config = load_config(folder)
+    for name in REGULARISATION & overrides.keys():
+        setattr(config, name, overrides[name])
+    config.check()
     model = load_model(folder, config=config)
     # The weights are mapped from the file, where they start at any byte. A CPU's matrix products round by the addresses
     # of their factors, so that a resumed run would differ in the last bit: copy them.
