@@ -170,15 +170,20 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
 
 
-@pytest.mark.parametrize("config", [T5Config, M2M100Config])
-def test_pairs_are_scored_and_aligned_by_other_models(tokenizer, config):
-    """T5 names its layers otherwise, and M2M100 and NLLB have no function that shifts the labels."""
+def tiny_model(config, tokenizer):
+    """A model of another kind, with random weights."""
     ids = {"pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id, "decoder_start_token_id": 0}
     sizes = {"num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 16} if config is T5Config else {}
     for stack in ("encoder", "decoder"):
         sizes |= {f"{stack}_layers": 1, f"{stack}_attention_heads": 2, f"{stack}_ffn_dim": 16}
     sizes |= {"vocab_size": len(tokenizer), "d_model": 16}
-    model = AutoModelForSeq2SeqLM.from_config(config(**sizes, **ids), attn_implementation="eager").eval()
+    return AutoModelForSeq2SeqLM.from_config(config(**sizes, **ids), attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize("config", [T5Config, M2M100Config])
+def test_pairs_are_scored_and_aligned_by_other_models(tokenizer, config):
+    """T5 names its layers otherwise, and M2M100 and NLLB have no function that shifts the labels."""
+    model = tiny_model(config, tokenizer)
     translator = Translator(model, tokenizer)
     (pair,) = translator.score(SENTENCES[:1], SENTENCES[1:2])
     loss = model(**tokenizer(SENTENCES[0], text_target=SENTENCES[1], return_tensors="pt")).loss.item()
@@ -186,9 +191,11 @@ def test_pairs_are_scored_and_aligned_by_other_models(tokenizer, config):
     source, target = ([ids] for ids in tokenizer(SENTENCES[:2]).input_ids)
     ((_, weights),) = translator.engine.cross_attention(source, target, translator.engine.aligned_layers - 1)
     assert weights.shape == (len(target[0]), len(source[0])) and weights.sum(dim=-1).numpy() == pytest.approx(1)
-    if config is T5Config:  # which had no sdpa in older versions
-        return
-    model.set_attn_implementation("sdpa")
+
+
+def test_an_attention_without_weights_is_named(tokenizer):
+    translator = Translator(tiny_model(M2M100Config, tokenizer), tokenizer)
+    translator.engine.model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match='need attn_implementation="eager"'):
         translator.align(SENTENCES[:1], SENTENCES[1:2])
 
