@@ -38,7 +38,9 @@ def model_folder(name: str | Path, revision: str | None = None) -> Path:
         if revision is not None:
             raise ValueError(f"revision {revision}: {name} is no name on the Hub")
         return path
-    files = ["*.json", "*.safetensors", "README.md", "*.spm", "*.model", "*.txt"]  # the last three: of tokenizers
+    files = ["*.json", "*.safetensors", "README.md"]
+    files += ["*.spm", "*.model", "*.txt"]  # of tokenizers
+    files += ["model.bin"]  # of CTranslate2: no pickle
     try:
         found = snapshot_download(path.as_posix(), revision=revision, allow_patterns=files, ignore_patterns="*/*")
         return Path(found)
