@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
-from .splitting_vanilla import TAG, check_texts
+from .splitting_vanilla import check_texts, tags_of
 from .translation_vanilla import SearchSettings, cut_texts, join_hypotheses, make_batches, search_batches
 
 
@@ -55,15 +55,19 @@ class TranslationPipeline(Pipeline):
         if languages is not None:
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             pair = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1], "return_tensors": None}
-            built = languages("", **pair)
-            if self.tokenizer.unk_token_id in (*built["input_ids"], built["forced_bos_token_id"]):
+            try:
+                built = languages("", **pair)
+                are_known = self.tokenizer.unk_token_id not in (*built["input_ids"], built["forced_bos_token_id"])
+            except KeyError:  # M2M100's tokenizer fails at an unknown one
+                are_known = False
+            if not are_known:
                 raise ValueError(f"{pair['src_lang']} or {pair['tgt_lang']} is no language of the tokenizer")
             arguments["forced_bos_token_id"] = built["forced_bos_token_id"]
-        elif tgt_lang is not None and any(map(TAG.fullmatch, self.tokenizer.get_vocab())):
+        elif tgt_lang is not None and tags_of(self.tokenizer):
             arguments["tgt_lang"] = tgt_lang
-        # A model such as T5 reads its task at the beginning of the source.
-        of_task = (getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {})
-        arguments = {"source_prefix": of_task.get("prefix", ""), **arguments}
+        # A model such as T5 reads its task at the beginning of the source, and has settings of its search for it.
+        of_task = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
+        arguments = {"source_prefix": of_task.pop("prefix", ""), **of_task, **arguments}
         configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
         arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
         settings = SearchSettings(self.model, self.tokenizer, **arguments)

@@ -92,8 +92,8 @@ def split_texts(
 ) -> list[list[Piece]]:
     """The pieces of each text; without limits its lines. `settings` are the tokenizer's.
 
-    Every piece of a line begins with the tag of the line, such as ">>de<<"; a line without one has that of tgt_lang.
-    The tokens of every piece are those of source_prefix and its text.
+    The tokens of a piece are the tag of its line, such as ">>de<<", or of tgt_lang for a line without one, and those of
+    source_prefix and its text, which has no tag.
     """
 
     def encoded_pieces(pieces: Sequence[str]) -> Iterator[list[int]]:
@@ -102,36 +102,47 @@ def split_texts(
     length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
-    encoded = encoded_pieces([line for parts in split for line in parts[::2]])
+    lines = [_untagged(tokenizer, line) for parts in split for line in parts[::2]]
+    encoded = zip(lines, encoded_pieces([line for _, line in lines]), strict=True)
     found = []
     for parts in split:
         pieces: list[Piece] = []
-        for line, line_end in zip(parts[::2], [*parts[1::2], ""], strict=True):
-            ids, match = next(encoded), TAG.match(line)
-            own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
+        for line_end in [*parts[1::2], ""]:
+            (own, line), ids = next(encoded)
             tag = own or default
             cut = [(line, ids)]
             if limits is not None and (
-                len(ids) + len(tag) - len(own) > limits.tokens
+                len(tag) + len(ids) > limits.tokens
                 or (limits.sentences is not None and count_sentences(line, limits.language) > limits.sentences)
             ):
                 cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag) - length_of_prefix)
                 cut = [*zip(cut_texts, encoded_pieces(cut_texts), strict=True)]
             for number, (text, ids) in enumerate(cut, start=1):
-                ids = ids if own and number == 1 else [*tag, *ids]
                 separator = line_end if number == len(cut) else _BLANK
                 # All pieces are in memory at once; an array takes 4 bytes a token, a list 8 to 40.
-                pieces.append(Piece(text, array("i", ids), separator))
+                pieces.append(Piece(text, array("i", [*tag, *ids]), separator))
         found.append(pieces)
     return found
 
 
+def tags_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The language tags among the tokens of a tokenizer, such as ">>de<<", as OPUS-MT has them."""
+    return sorted(filter(TAG.fullmatch, tokenizer.get_vocab()))
+
+
+def _untagged(tokenizer: PreTrainedTokenizerBase, line: str) -> tuple[list[int], str]:
+    """The token of the tag that a line begins with, none if there is no tag, and the text behind it."""
+    match = TAG.match(line)
+    own = _tag_ids(tokenizer, match[0].rstrip()) if match else []
+    return own, line[match.end() :] if match and own else line
+
+
 def _tag_ids(tokenizer: PreTrainedTokenizerBase, tag: str, needed: bool = False) -> list[int]:
-    """The token of a language tag, as OPUS-MT has them; none if the tokenizer has no tags, as it is text then."""
+    """The token of a language tag; none if the tokenizer has no tags, as it is text then."""
     number = tokenizer.convert_tokens_to_ids(tag)
     if number is not None and tokenizer.convert_ids_to_tokens(number) == tag:
         return [number]  # type: ignore[list-item]
-    tags = sorted(filter(TAG.fullmatch, tokenizer.get_vocab()))
+    tags = tags_of(tokenizer)
     if tags or needed:
         raise ValueError(f"{tag} is no token of the tokenizer; its tags are: {' '.join(tags) or 'none'}")
     return []

@@ -15,7 +15,7 @@ from transformers.utils import logging
 from .configuration_vanilla import token_ids
 from .generation_vanilla import search_settings
 from .search_vanilla import length_penalty
-from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts
+from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts, tags_of
 
 logger = logging.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class SearchSettings:
         self.encoding = encoding or {}
         self.generation = search_settings(model, **arguments)
         self.beams = self.generation.num_beams or 1
-        if nbest not in range(1, self.beams + 1) and not self.generation.do_sample:
+        if nbest < 1 or (nbest > self.beams and not self.generation.do_sample):
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
         # Whether it is the search of 6.1.
         self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample
@@ -91,7 +91,7 @@ class SearchSettings:
         self.generation.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
         self.limits: Limits | None = source_limits(model.config, tokenizer, max_source_tokens)
         if self.encoding.get("truncation") not in (None, False, "do_not_truncate"):
-            longest = min(tokenizer.model_max_length, self.limits.piece_tokens)
+            longest = min(tokenizer.model_max_length, self.limits.piece_tokens) - bool(tags_of(tokenizer))
             self.encoding, self.limits = {"max_length": longest, **self.encoding}, None
         self.with_scores = with_scores or nbest > 1
         self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}

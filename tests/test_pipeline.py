@@ -10,11 +10,13 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers import ROOT, add_noise, make_marian, make_tiny, one_by_one, save_folder
-from transformers import GenerationConfig, NllbTokenizer, pipeline
+from transformers import GenerationConfig, M2M100Tokenizer, NllbTokenizer, pipeline
+from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, Translator
+from modeling_vanilla.training.tokenizer import train_tokenizer
 
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
 LONG = "the dog runs across the green meadow. " * 240
@@ -100,6 +102,14 @@ def test_truncation_cuts_instead(translator, model, tokenizer, caplog):
     assert "pieces" not in caplog.text
 
 
+def test_a_text_that_is_cut_leaves_room_for_its_tag(make_model):
+    tokenizer = train_tokenizer([LONG], vocab_size=300, tags=[">>de<<"])
+    positions = {"position_embedding_type": "learned", "max_position_embeddings": 64}
+    model = make_model(vocab_size=len(tokenizer), **positions)
+    translator = pipeline("translation", model=model, tokenizer=tokenizer, truncation=True, max_new_tokens=4)
+    assert translator(LONG, tgt_lang="de") == translator(f">>de<< {LONG}")
+
+
 def test_languages(translator, expected):
     """They choose the first token of a model of many languages, and mean nothing to a model of one pair."""
     assert translator(SENTENCES, src_lang="en", tgt_lang="de") == expected
@@ -123,13 +133,37 @@ def test_another_sequence_to_sequence_model(tokenizer):
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
     ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
     model = add_noise(T5ForConditionalGeneration(T5Config(**sizes, **ids)))
-    model.config.task_specific_params = {"translation_en_to_de": {"prefix": "the dog "}}
+    model.config.task_specific_params = {"translation_en_to_de": {"prefix": "the dog ", "max_length": 4}}
     translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, max_new_tokens=5)
     told = ["the dog " + sentence for sentence in SENTENCES]
-    short, longer = (one_by_one(model, tokenizer, told, max_new_tokens=limit) for limit in (2, 5))
+    short, of_task, longer = (one_by_one(model, tokenizer, told, max_new_tokens=limit) for limit in (2, 3, 5))
+    assert texts_of(pipeline("translation_en_to_de", model=model, tokenizer=tokenizer)(SENTENCES)) == of_task
     assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
     assert texts_of(translator(["\n".join(SENTENCES), ""])) == ["\n".join(longer), ""]
+
+
+def test_an_m2m100(tmp_path):
+    """Its tokenizer encodes no target, and knows no language, that it was not told of."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    options = {"vocab_size": 40, "hard_vocab_limit": False, "minloglevel": 2, "model_prefix": str(tmp_path / "spm")}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES * 20), **options)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *map(processor.id_to_piece, range(3, len(processor)))]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    tokenizer = M2M100Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "spm.model"), src_lang="en")
+    sizes = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sizes["vocab_size"] = 1 + max(tokenizer.lang_token_to_id.values())
+    config = M2M100Config(d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, **sizes, **ids)
+    model = add_noise(M2M100ForConditionalGeneration(config))
+    settings = {"forced_bos_token_id": tokenizer.get_lang_id("de"), "max_new_tokens": 5, "num_beams": 2}
+    expected = one_by_one(model, tokenizer, SENTENCES, **settings)
+    assert Translator(model, tokenizer).translate(SENTENCES, **settings) == expected
+    translator = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=5, num_beams=2)
+    assert texts_of(translator(SENTENCES, src_lang="en", tgt_lang="de")) == expected
+    with pytest.raises(ValueError, match=r"^en or english is no language of the tokenizer$"):
+        translator(SENTENCES, src_lang="en", tgt_lang="english")
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,7 @@ def test_batches_hold_no_more_than_asked(model, tokenizer):
 NOT_TRANSLATED = [
     ({"texts": "a dog"}, "texts must be a list of texts, not one text: 'a dog'"),
     ({"nbest": 0}, "nbest must be from 1 to the number of beams, 4, not 0"),
+    ({"nbest": -1, "do_sample": True}, "nbest must be from 1 .*, not -1"),
     ({"terms": [("cow", "dog")], "num_beams": 1}, "terms need .* num_beams of at least 2 .*"),
     ({"terms": [("cow", "dog")], "do_sample": True}, "terms need .* no samples"),
     ({"prefix": ["der", "der"]}, "there are 1 sentences but 2 prefixes"),
@@ -255,10 +256,10 @@ def tagged(make_model):
 @pytest.mark.parametrize("face", [*FACES, by_command])
 def test_a_tag_stands_at_the_head_of_every_piece(face, tagged, tmp_path):
     """It is an option, or stands in the line, which comes first; MarianMT's users write it there."""
-    texts = [FEW[0], WHOLE, f">>en<< {WHOLE}"]
+    texts = [FEW[0], WHOLE, f">>en<< {WHOLE}", ">>en<< "]
     tags = ((">>de<<", FEW[:1]), (">>de<<", FEW), (">>en<<", FEW))
     expected = [" ".join(one_by_one(*tagged, [f"{tag} {piece}" for piece in pieces])) for tag, pieces in tags]
-    assert face(*tagged, tmp_path, texts, tgt_lang="de") == expected
+    assert face(*tagged, tmp_path, texts, tgt_lang="de") == [*expected, ""]
     assert len({*expected}) == 3
 
 

@@ -54,8 +54,9 @@ def align_pairs(
     source_ids, target_ids = ([ids for ids, _ in side] for side in (sources, targets))
     for row, weights in engine.cross_attention(source_ids, target_ids, layer, tokens_per_batch):
         source_words, target_words = sources[row][1], targets[row][1][:-1]
-        # Step t reads target token t - 1.
-        links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)
+        if any(word is not None for word in source_words):  # CTranslate2 does not read a source of EOS alone
+            # Step t reads target token t - 1.
+            links[row] = align(weights[1 : len(target_words) + 1], source_words, target_words)
     return links
 
 

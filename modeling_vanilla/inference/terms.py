@@ -101,6 +101,8 @@ def prefix_ids(
     """
     if not isinstance(prefix, str) and len(prefix) != texts:
         raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
+    if not any(prefix):
+        return [[] for _ in range(texts)]
     different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
     before = [] if language is None else [language]
     return [ids and [*before, *ids] for ids in target_ids(tokenizer, different, "prefix")] * number

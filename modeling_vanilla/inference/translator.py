@@ -144,7 +144,8 @@ class Translator:
     ) -> Iterator[tuple[list[int], list[Translation]]]:
         """Translate texts batch by batch.
 
-        What the log warns of has the numbers of its texts: `rows` of the record. So have errors: see `RowError`.
+        What the log warns of has the numbers of its texts: `rows` of the record. So have the errors of terms and
+        prefixes: see `RowError`.
 
         Args:
             terms: pairs (source term, target term), as `read_terms` returns them. Where a text has the source term, as
@@ -246,7 +247,7 @@ class Translator:
             tokens_per_batch: the most tokens of a batch on either side, padding included.
 
         Returns:
-            For each pair its links (source word, target word), both from 0, sorted; see `align_pairs`.
+            For each pair its links (source word, target word), both from 0, sorted; see `alignment.align`.
 
         Raises:
             ValueError: if the numbers differ, the decoder has no such layer, or the tokenizer is not fast.
