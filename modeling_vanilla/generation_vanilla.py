@@ -18,7 +18,6 @@ from transformers.generation import (
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
-    logits_process,
 )
 
 from .cache_vanilla import CACHE, named_cache
@@ -37,7 +36,7 @@ _NAMES = """ExponentialDecayLengthPenalty ForcedBOSTokenLogitsProcessor ForcedEO
 InfNanRemoveLogitsProcessor LogitNormalization MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor
 NoBadWordsLogitsProcessor NoRepeatNGramLogitsProcessor RepetitionPenaltyLogitsProcessor SequenceBiasLogitsProcessor
 SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor WatermarkLogitsProcessor"""
-ROW_BY_ROW = [getattr(logits_process, name) for name in _NAMES.split()]
+ROW_BY_ROW = _NAMES.split()
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -194,7 +193,7 @@ def beam_search(
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
     # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may know a
     # sentence by its row.
-    row_by_row = all(type(one) in ROW_BY_ROW or hasattr(one, "row_by_row") for one in logits_processor)
+    row_by_row = all(type(one).__name__ in ROW_BY_ROW or hasattr(one, "row_by_row") for one in logits_processor)
     drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
     prompts = prompts[:, :1] if drop_done else prompts
     decoder = NextTokens(model, config, logits_processor, model_kwargs)

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
     assert f"{kept / '1'}: is of another input" in call(command.main, *given).error
     source.write_bytes(as_lines(LINES))
     (kept / "of the user").write_text("stays")
+    shutil.copytree(kept / "1", kept / "4")  # as of a longer input
     assert call(command.main, *given).code == 0
     assert translated == [0, 1, 2, 2, 3] and (tmp_path / "out").read_text() == expected
     assert [path.name for path in kept.iterdir()] == ["of the user"]

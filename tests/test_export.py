@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli import export
-from modeling_vanilla.interop import from_marian
+from modeling_vanilla.interop import folders, from_marian
 from modeling_vanilla.interop.to_marian import marian_search, to_marian
 
 SOURCES = ["a small house", "the dog runs across the green meadow", "house", "the small dog runs"]
@@ -199,4 +199,6 @@ def test_what_the_exporters_do_not_know_is_refused_by_name(make_model, tokenizer
             write(library, variant, tokenizer, tmp_path)
     with pytest.raises(ValueError, match=r"^ONNX: .* miss the model's logits by "):
         write("onnx", make_model(Doubled, vocab_size=len(tokenizer)), tokenizer, tmp_path)
+    with pytest.raises(ValueError, match=r"^format: 'ONNX' is none of ctranslate2, "):
+        folders.export("ONNX", tmp_path, tmp_path / "new")
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import pytest
 import torch
 from helpers import call, tree
 
@@ -35,6 +36,8 @@ def test_each_kind_shows_the_weights_of_its_own_layers(model, tokenizer):
     assert (maps["decoder"].rows, maps["decoder"].columns) == (target, ["<s>", *target[:-1]])
     assert (maps["cross"].rows, maps["cross"].columns) == (target, source)
     assert pictures.attention_maps(Translator(model, tokenizer), SOURCE, "")["cross"].rows == ["</s>"]
+    with pytest.raises(ValueError, match="has half of a surrogate pair"):
+        pictures.attention_maps(Translator(model, tokenizer), SOURCE, "caf\udce9")
 
 
 def test_the_heat_map_is_the_mean_of_the_heads():

@@ -136,8 +136,8 @@ def join_blocks(
     with claimed(folder, "all", wait=True):
         if version_of(output) == before:
             best = write(read_blocks(folder, total))
-        for path in filter(Path.exists, (folder / str(number) for number in range(total))):
-            delete_folder(path)
+        for digest in [*folder.glob("*/digest")]:  # those of a longer input that was cut off before, too
+            delete_folder(digest.parent)
         for path in folder.glob(".*.vanilla.tmp"):
             shutil.rmtree(path, ignore_errors=True)
     return best

@@ -4,8 +4,9 @@
     vanilla convert --from fsmt facebook/wmt19-en-de runs/wmt19-en-de
     vanilla convert --from fairseq wmt14.en-fr.joined-dict.transformer runs/wmt14-en-fr
 
-SRC is a folder or a name on the Hub; for fairseq the folder with model.pt, bpecodes and both dict.LANG.txt. DST, which
-must be new or empty, appears only once it is complete: a folder that from_pretrained and pipeline("translation") load.
+SRC is a folder or a name on the Hub; for fairseq model.pt, or the folder with it, beside bpecodes and both
+dict.LANG.txt. DST, which must be new or empty, appears only once it is complete: a folder that from_pretrained and
+pipeline("translation") load.
 If its weights are a pickle, pytorch_model.bin, and you trust it, load and save it with MarianMTModel first.
 The tokenizer of opus-mt models needs the package sentencepiece, the others' sacremoses.
 """

@@ -43,10 +43,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..interop.folders import export
+from ..interop.folders import FORMATS, export
 from .parser import CommandParser, add_revision, run_command, warn
-
-FORMATS = ("ctranslate2", "onnx", "marian", "transformers.js")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

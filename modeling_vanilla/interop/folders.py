@@ -1,6 +1,6 @@
 """Folders of a model and its tokenizer: converted from another library, or exported to another format."""
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from transformers import GenerationConfig
@@ -17,13 +17,14 @@ LIBRARIES = {
     "fsmt": (from_fsmt, fsmt_tokenizer),
     "fairseq": (from_fairseq, fairseq_tokenizer),
 }
+FORMATS = ("ctranslate2", "onnx", "marian", "transformers.js")
 
 
 def convert(library: str, source: str, destination: Path) -> None:
     """Write a model of one of LIBRARIES, its tokenizer and a model card as a folder that from_pretrained loads.
 
     Args:
-        source: a folder, or a name on the Hub.
+        source: a folder, or a name on the Hub; of fairseq a folder or its checkpoint.
 
     Raises:
         ValueError: if `destination` holds something, or `source` cannot be converted.
@@ -49,9 +50,8 @@ def export(
 ) -> list[str]:
     """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in another format.
 
-    The formats are those of `vanilla export`.
-
     Args:
+        to: one of FORMATS.
         revision: of a name on the Hub.
         card: licence and model_id for the model card of a MarianMT, as `write_model_card` has them.
         settings: quantization and positions, if the function to_* of the format takes them.
@@ -64,7 +64,10 @@ def export(
             or the model.
         OSError: if `destination` cannot be written.
     """
-    write = _writer(to)
+    if to not in FORMATS:
+        raise ValueError(f"format: {to!r} is none of {', '.join(FORMATS)}")
+    name = f"to_{to.replace('.', '_')}"
+    write = getattr(import_module(f".{name}", __package__), name)  # a library that it needs may be missing
     check_unused("destination", destination)
     folder = loading.model_folder(source, revision)
     model, tokenizer = loading.load_model(folder), loading.load_tokenizer(folder)
@@ -74,16 +77,3 @@ def export(
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             write_card_of_run(part, model, source, is_marian=True, **(card or {}))
     return notes
-
-
-def _writer(to: str) -> Callable[..., list[str]]:
-    """The function that writes a format, of a module whose library may be missing."""
-    if to == "ctranslate2":
-        from .to_ctranslate2 import to_ctranslate2 as write
-    elif to == "onnx":
-        from .to_onnx import to_onnx as write
-    elif to == "transformers.js":
-        from .to_transformers_js import to_transformers_js as write
-    else:
-        from .to_marian import to_marian as write
-    return write

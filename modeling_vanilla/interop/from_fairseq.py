@@ -73,7 +73,9 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
         ValueError: if a file is missing, the languages have different dictionaries, or sacremoses is not installed.
     """
     file, _, settings = _load(path)
-    languages = [settings["source_lang"], settings["target_lang"]]
+    languages = [settings.get("source_lang"), settings.get("target_lang")]
+    if None in languages:
+        raise ValueError(f"{file}: its settings name no source_lang or no target_lang")
     vocabulary, target = (_dictionary(file.with_name(f"dict.{language}.txt")) for language in languages)
     if vocabulary != target:
         names = " and ".join(f"dict.{language}.txt" for language in languages)

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..files import whole_file
 from ..inference import Translator
+from ..splitting_vanilla import check_texts
 from ..translation_vanilla import evaluating
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
@@ -82,6 +83,7 @@ def attention_maps(translator: Translator, source: str, target: str) -> Attentio
     model, tokenizer = translator.model, translator.tokenizer
     if model is None:
         raise ValueError("attention: the engine ctranslate2 does not tell what each head looks at; torch does")
+    check_texts([source, target])
     batch = tokenizer(source, text_target=target, return_token_type_ids=False, return_tensors="pt").to(model.device)
     for name, ids in (("source", batch["input_ids"][0]), ("target", batch["labels"][0])):
         if len(ids) > MAX_TOKENS:
