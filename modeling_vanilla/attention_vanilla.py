@@ -31,7 +31,7 @@ def eager_attention(
         query: (B, H, T, d_k). key: (B, H, S, d_k). value: (B, H, S, d_v).
         attention_mask: broadcastable to (B, H, T, S), True where a position may be seen. None: all are seen.
         scaling: 1 / sqrt(d_k).
-        dropout: probability of dropping an attention weight while `module` trains.
+        dropout: probability of dropping an attention weight, 0 in evaluation.
 
     Returns:
         The output (B, T, H, d_v) and the attention weights (B, H, T, S). A position that sees nothing gets zeros.
@@ -45,8 +45,7 @@ def eager_attention(
         weights = torch.where(attention_mask, scores, hidden).softmax(dim=-1)
         weights = weights * attention_mask.any(dim=-1, keepdim=True)
     weights = weights.to(value.dtype)
-    if module.training:
-        weights = nn.functional.dropout(weights, p=dropout)
+    weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 

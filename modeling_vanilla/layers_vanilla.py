@@ -50,7 +50,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> Tensor:
-        """x (B, T, D), memory (B, S, D), masks as in eager_attention -> (B, T, D)"""
+        """x (B * K, T, D), memory (B, S, D), masks as in eager_attention -> (B * K, T, D)"""
         x = self.self_attn_add_norm(x, self.self_attn(x, self_mask, cache, **kwargs)[0])
         x = self.cross_attn_add_norm(x, self.cross_attn(x, memory, cross_mask, cache, **kwargs)[0])
         return self.ffn_add_norm(x, self.ffn(x))

@@ -106,7 +106,8 @@ class _FusedLoss(torch.autograd.Function):
         hidden_sum = hidden.sum(dim=0, dtype=torch.float32)
         total = -spread * torch.dot(hidden_sum, weight_sum)
         hidden_grad = torch.empty_like(hidden)
-        weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1)
+        learns = ctx.needs_input_grad[1]  # not where adapters are trained beside W
+        weight_grad = (-spread * hidden_sum).repeat(weight.shape[0], 1) if learns else None
         chunk = CHUNK_ROWS if w.device.type == "cpu" else max(1, CHUNK_NUMBERS // w.shape[0])
         logits = w.new_empty(min(chunk, hidden.shape[0]), w.shape[0])  # reused by every chunk
         for start in range(0, hidden.shape[0], chunk):
@@ -121,12 +122,14 @@ class _FusedLoss(torch.autograd.Function):
             p_y = torch.where(p_y > 0.5, 1 - rest, p_y)
             p = flat.index_copy_(0, of_label, (p_y - (1 - epsilon)).to(p.dtype)).view_as(p).to(dtype)
             hidden_grad[rows] = p @ w - spread * weight_sum
-            weight_grad += torch.mm(p.T, h).float()
-        ctx.save_for_backward(hidden_grad, weight_grad.to(weight.dtype))
+            if weight_grad is not None:
+                weight_grad += torch.mm(p.T, h).float()
+        ctx.save_for_backward(hidden_grad, None if weight_grad is None else weight_grad.to(weight.dtype))
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output: Tensor):
         hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grad_output, weight_grad * grad_output, None, None, None
+        weight_grad = None if weight_grad is None else weight_grad * grad_output
+        return hidden_grad * grad_output, weight_grad, None, None, None

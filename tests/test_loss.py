@@ -62,6 +62,9 @@ def test_value_and_gradients(rows, ignored, epsilon):
     assert loss.dtype == torch.float32
     expected = [tensor.float() for tensor in exact(hidden, weight, labels, epsilon)]
     close([loss.detach(), hidden.grad / 3.7, weight.grad / 3.7], expected)
+    hidden, weight, labels = make_inputs(rows, ignored)
+    fused(hidden, weight.requires_grad_(False), labels, epsilon).backward()  # as beside adapters
+    close([hidden.grad], expected[1:2])
 
 
 @pytest.mark.parametrize("form", [plain, fused])

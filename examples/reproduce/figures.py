@@ -77,7 +77,7 @@ def scaling(keys: int = 64, queries: int = 1000) -> tuple[Figure, dict]:
 def additive_scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """v . tanh(q + k): the feed-forward network with one hidden layer that the paper names (Bahdanau et al. 2014).
 
-    q (T, K), k (S, K), already projected, v (K,) -> (T, S)
+    q (T, d_k), k (S, d_k), already projected, v (d_k,) -> (T, S)
     """
     return torch.tanh(q[:, None] + k) @ v
 

@@ -24,7 +24,7 @@ def restricted_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, r: i
     after = r - 1 - before
     rest = blocks * r - length
     q = pad(q, (0, 0, 0, rest)).unflatten(2, (blocks, r))
-    # Block b of queries starts at position b r, its keys at b r - before: (B, H, blocks, K, 2r - 1)
+    # Block b of queries starts at position b r, its keys at b r - before: (B, H, blocks, d_k, 2r - 1)
     k, v = (pad(x, (0, 0, before, rest + after)).unfold(2, 2 * r - 1, r) for x in (k, v))
     scores = torch.matmul(q, k) * q.shape[-1] ** -0.5
 
