@@ -198,6 +198,7 @@ def locked(name: str, folder: Path) -> Iterator[None]:
         ValueError: another process holds the folder; `name` is its option.
         OSError: the folder cannot be written to.
     """
+    folder = folder.resolve()  # "." has no name
     lock = FileLock(folder.with_name(f".{folder.name}{_TEMPORARY}.lock"), blocking=False)
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

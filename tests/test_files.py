@@ -157,6 +157,8 @@ def test_a_locked_folder(tmp_path):
             lock()
 
     lock(lambda: pytest.fail("two hold it") if fork(fail) else None)
+    with files.locked("output_dir", Path()):  # the present folder has no name
+        pass
     assert not folder.exists()
     assert fork(lambda: lock(lambda: signal.raise_signal(signal.SIGKILL))) == -signal.SIGKILL
     lock()

@@ -46,9 +46,9 @@ def test_the_language_is_the_tokenizers_or_the_configurations(tokenizer):
 @pytest.mark.parametrize("tag", ["de", "DE", "de_DE", "de-AT", "deu_Latn"])
 def test_training_counts_sentences_by_the_rule_of_translation(tag, tokenizer):
     text = "z. B. am 3. Mai. Er kam."
-    ids, texts = (Dataset.from_dict({"input_ids": [[2]], "labels": [[2]]}), Dataset.from_dict({"source": [text]}))
+    pairs = Dataset.from_dict({"input_ids": tokenizer([text]).input_ids, "labels": [[2]]})
     model = make_tiny(len(tokenizer))
-    fit_to_data(model.config, tokenizer, ids, texts, tag)
+    fit_to_data(model.config, tokenizer, pairs, tag)
     language = source_limits(model.config, tokenizer).language
     assert model.config.max_source_sentences == count_sentences(text, language) == count_sentences(text, "de") == 2
 

@@ -204,6 +204,14 @@ def test_a_second_training_has_its_own_precision(tmp_path, data):
     assert seen == ["bf16", "no", "no"]
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator has fp16")
+@pytest.mark.usefixtures("own_precision")
+def test_a_precision_that_the_device_lacks_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match=r"^mixed_precision fp16: cpu has none"):
+        run_to(tmp_path / "run", data, 1, mixed_precision="fp16")
+    assert not (tmp_path / "run").exists()
+
+
 def test_tensorboard_has_loss_learning_rate_and_the_norm_before_clipping(tmp_path, run_loop):
     """The learning rate is given by its peak."""
     free = run_loop(tmp_path / "free")[1].losses

@@ -14,7 +14,8 @@ from common import PAPER, markdown_table, write_results
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
-from modeling_vanilla.training.flops import product_rate
+from modeling_vanilla.inference.translator import usable_device
+from modeling_vanilla.training.flops import KINDS, product_rate
 
 FIGURES = ("de", "fr", "flops_de", "flops_fr")  # of the paper's systems; None where it has none
 SYSTEMS = {system: [printed.get(name) for name in FIGURES] for system, printed in PAPER["table2"].items()}
@@ -32,20 +33,21 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
     path = folder / "results.json"
     try:
         results = read_json(path)
-        data, device = results["settings"]["data"], torch.device(results["device"])
-        precision = torch.bfloat16 if results["precision"] == "bf16" else torch.float32
-        rate = (sustained_tflops or 0) * 1e12 or product_rate(device, precision)
-        return {
+        data, device, kind = results["settings"]["data"], results["device"], results["precision"]
+        figures = {
             "run": folder.name,
             "languages": f"{data['source_lang']}-{data['target_lang']}",
             "test_sentences": results["test_sentences"],
             "BLEU": results["bleu"],
             "compound_split_BLEU": results["bleu_compound_split"],
             "counted_flops": results["flops"],
-            "table_2_flops": results["train_seconds"] * results["processes"] * rate,
         }
+        device_seconds = results["train_seconds"] * results["processes"]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"runs: {path} is no result of a training with test data") from error
+    rate = (sustained_tflops or 0) * 1e12
+    rate = rate or product_rate(usable_device(device), KINDS.get(kind, torch.float32))
+    return figures | {"table_2_flops": device_seconds * rate}
 
 
 def as_markdown(runs: list[dict]) -> str:

@@ -72,11 +72,12 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
         What results.json holds.
 
     Raises:
-        ValueError: for bad trees or settings, before anything is written.
+        ValueError: for bad trees or settings; the same command with better ones begins or goes on.
         OSError: if a file cannot be written.
     """
     run = Path(training.output_dir)
-    goes_on = is_begun(run / "training") and not (options.ensemble or (run / "results.json").exists())
+    begun = (run / "data" / "options.json").is_file()  # which is written first
+    goes_on = begun and not (options.ensemble or (run / "results.json").exists())
     made_with = {name: getattr(options, name) for name in MADE_WITH}
     if not goes_on:
         check_unused("output_dir", run)
@@ -100,7 +101,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
             lines = (json.dumps({"translation": pair}, ensure_ascii=False) + "\n" for pair in pairs)
             (part / "train.jsonl").write_text("".join(lines), encoding="utf-8")
             (part / "options.json").write_text(json_text(made_with), encoding="utf-8")
-        trained = train(run, training, overrides, goes_on)
+        trained = train(run, training, overrides)
         translator = Translator.from_pretrained(run / "training" / "model")
     model = translator.model
     model.generation_config.update(
@@ -140,14 +141,14 @@ def read_splits(options: Namespace) -> dict[str, list[Tree]]:
     }
 
 
-def train(run: Path, training: TrainingOptions, overrides: dict, goes_on: bool) -> dict:
+def train(run: Path, training: TrainingOptions, overrides: dict) -> dict:
     """Train on run/data, from the last checkpoint if the run was interrupted."""
     overrides = {name: value for name, value in overrides.items() if name != "vocab_size"}  # the tokenizer has its own
     # Pairs longer than a batch are left out of training, and reported.
     limits = dict.fromkeys(("max_source_length", "max_target_length"), complete(training).tokens_per_batch)
     return train_translation(
         DataOptions(train_file=str(run / "data" / "train.jsonl"), source_lang="en", target_lang="tree", **limits),
-        replace(training, output_dir=str(run / "training"), resume=goes_on),
+        replace(training, output_dir=str(run / "training"), resume=is_begun(run / "training")),
         ModelOptions(preset="parsing", tokenizer=str(run / "data" / "tokenizer")),
         overrides,
     )

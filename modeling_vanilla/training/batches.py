@@ -28,9 +28,9 @@ def epoch_batches(
     Raises:
         ValueError: if one pair alone is too large.
     """
-    sources, targets = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+    sources, targets = source_lengths, target_lengths
     longest = np.maximum(sources, targets)
-    if longest.max(initial=0) > tokens_per_batch:
+    if longest.max() > tokens_per_batch:
         row = int(longest.argmax())
         raise ValueError(
             f"tokens_per_batch: {tokens_per_batch} cannot hold pair {row + 1}, of those kept, of {sources[row]} source "
@@ -44,7 +44,7 @@ def epoch_batches(
     batches, start = [], 0
     while start < len(order):
         # Sources ascend, so the first one bounds the number of rows from above.
-        stop = start + tokens_per_batch // max(sources[start], targets[start], 1)
+        stop = start + tokens_per_batch // max(sources[start], targets[start])
         rows = np.arange(1, len(order[start:stop]) + 1)
         fits = (rows * sources[start:stop] <= tokens_per_batch) & (
             rows * np.maximum.accumulate(targets[start:stop]) <= tokens_per_batch

@@ -28,7 +28,7 @@ class Progress:
         seconds: time spent in updates, without validation and checkpoints.
         tokens, positions: read so far on both sides, without and with padding.
         scaler: state of the scaler of the loss, in fp16.
-        losses: label-smoothed loss of each update, in nats per target token.
+        losses, rates: label-smoothed loss of each update, in nats per target token, and its learning rate.
         validations: step and scores of each validation.
         digests: of the other files of the checkpoint, by name.
     """
@@ -41,14 +41,16 @@ class Progress:
     positions: int = 0
     scaler: dict | None = None
     losses: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     validations: list[dict] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
-    def add(self, loss: float, seconds: float, tokens: int, positions: int) -> None:
+    def add(self, loss: float, rate: float, seconds: float, tokens: int, positions: int) -> None:
         """Count an update."""
         self.step += 1
         self.updates_of_epoch += 1
         self.losses.append(loss)
+        self.rates.append(rate)
         self.seconds += seconds
         self.tokens += tokens
         self.positions += positions

@@ -203,6 +203,8 @@ def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[
     """The rows as {column: text}. The first row names the columns; a .tsv of two columns need not name them."""
     rows = _rows(path, kind)
     where, header = next(rows, ("", [*languages]))
+    given = {language.lower(): language for language in languages}
+    header = [given.get(name.lower(), name) for name in header]
     if {*header} == {"source", "target"}:
         header = [languages[name == "target"] for name in header]
     if missing := [language for language in languages if language not in header]:

@@ -7,6 +7,8 @@ import torch
 from accelerate import Accelerator
 from torch.utils.benchmark import Timer
 
+KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of the products, by mixed_precision; else 32 bits
+
 
 def model_flops(config, source, target):
     """FLOPs of one forward and one backward pass over each of some sentence pairs, by formula.
@@ -65,5 +67,4 @@ def device_rate(accelerator: Accelerator) -> float | None:
     """
     if accelerator.device.type == "cpu":
         return None
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return product_rate(accelerator.device, kinds.get(accelerator.mixed_precision, torch.float32))
+    return product_rate(accelerator.device, KINDS.get(accelerator.mixed_precision, torch.float32))

@@ -112,21 +112,21 @@ def check_trainable(
 
 
 def fit_to_data(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, tokens: Dataset, texts: Dataset, source_lang: str
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, source_lang: str
 ) -> None:
     """Set source_lang, which a saved model keeps, max_source_tokens and max_source_sentences.
 
     The last two are the sources' 99.9th percentiles, or the saved model's if these are higher.
 
     Args:
-        tokens, texts: the training pairs as token ids, and as text. Of a large corpus the sentences of some 100
-            thousand pairs are counted.
+        training_data: as token ids. Of a large corpus the sentences of some 100 thousand pairs are counted.
     """
-    source, _ = pair_lengths(tokens)
-    sample = texts.select(range(0, len(texts), -(-len(texts) // 100_000)))
+    source, _ = pair_lengths(training_data)
+    sample = training_data[:: -(-len(training_data) // 100_000)]["input_ids"]
+    texts = tokenizer.batch_decode(sample, skip_special_tokens=True)
     config.source_lang = config.source_lang or source_lang
     language = source_language(config, tokenizer)
-    sentences = [count_sentences(text, language) for text in sample["source"]]
+    sentences = [count_sentences(text, language) for text in texts]
     for name, counts in (("tokens", source), ("sentences", sentences)):
         percentile, saved = int(np.percentile(counts, 99.9, method="higher")), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, percentile, saved or 0))

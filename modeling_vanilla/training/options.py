@@ -97,6 +97,10 @@ class ModelOptions:
         for name in ("preset", "tokenizer"):
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} {getattr(self, name)}: model {self.model} has its own")
+        if self.revision is not None and self.model is None:
+            raise ValueError(f"revision {self.revision}: there is no model that it is of")
+        if self.tokenizer_algorithm not in ("bpe", "wordpiece"):
+            raise ValueError(f"tokenizer_algorithm must be bpe or wordpiece, not {self.tokenizer_algorithm}")
 
 
 def _field_texts() -> dict[str, str]:
@@ -175,7 +179,9 @@ class TrainingOptions:
                 raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
-        for name, values in {"optim": ("adam", "muon"), "lr_scheduler_type": ("inverse_sqrt", "linear")}.items():
+        kinds = {"optim": ("adam", "muon"), "lr_scheduler_type": ("inverse_sqrt", "linear")}
+        kinds["mixed_precision"] = ("no", "bf16", "fp16")
+        for name, values in kinds.items():
             if getattr(self, name) not in (None, *values):
                 raise ValueError(f"{name} must be {' or '.join(values)}, not {getattr(self, name)}")
         check_tokenize(self.bleu_tokenize, "bleu_tokenize")

@@ -185,7 +185,7 @@ def _characters(pairs: Dataset) -> int:
 
 
 def _vocabulary_size(characters: int) -> int:
-    """10000 for Multi30k, as Wu et al. and RESULTS.md have it, some more for IWSLT, the paper's 37000 (5.1) for WMT."""
+    """About 10000 for Multi30k, as Wu et al. have it, some more for IWSLT, the paper's 37000 (5.1) for WMT."""
     root = math.sqrt(characters)
     return round(max(300, min(5 * root, 10_000), min(2 * root, 37_000)))
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ..visualization.curves import plot_run
 from .flops import model_flops
 from .preprocessing import pair_lengths
-from .train import TrainingState, rate_of
+from .train import TrainingState
 
 _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "mfu", "parameters"]
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
@@ -56,10 +56,10 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
     }
 
 
-def plot(state: TrainingState, d_model: int) -> None:
+def plot(state: TrainingState) -> None:
     """Draw loss.png."""
-    rates = [rate_of(state.training, d_model, step) for step in range(1, state.progress.step + 1)]
-    plot_run(state.progress.losses, rates, state.progress.validations, state.run / "loss.png")
+    progress = state.progress
+    plot_run(progress.losses, progress.rates, progress.validations, state.run / "loss.png")
 
 
 def summary(results: dict, run: str | Path) -> str:

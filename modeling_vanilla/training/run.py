@@ -127,7 +127,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
     check_trainable(model.config, tokenizer, training_data, pairs.get("validation"))
-    fit_to_data(model.config, tokenizer, training_data, pairs["train"], data.source_lang)
+    fit_to_data(model.config, tokenizer, training_data, data.source_lang)
     state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)
 
@@ -176,6 +176,8 @@ def prepare(
         log_with=training.trackers() or None,
         project_config=ProjectConfiguration(logging_dir=str(Path(training.output_dir, "tensorboard"))),
     )
+    if accelerator.mixed_precision == "fp16" and not accelerator.native_amp:  # accelerate would compute in 32 bits
+        raise ValueError(f"mixed_precision fp16: {accelerator.device} has none; bf16 may do")
     if accelerator.device.type == "cpu":
         keep_freed_memory()
         bound_kernel_caches()
@@ -239,7 +241,7 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
     if is_main:
         write_model_card(run / "model", model, results, source)
         write_json(run / "results.json", results)
-        plot(state, model.config.d_model)
+        plot(state)
         if training.push_to_hub:
             publish_model(run / "model", training.push_to_hub, private=training.hub_private_repo)
     state.accelerator.wait_for_everyone()

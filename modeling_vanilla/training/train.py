@@ -248,7 +248,8 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             start = time.monotonic()
             update = next(updates)
             figures = take_update(state, model, update)
-            progress.add(figures["loss"], time.monotonic() - start, update.tokens, update.positions)
+            seconds = time.monotonic() - start
+            progress.add(figures["loss"], figures["learning_rate"], seconds, update.tokens, update.positions)
             speed = (progress.tokens - tokens_before) / (progress.seconds - seconds_before)
             accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
             bar.set_postfix_str(f"label-smoothed loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
