@@ -170,7 +170,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
         "validate_steps": math.ceil(steps / usual["validations"]) if "validations" in usual else None,
         # Where the rate falls to 0 the end of a run is its best part.
         "early_stopping": _EARLY_STOPPING if "validation" in pairs and schedule != "linear" else None,
-        "mixed_precision": _precision(state.device),
+        "mixed_precision": None if "mixed_precision" in given else _precision(state.device),
     }
     decided = given.keys() | (_RATES if given.keys() & _RATES else set())
     devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
