@@ -119,7 +119,7 @@ def run_elsewhere(script: str, *arguments, cwd: Path, **variables: str) -> dict:
 def make_tiny(vocab_size: int = 280, **settings) -> VanillaForConditionalGeneration:
     """A model of one layer, which ends a sentence soon: untrained, it rarely would by itself."""
     torch.manual_seed(0)
-    model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, **SIZES, **settings)).eval()
+    model = VanillaForConditionalGeneration(VanillaConfig(**{"vocab_size": vocab_size, **SIZES, **settings})).eval()
     model.generation_config.max_extra_tokens = 3
     return model
 

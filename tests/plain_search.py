@@ -100,8 +100,14 @@ def every_output(limit: int, words: Iterable[int] = (0, 1, 3), unfinished: bool 
 
 def by_score(model, source: list[int], outputs: Iterable[list[int]], alpha: float = 0.6, rule=penalty) -> list[Scored]:
     """The outputs, behind the start token, with their scores, best first."""
-    start = model.generation_config.decoder_start_token_id
-    scored = ((sum(log_probs_of(model, source, y)) / rule(len(y), alpha), [start, *y]) for y in outputs)
+    start, scored = model.generation_config.decoder_start_token_id, []
+    for length, group in itertools.groupby(sorted(outputs, key=len), key=len):
+        rows = torch.tensor([*group])
+        read = torch.nn.functional.pad(rows[:, :-1], (1, 0), value=start)
+        with torch.no_grad():
+            logits = model(torch.tensor([source] * len(rows)), decoder_input_ids=read).logits
+        totals = logits.log_softmax(dim=-1).gather(2, rows[..., None]).sum(dim=(1, 2)).tolist()
+        scored += [(total / rule(length, alpha), [start, *y]) for total, y in zip(totals, rows.tolist(), strict=True)]
     return sorted(scored, reverse=True)
 
 

@@ -49,7 +49,7 @@ def test_the_last_of_the_schedule_and_the_newest_are_kept(tmp_path, state):
     assert left == [[8], [10], [10, 12], [10, 13], [20]]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json", "progress.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "progress.json"])
 def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path, state, name):
     """A bit of its last byte has flipped."""
     for step in (10, 12):

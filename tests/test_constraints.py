@@ -47,7 +47,7 @@ def larger_model(seed: int):
     return model
 
 
-@pytest.mark.parametrize(("beams", "returned"), [(2, 1), (4, 1), (2, 2), (4, 4)])
+@pytest.mark.parametrize(("beams", "returned"), [(2, 1), (4, 4)])
 def test_few_beams_meet_what_takes_more_and_batch_mates_change_nothing(beams, returned):
     """Of four sentences: six tokens in three phrases, none, one phrase, two."""
     settings = {"num_beams": beams, "num_return_sequences": returned}

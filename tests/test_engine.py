@@ -147,11 +147,11 @@ def test_every_setting_of_transformers_is_known(exact):
     fields = {name for name in vars(GenerationConfig()) if name[0] != "_"}
     assert not fields - INERT.keys() - CHANGING.keys() - HAD
     check_settings({"num_beams": 4, **GenerationConfig._get_default_generation_params()}, exact.model.config)
-    expected = exact.translate(PAIRS[:2])
-    for name in sorted(fields & INERT.keys()):
-        for value in (None, INERT[name]):
-            check_settings({"num_beams": 4, name: value}, exact.model.config)
-            assert exact.translate(PAIRS[:2], **{name: value}) == expected, name
+    expected, inert = exact.translate(PAIRS[:2]), sorted(fields & INERT.keys())
+    check_settings({"num_beams": 4, **INERT}, exact.model.config)
+    assert exact.translate(PAIRS[:2], **dict.fromkeys(inert)) == expected
+    for name in inert:
+        assert exact.translate(PAIRS[:2], **{name: INERT[name]}) == expected, name
     for name, value in CHANGING.items():
         with pytest.raises(ValueError, match=f"^{name} "):
             check_settings({"num_beams": 4, name: value}, exact.model.config)
@@ -172,17 +172,16 @@ def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_pa
     assert ids[0] == ids[1]
 
 
-# As opus-mt-en-de, -en-fr and -ko-en have them, with the ids of a smaller vocabulary.
+# As opus-mt-en-de and -en-fr have them, with the ids of a smaller vocabulary.
 OPUS_SEARCH = {name: OPUS[name] for name in ("pad_token_id", "decoder_start_token_id", "bos_token_id", "eos_token_id")}
 OPUS_SEARCH |= {"bad_words_ids": [[OPUS["pad_token_id"]]], "forced_eos_token_id": 0, "max_length": 512}
 PUBLISHED = [
     {**OPUS_SEARCH, "_from_model_config": True, "num_beams": 6, "transformers_version": "4.32.0.dev0"},
     {**OPUS_SEARCH, "num_beams": 4, "renormalize_logits": True, "transformers_version": "4.32.0.dev0"},
-    {**OPUS_SEARCH, "num_beams": 6, "renormalize_logits": True, "transformers_version": "4.33.0.dev0"},
 ]
 
 
-@pytest.mark.parametrize("published", PUBLISHED, ids=["en-de", "en-fr", "ko-en"])
+@pytest.mark.parametrize("published", PUBLISHED, ids=["en-de", "en-fr"])
 def test_a_published_model_is_exported_as_it_is_and_after_seq2seq_trainer(tmp_path, published):
     write_marian(tmp_path / "opus")
     (tmp_path / "opus" / "generation_config.json").write_text(json.dumps(published))

@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from finetune_seq2seq_trainer import FinetuningArguments, finetune
-from helpers import TINY, assert_same_weights, make_tokenizer, read_json, save_folder, write_toy_corpus
+from helpers import TINY, assert_same_weights, make_tiny, make_tokenizer, read_json, save_folder, write_toy_corpus
 from transformers import GenerationConfig
 
-from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import Translator
 from modeling_vanilla.training import DataOptions
 from modeling_vanilla.training.batches import collate
 from modeling_vanilla.training.data import load_pairs
@@ -31,10 +30,7 @@ def make_folder(data, tmp_path):
     def make(**overrides) -> str:
         pairs = load_pairs(data)["train"]
         tokenizer = make_tokenizer([*pairs["source"], *pairs["target"]], TINY["vocab_size"])
-        torch.manual_seed(0)
-        model = VanillaForConditionalGeneration(VanillaConfig(**TINY, **overrides))
-        model.generation_config.max_extra_tokens = 4
-        return str(save_folder(tmp_path / "model", model, tokenizer))
+        return str(save_folder(tmp_path / "model", make_tiny(**TINY, **overrides), tokenizer))
 
     return make
 

@@ -52,10 +52,10 @@ def test_a_wide_beam_equals_brute_force(alpha):
         assert_finds(model, sources, expected, f"seed {seed}", **settings)
 
 
-@pytest.mark.parametrize("beams", (2, 3, 5))
+@pytest.mark.parametrize("beams", (2, 5))
 @pytest.mark.parametrize("alpha", (-2.0, *ALPHAS))
 def test_search_equals_the_plain_reference(alpha, beams):
-    """12 x 12 batches of 3 sentences, one or all hypotheses returned. A negative alpha favours short output."""
+    """8 x 12 batches of 3 sentences, one or all hypotheses returned. A negative alpha favours short output."""
     ends = set()
     for seed in range(12):
         model, sources, returned = random_model(seed), random_sources(seed), beams if seed % 2 else 1
@@ -118,7 +118,7 @@ def test_the_source_may_have_other_forms(beams):
 @pytest.mark.parametrize("beams", (1, 3))
 @pytest.mark.parametrize("config", [{}, {"position_embedding_type": "learned"}, {"attention_window": 3}], ids=str)
 def test_the_cache_changes_nothing(beams, config):
-    for seed in range(6):
+    for seed in range(3):
         model, inputs = random_model(seed, decoder_layers=2, **config), batch_of(random_sources(seed, (1, 9, 4, 6)))
         expected = model.generate(**inputs, num_beams=beams, use_cache=False).tolist()
         assert model.generate(**inputs, num_beams=beams).tolist() == expected

@@ -86,8 +86,6 @@ def test_a_block_has_the_same_samples_whoever_draws_them(folder, engine, tmp_pat
 
 
 BAD = [
-    (["--top_k", "5"], "--top_k needs --sample"),
-    (["--sample", "--num_beams", "2"], "--num_beams cannot be combined with --sample"),
     (["--sample", "--temperature", "0"], "`temperature` (=0.0) has to be a strictly positive float"),
     (["--sample", "--top_k", "-1"], "`top_k` has to be a strictly positive integer, but is -1"),
 ]

@@ -173,6 +173,8 @@ BAD_INPUT = [
     (["--output", "out", "--alignments", "./out"], "--output and --alignments are both out"),
     (["--num_beams", str(10**20)], "argument --num_beams: must be from .*, not 10{20}; see --help"),
     (["--json", "--nbest", "2"], "--json cannot be combined with --nbest"),
+    (["--top_k", "5"], "--top_k needs --sample"),
+    (["--sample", "--num_beams", "2"], "--num_beams cannot be combined with --sample"),
 ]
 
 

@@ -15,10 +15,10 @@ BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```bash\n(.+?)```
 COMMANDS = {Path(words[-1]).name: words for words in map(shlex.split, BLOCKS) if "wmt14" in words[-1]}
 # Later options win. A model and a vocabulary for which a second is enough:
 SHORT = as_options({**TINY, "max_steps": 3, "tokens_per_update": 600, "tokens_per_batch": 300, "checkpoint_steps": 1})
-SLOW = ("wmt14-en-de-big", "wmt14-en-fr-base", "wmt14-en-fr-big")
 
 
-@pytest.mark.parametrize("name", ["wmt14-en-de-base", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_runs(name, tmp_path):
     command = COMMANDS[name]
     launch, train, options = command[:4], command[4:7], dict(zip(command[7::2], command[8::2], strict=True))

@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers import TINY, Done, as_lines, call, environment, make_tokenizer, save_folder, tree
+from helpers import TINY, Done, as_lines, call, environment, make_tiny, make_tokenizer, save_folder, tree
 from importers import WRITERS
 from toy_corpus import toy_corpus, write_corpus
 
 import vanilla_command
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 
 SIZES = "--preset tiny " + " ".join(f"--{name} {size}" for name, size in TINY.items())
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
@@ -57,9 +56,7 @@ def furnish(folder: Path) -> None:
     for number, name in enumerate(("source.txt", "target.txt")):
         (folder / name).write_bytes(as_lines(pair[number] for pair in corpus["test"]))
     tokenizer = make_tokenizer([text for pair in corpus["train"] for text in pair], TINY["vocab_size"])
-    model = VanillaForConditionalGeneration(VanillaConfig(**TINY))
-    model.generation_config.max_extra_tokens = 4
-    save_folder(folder / "model", model, tokenizer)
+    save_folder(folder / "model", make_tiny(**TINY), tokenizer)
     for name, write in WRITERS.items():
         (folder / name).mkdir()
         write(folder / name)
