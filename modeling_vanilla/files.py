@@ -1,6 +1,7 @@
 """Files: text read line by line; files and folders written whole or not at all; a folder held by one process."""
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -32,6 +33,12 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
             yield from decode_lines(stream, str(path))
     except (OSError, EOFError, zlib.error) as error:  # all but the first: a damaged file
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ holds, waits for those that others hold, and takes those that they leave; the fi
 import hashlib
 import shutil
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from tqdm import std
 
-from ..files import delete_folder, json_text, read_lines, whole_folder
+from ..files import delete_folder, digest_of, json_text, read_lines, whole_folder
 from ..loading import model_folder
 from .streams import input_lines
 
@@ -61,16 +61,8 @@ def settings_of_blocks(options: Namespace, terms: list) -> dict:
     given = {name: value for name, value in vars(options).items() if name not in _NOT_COMPARED}
     folders = [model_folder(name, options.revision) for name in options.model]
     read = [[path for path in folder.iterdir() if path.is_file() and path.suffix != ".md"] for folder in folders]
-    given |= {"model": [digest_of_files(paths) for paths in read], "terms": terms}
+    given |= {"model": [{path.name: digest_of(path) for path in sorted(paths)} for paths in read], "terms": terms}
     return given | {name: bool(getattr(options, name)) for name in ("alignments", "reference", "prefix")}
-
-
-def digest_of_files(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        with path.open("rb") as file:
-            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def digest_of_block(settings: dict, block: Block) -> str:

@@ -1,6 +1,5 @@
 """Checkpoints: folders checkpoint-STEP, written whole or not at all, of safetensors and JSON only."""
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import one_line
-from ..files import check_unused, delete_folder, json_text, read_json, whole_folder, write_json
+from ..files import check_unused, delete_folder, digest_of, json_text, read_json, whole_folder, write_json
 from ..loading import load_model, load_tokenizer
 from .options import TrainingOptions
 
@@ -93,14 +92,9 @@ def write_checkpoint(
         save_model(model, tokenizer, part)
         flat = {f"{name}/{key}": value.contiguous() for name, each in moments.items() for key, value in each.items()}
         save_file(flat, part / OPTIMIZER)
-        progress.digests = {path.name: _digest(path) for path in sorted(part.iterdir())}
+        progress.digests = {path.name: digest_of(path) for path in sorted(part.iterdir())}
         (part / PROGRESS).write_text(json_text(asdict(progress)), encoding="utf-8")
     prune_checkpoints(run, training)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def add_validation(run: Path, progress: Progress) -> None:
@@ -153,7 +147,7 @@ def newest_checkpoint(run: Path) -> Path | None:
     newest = checkpoints[-1]
     try:
         for name, digest in read_progress(newest).digests.items():
-            if _digest(newest / name) != digest:
+            if digest_of(newest / name) != digest:
                 raise ValueError(f"{name} is not as it was written")
     except Exception as error:  # a damaged file may raise anything
         advice = "delete or move it to go on from the one before"
