@@ -128,7 +128,7 @@ def join_blocks(
     with claimed(folder, "all", wait=True):
         if version_of(output) == before:
             best = write(read_blocks(folder, total))
-        for digest in [*folder.glob("*/digest")]:  # those of a longer input that was cut off before, too
+        for digest in [*folder.glob("[0-9]*/digest")]:  # those of a longer input that was cut off before, too
             delete_folder(digest.parent)
         for path in folder.glob(".*.vanilla.tmp"):
             shutil.rmtree(path, ignore_errors=True)
