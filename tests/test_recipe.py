@@ -119,11 +119,12 @@ def test_adam_on_a_small_corpus_has_the_rate_of_a_larger_one(choose):
     assert rate_of(training, 128, 1125) == pytest.approx(0.005 * (1125 / 2000) ** 0.5, rel=0.01)
 
 
-def test_few_pairs_are_seen_at_most_50_times(choose):
+def test_few_pairs_are_seen_at_most_100_times_and_from_30_on_with_more_dropout(choose):
     """120 thousand characters of both sides, some four to a token, are 12.5 updates of 1200 tokens a side."""
     few, half, whole = (choose(characters, "cpu") for characters in (120_000, 2_000_000, 4_000_000))
-    assert few["tokens_per_update"] == 1200 and few["max_steps"] == pytest.approx(625, abs=1)
-    assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 10, 125)
+    assert few["tokens_per_update"] == 1200 and few["max_steps"] == pytest.approx(1250, abs=1)
+    assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 10, 250)
+    assert [recipe["dropout"] for recipe in (few, half, whole)] == [0.3, 0.3, 0.2]
     assert half["max_steps"] == whole["max_steps"] == 4500
     assert (whole["tokens_per_update"], whole["warmup_steps"], whole["validate_steps"]) == (2048, 450, 900)
 

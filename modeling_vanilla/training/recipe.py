@@ -43,9 +43,10 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 
 # Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
 # what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations. A
-# small corpus gets Muon unless Adam is given, which with Muon's rate never learns to read the source.
+# small corpus gets more dropout where a pair is seen more often than many_passes, and Muon unless Adam is given, which
+# with Muon's rate never learns to read the source.
 _SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500}
-_SMALL |= {"epochs": 50, "validations": 5}
+_SMALL |= {"epochs": 100, "many_passes": 30, "validations": 5}
 _MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
 _MUON |= {"label_smoothing": 0.2}
 _ADAM = {"warmup_steps": 2000, "learning_rate_scale": 2.53}
@@ -59,6 +60,7 @@ _RECIPES: list[tuple[float, bool | None, dict, str]] = [
 # Of a saved model; the peak is that of transformers' Trainer.
 _FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "epochs": 5, "warmup_share": 0.1, "validations": 10}
 _WARMUP_SHARE = 1 / 4
+_MORE_DROPOUT = 0.3
 _EARLY_STOPPING = 5
 _CHARACTERS = 4  # of a token, about
 
@@ -138,7 +140,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     elif usual is _SMALL:
         usual = usual | (_ADAM if given.get("optim") == "adam" else _MUON)
     paper = PAPER if usual.get("preset") == "base" else {}
-    usual = {"warmup_share": _WARMUP_SHARE, "epochs": math.inf, "max_steps": math.inf, **paper, **usual}
+    usual = {"warmup_share": _WARMUP_SHARE, "max_steps": math.inf, **paper, **usual}
+    usual = {"epochs": math.inf, "many_passes": math.inf, **usual}
 
     # An update takes about a tenth of the corpus at most.
     tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
@@ -156,7 +159,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
         scale = round(scale * min(1, warmup / usual["warmup_steps"]), 4)
     recipe = {
         "preset": usual.get("preset"),
-        "dropout": usual.get("dropout"),
+        "dropout": _MORE_DROPOUT if steps > usual["many_passes"] * epoch else usual.get("dropout"),
         "label_smoothing": usual.get("label_smoothing"),
         "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
         "max_steps": steps,
