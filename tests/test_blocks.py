@@ -117,7 +117,7 @@ def test_processes_share_the_blocks(folder, source, tmp_path):
     assert call(command.main, *options(folder, source, tmp_path / "alone"), "--lines_per_block", 4).succeeded
     given = [*options(folder, source, tmp_path / "shared"), "--lines_per_block", 4, "--quiet"]
     running = [start(given, tmp_path, RANK=rank, WORLD_SIZE="2") for rank in "01"]
-    assert running[1].wait(300) == 0 and (tmp_path / "shared").exists() and running[0].wait(300) == 0
+    assert running[1].wait(120) == 0 and (tmp_path / "shared").exists() and running[0].wait(120) == 0
     assert (tmp_path / "shared").read_bytes() == (tmp_path / "alone").read_bytes()
     assert not (tmp_path / "shared.blocks").exists()
 

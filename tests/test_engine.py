@@ -148,7 +148,8 @@ def test_every_setting_of_transformers_is_known(exact):
     assert not fields - INERT.keys() - CHANGING.keys() - HAD
     check_settings({"num_beams": 4, **GenerationConfig._get_default_generation_params()}, exact.model.config)
     expected, inert = exact.translate(PAIRS[:2]), sorted(fields & INERT.keys())
-    check_settings({"num_beams": 4, **INERT}, exact.model.config)
+    for values in (INERT, dict.fromkeys(inert)):
+        check_settings({"num_beams": 4, **values}, exact.model.config)
     assert exact.translate(PAIRS[:2], **dict.fromkeys(inert)) == expected
     for name in inert:
         assert exact.translate(PAIRS[:2], **{name: INERT[name]}) == expected, name

@@ -140,8 +140,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     elif usual is _SMALL:
         usual = usual | (_ADAM if given.get("optim") == "adam" else _MUON)
     paper = PAPER if usual.get("preset") == "base" else {}
-    usual = {"warmup_share": _WARMUP_SHARE, "max_steps": math.inf, **paper, **usual}
-    usual = {"epochs": math.inf, "many_passes": math.inf, **usual}
+    bounds = dict.fromkeys(("epochs", "many_passes", "max_steps"), math.inf)
+    usual = {"warmup_share": _WARMUP_SHARE, **bounds, **paper, **usual}
 
     # An update takes about a tenth of the corpus at most.
     tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
