@@ -4,7 +4,7 @@
     python benchmarks/shared_cores.py --dims base --bf16
 
 Two threads by OpenMP's own default, which spins long, two that soon sleep (GOMP_SPINCOUNT=3000, as the package sets
-it), two that sleep at once (OMP_WAIT_POLICY=PASSIVE), and one, each in a process of its own. They take turns, first
+it), two that sleep at once (GOMP_SPINCOUNT=0), and one, each in a process of its own. They take turns, first
 quiet and then beside --busy processes that never rest. The figures are made-up tokens a second by the clock, the
 median of the rounds: of both sides of training steps, and of the output of a beam search with random weights. The
 table takes some four minutes of two cores.

@@ -105,9 +105,10 @@ class VanillaConfig(PreTrainedConfig):
         tie_word_embeddings: whether source embedding, target embedding and output projection share one matrix (3.4).
         attention_bias: whether W^Q, W^K, W^V and W^O have a bias. The formulas of 3.2.2 have none; MarianMT does.
         output_bias: whether the output projection has a bias. The paper has none; MarianMT has final_logits_bias.
-        init_std: standard deviation of the normal distribution from which the projections are initialised; None means
-            Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default trains several times
-            faster. Embeddings and learned positions have d_model^-0.5: times sqrt(d_model), tokens have unit variance.
+        init_std: standard deviation of the normal distribution from which the projections are initialised; None, in
+            Python alone, means Xavier's uniform distribution, as in tensor2tensor. The paper is silent; the default
+            trains several times faster. Embeddings and learned positions have d_model^-0.5: times sqrt(d_model), tokens
+            have unit variance.
         layer_norm_eps: added to the variance in LayerNorm. The paper is silent; 1e-6 is tensor2tensor's value.
         pad_token_id, bos_token_id, eos_token_id: None or a negative number means never.
         decoder_start_token_id: the token that the decoder reads first.

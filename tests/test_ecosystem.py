@@ -41,7 +41,7 @@ def test_trainer_evaluates_without_generation(model, batch, tmp_path):
 # PEFT
 
 
-def test_lora_adapts_every_projection_is_saved_reloaded_and_merged(folder, model, batch, tmp_path):
+def test_lora_adapts_every_projection_of_attention_is_saved_reloaded_and_merged(folder, model, batch, tmp_path):
     peft = pytest.importorskip("peft")
     projections = ["qkv_proj", "q_proj", "kv_proj", "out_proj"]
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=projections, init_lora_weights=False)

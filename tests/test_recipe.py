@@ -112,7 +112,7 @@ def test_a_short_run_of_adam_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose
     assert choose(40_000_000, "cpu", max_target_length=5000)["tokens_per_batch"] == 5000  # the longest sentence
 
 
-def test_adam_on_a_small_corpus_has_the_rate_of_a_larger_one(choose):
+def test_adam_on_a_small_corpus_has_eq_3_and_no_rate_of_muons(choose):
     """With Muon's a post-LN model never learns to read the source."""
     training = complete(TrainingOptions("run", optim="adam"), choose(4_000_000, "cpu", optim="adam"))
     assert (training.lr_scheduler_type, training.max_steps, training.warmup_steps) == ("inverse_sqrt", 4500, 1125)
