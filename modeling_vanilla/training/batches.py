@@ -19,23 +19,14 @@ def epoch_batches(
 
     Args:
         source_lengths, target_lengths: tokens of each pair's sides, (pairs,).
-        tokens_per_batch: the most tokens of a batch on either side, padding included: rows x longest row.
+        tokens_per_batch: the most tokens of a batch on either side, padding included: rows x longest row. A larger pair
+            is a batch by itself.
         seed, epoch: not negative.
 
     Returns:
         Arrays of row numbers; every row is in one of them.
-
-    Raises:
-        ValueError: if one pair alone is too large.
     """
     sources, targets = source_lengths, target_lengths
-    longest = np.maximum(sources, targets)
-    if longest.max() > tokens_per_batch:
-        row = int(longest.argmax())
-        raise ValueError(
-            f"tokens_per_batch: {tokens_per_batch} cannot hold pair {row + 1}, of those kept, of {sources[row]} source "
-            f"and {targets[row]} target tokens"
-        )
     rng = np.random.default_rng([seed, epoch])
     _, source_rank = np.unique(sources, return_inverse=True)
     serpentine = np.where(source_rank % 2 == 0, targets, -targets)
@@ -44,12 +35,12 @@ def epoch_batches(
     batches, start = [], 0
     while start < len(order):
         # Sources ascend, so the first one bounds the number of rows from above.
-        stop = start + tokens_per_batch // max(sources[start], targets[start])
+        stop = start + max(1, tokens_per_batch // max(sources[start], targets[start]))
         rows = np.arange(1, len(order[start:stop]) + 1)
         fits = (rows * sources[start:stop] <= tokens_per_batch) & (
             rows * np.maximum.accumulate(targets[start:stop]) <= tokens_per_batch
         )
-        count = int(np.count_nonzero(fits))  # rows x longest row increases: the rows that fit come first
+        count = max(1, int(np.count_nonzero(fits)))  # rows x longest row increases: the rows that fit come first
         batches.append(order[start : start + count])
         start += count
     return [batches[i] for i in rng.permutation(len(batches))]

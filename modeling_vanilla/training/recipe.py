@@ -146,7 +146,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     # An update takes about a tenth of the corpus at most.
     tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
     # A little more than a process's share; without the surplus, each update would have a small batch left over.
-    batch = max(longest, min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096))
+    batch = min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096)
     epoch = characters / 2 / _CHARACTERS / tokens  # updates in which each pair is seen once
     steps = given.get("max_steps", math.ceil(min(usual["max_steps"], usual["epochs"] * epoch)))
     share = max(1, int(usual["warmup_share"] * steps))

@@ -87,9 +87,6 @@ def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Updat
     """Yield this process's share of every update from the state's progress on, epoch after epoch, without end.
 
     The processes take an update's batches in turn, so that its pairs do not depend on the number of processes.
-
-    Raises:
-        ValueError: at once, if a batch of the size asked for cannot hold a pair.
     """
     lengths, progress = pair_lengths(training_data), state.progress
     data = training_data.with_format("arrow")
