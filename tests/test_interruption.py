@@ -18,6 +18,7 @@ import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
+from modeling_vanilla.training import train as loop
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, read_progress
 
 OPTIONS = {
@@ -88,7 +89,9 @@ def assert_same_end(run, whole):
 
 
 def assert_resumes(train, run, whole):
-    assert train(run, resume=True).code == 0
+    """Options that are not given again are those of the first start."""
+    kept = dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "average_checkpoints"))
+    assert train(run, resume=True, **kept).code == 0
     assert_same_end(run, whole)
 
 
@@ -111,6 +114,20 @@ def test_a_signal_ends_a_run_with_a_checkpoint(train, whole, tmp_path, written):
     assert (done.code, done.errors.splitlines()[-1]) == (143, stopped)
     assert step < STEPS and not (run / "model").exists()
     assert_resumes(train, run, whole)
+
+
+def test_a_signal_during_the_last_checkpoint_ends_the_run(train, whole, tmp_path, monkeypatch):
+    def save(state):
+        whole_save(state)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    whole_save = loop.save
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "is_validation_due", lambda training, step: step == STEPS)
+        patch.setattr(loop, "is_scheduled", lambda training, step: False)
+        patch.setattr(loop, "save", save)
+        assert train(tmp_path / "run").code == 143
+    assert steps_of(tmp_path / "run") == [STEPS] and not (tmp_path / "run" / "best").exists()
 
 
 def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):

@@ -66,7 +66,7 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
     defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
-    defaults |= {"checkpoint_steps": 1500, "average_checkpoints": 5}
+    defaults |= {"checkpoint_steps": 1500, "keep_checkpoints": 5, "average_checkpoints": 5}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
 
 

@@ -160,7 +160,7 @@ class TrainingOptions:
     validate_steps: int = _by_recipe("Validate every so many updates, and at the end.")
     early_stopping: int | None = _by_recipe("Stop when so many validations in a row have not raised the best BLEU.")
     checkpoint_steps: int = _option(None, "Updates between checkpoints (default: a share of max_steps, at least 10).")
-    keep_checkpoints: int = _option(5, "Keep the last so many checkpoints, at least those to average.")
+    keep_checkpoints: int = _by_recipe("Keep the last so many checkpoints, at least those to average.")
     average_checkpoints: int = _by_recipe("The final model is the average of the last so many checkpoints.")
     bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
     report_to: str = _option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")

@@ -23,7 +23,7 @@ from .cpu_memory import bound_kernel_caches
 from .options import DataOptions, ModelOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1 to 5.3, 6.1). A checkpoint is written every 10 minutes, of updates of 0.4 s.
-# The paper is silent: the updates between validations.
+# The paper is silent: the updates between validations, the checkpoints kept.
 PAPER: dict = {
     "max_steps": 100_000,
     "tokens_per_update": 25_000,
@@ -34,6 +34,7 @@ PAPER: dict = {
     "learning_rate_scale": 1.0,
     "validate_steps": 1000,
     "checkpoint_steps": 1500,
+    "keep_checkpoints": 5,
     "average_checkpoints": 5,
 }
 # In what others differ: the big model, whose updates take a second (5.2, 6.1), and the rows of Table 3 (6.2).
@@ -112,7 +113,7 @@ def complete(training: TrainingOptions, chosen: dict | None = None, preset: str 
     # In updates, as by the clock no two runs would average the same. As great a share of the run as in the paper, so
     # that the checkpoints of a short one are as close to its end, but at least 10, as writing takes time.
     interval = max(10, round(paper["checkpoint_steps"] / paper["max_steps"] * values["max_steps"]))
-    values["checkpoint_steps"] = given.get("checkpoint_steps", interval)
+    values["checkpoint_steps"] = (chosen | given).get("checkpoint_steps", interval)  # as chosen by a run resumed
     return replace(training, **values)
 
 
@@ -148,7 +149,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     # A little more than a process's share; without the surplus, each update would have a small batch left over.
     batch = min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096)
     epoch = characters / 2 / _CHARACTERS / tokens  # updates in which each pair is seen once
-    steps = given.get("max_steps", math.ceil(min(usual["max_steps"], usual["epochs"] * epoch)))
+    steps = given.get("max_steps", max(1, math.ceil(min(usual["max_steps"], usual["epochs"] * epoch))))
     share = max(1, int(usual["warmup_share"] * steps))
     warmup = given.get("warmup_steps", min(usual.get("warmup_steps", share), share))
     schedule = given.get("lr_scheduler_type", usual.get("lr_scheduler_type"))

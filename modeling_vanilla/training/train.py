@@ -255,6 +255,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
             if is_due or signum or is_scheduled(training, progress.step):
                 save(state)
+                signum = largest_of_processes(accelerator, received[-1])  # it may have come meanwhile
             if signum:
                 stop(state, signum)
 
