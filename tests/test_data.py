@@ -88,6 +88,7 @@ def test_text(write):
     target = write("a.de.gz", gzip.compress("\ufeffeins\n\x85\nder Hund".encode()))
     pairs = load_pairs(DataOptions(train_source=source, train_target=target))["train"]
     assert rows(pairs) == [("a\rb\u2028c", "eins"), ("", "\x85"), ("the dog", "der Hund")]
+    assert rows(load_pairs(DataOptions(train_file=write("a.tsv", "a\rb\teins")))["train"]) == [("a\rb", "eins")]
 
 
 def test_a_field_of_csv_may_be_long_and_hold_line_ends_and_a_fault_is_named_where_its_row_starts(write):

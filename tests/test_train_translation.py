@@ -40,6 +40,15 @@ def finished(tmp_path_factory, files):
     return run, helpers.read_json(run / "results.json"), done
 
 
+def test_a_tag_that_only_the_test_data_have_ends_a_run_at_its_start(tmp_path):
+    options = {**MODEL, **SHORT, "output_dir": tmp_path / "run"}
+    for split, tag in (("train", "de"), ("test", "fr")):
+        path = options[f"{split}_file"] = tmp_path / f"{split}.jsonl"
+        path.write_text(f'{{"en": ">>{tag}<< a dog", "de": "ein Hund"}}\n' * 9, encoding="utf-8")
+    assert call(main, *as_options(options)).error == "test data: >>fr<< is no tag of the training data, >>de<<"
+    assert not (tmp_path / "run").exists()
+
+
 # Options in a file
 
 

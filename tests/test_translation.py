@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, M2M100Config, T5Config, pipeline
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference.constraints import constrained
+from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.terms import ForcedPrefix
 from modeling_vanilla.inference.translator import token_texts
 from modeling_vanilla.training.tokenizer import train_tokenizer
@@ -169,6 +170,7 @@ def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
         assert ids[-1] == tokenizer.eos_token_id and pair.tokens == len(ids)
         assert pair.log_prob == pytest.approx(total, abs=1e-3)
         assert pair.perplexity == pytest.approx(math.exp(-total / len(ids)), rel=1e-4)
+    assert PairScore(-1000.0, 1).perplexity == math.inf  # of a model that has diverged
 
 
 def tiny_model(config, tokenizer):

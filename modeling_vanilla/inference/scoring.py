@@ -15,8 +15,11 @@ class PairScore(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """Per token: exp(-log_prob / tokens)."""
-        return math.exp(-self.log_prob / self.tokens)
+        """Per token: exp(-log_prob / tokens), infinite beyond the largest number."""
+        try:
+            return math.exp(-self.log_prob / self.tokens)
+        except OverflowError:
+            return math.inf
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:

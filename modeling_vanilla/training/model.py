@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig, token_ids
 from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
-from ..splitting_vanilla import count_sentences, source_language
+from ..splitting_vanilla import count_sentences, source_language, tags_of
 from .options import REGULARISATION, ModelOptions
 from .preprocessing import pair_lengths, tokenize_pairs
 from .recipe import PAPER_SEARCH
@@ -98,17 +98,25 @@ def make_model(
 
 
 def check_trainable(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, validation: Dataset | None
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, pairs: DatasetDict
 ) -> None:
-    """Raise ValueError for a model without a token that training needs, or with fewer learned positions than a pair."""
+    """Raise ValueError for what would end a training late.
+
+    That is a model without a token that training needs, or with fewer learned positions than a pair to train or
+    validate on; or a tag in the validation or test data that is no token.
+    """
     for owner, name in ((tokenizer, "pad_token_id"), (config, "decoder_start_token_id")):
         if not token_ids(getattr(owner, name)):
             raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
     if config.position_embedding_type == "learned":
-        read = [training_data] if validation is None else [training_data, tokenize_pairs(validation, tokenizer)]
+        read = [training_data, *(tokenize_pairs(pairs[name], tokenizer) for name in pairs if name == "validation")]
         longest = max(int(lengths.max()) for rows in read for lengths in pair_lengths(rows))
         if longest > (limit := config.max_position_embeddings):
             raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")
+    if tags := tags_of(tokenizer):
+        for name in pairs.keys() - {"train"}:
+            if unknown := [tag for tag in language_tags(pairs[name]) if tag not in tags]:
+                raise ValueError(f"{name} data: {unknown[0]} is no tag of the training data, {' '.join(tags)}")
 
 
 def fit_to_data(

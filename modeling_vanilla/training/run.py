@@ -126,7 +126,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     # Make the model
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
-    check_trainable(model.config, tokenizer, training_data, pairs.get("validation"))
+    check_trainable(model.config, tokenizer, training_data, pairs)
     fit_to_data(model.config, tokenizer, training_data, data.source_lang)
     state = prepare(model, tokenizer, training, checkpoint)
     updates = read_updates(state, training_data)

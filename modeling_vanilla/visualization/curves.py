@@ -31,7 +31,7 @@ def plot_run(losses: list[float], rates: list[float], validations: list[dict], p
         ]
     figure = Figure(figsize=(8, 2.5 * len(panels)), layout="constrained")
     for axes, (name, x, y) in zip(figure.subplots(len(panels), 1, sharex=True), panels, strict=True):
-        axes.plot(x, y, linewidth=0.8, marker="." if x is not steps else "")
+        axes.plot(x, y, linewidth=0.8, marker="." if x is not steps or len(x) == 1 else "")
         axes.set_ylabel(name)
     figure.suptitle(f"Training run {path.absolute().parent.name}", parse_math=False)
     axes.set_xlabel("step")
