@@ -119,8 +119,9 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     (source / "README.md").write_text(f"---\n{json.dumps(SOURCE)}\n---\n")
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
     source = source_metadata(tmp_path / "ours")
-    languages, rate = {"source_lang": "en", "target_lang": "de"}, {"learning_rate": 5e-5, "learning_rate_scale": None}
-    tuned, _ = write_card(tmp_path, languages, training=rate, source=source)
+    languages, rate = {"source_lang": "en", "target_lang": "fr"}, {"learning_rate": 5e-5, "learning_rate_scale": None}
+    assert write_card(tmp_path, languages, training=rate, source=source)[0].data.language == ["en", "fr"]
+    tuned, _ = write_card(tmp_path, {}, training=rate, source=source)
     assert "learning rate 5e-05 at its peak" in tuned.text
     for card, verb in ((ModelCard.load(tmp_path / "ours" / "README.md"), "Converted"), (tuned, "Fine-tuned")):
         assert card.data.to_dict() == card.data.to_dict() | SOURCE

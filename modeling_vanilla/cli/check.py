@@ -52,5 +52,5 @@ def check_corpus(corpus: CorpusOptions, output_dir: Path | None) -> None:
             for row in found[:_EXAMPLES].tolist():
                 print(f"    pair {row + 1}: {rows[row]['source']!r:.{_WIDTH}} ||| {rows[row]['target']!r:.{_WIDTH}}")
     if output_dir is not None:
-        count = write_clean(pairs["train"], faults["train"], (corpus.source_lang, corpus.target_lang), output_dir)
+        count = write_clean(pairs["train"], faults["train"], corpus.languages, output_dir)
         print(f"{output_dir} is written: {count} of {len(pairs['train'])} training pairs")

@@ -46,7 +46,7 @@ def write_model_card(
     dataset = None
     if results is not None:
         data = results["settings"]["data"]
-        languages = languages or [data[name] for name in ("source_lang", "target_lang") if data.get(name)]
+        languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)] or languages
         name = results.get("dataset")
         dataset = name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None  # not a folder's path
     if licence:

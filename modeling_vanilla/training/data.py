@@ -38,7 +38,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
         ValueError: if there is no training data, a split is given twice or in part, or a file or dataset is missing,
             empty, not UTF-8, damaged, without the languages, or its two files differ in length.
     """
-    name, languages = options.dataset_name, (options.source_lang, options.target_lang)
+    name, languages = options.dataset_name, options.languages
     named, identity = _open_dataset(options) if name else ({}, ())
     splits = DatasetDict()
     for split in SPLITS:

@@ -120,9 +120,9 @@ def check_trainable(
 
 
 def fit_to_data(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, source_lang: str
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, source_lang: str | None
 ) -> None:
-    """Set source_lang, which a saved model keeps, max_source_tokens and max_source_sentences.
+    """Set source_lang, which a saved model keeps unless it is given, max_source_tokens and max_source_sentences.
 
     The last two are the sources' 99.9th percentiles, or the saved model's if these are higher.
 
@@ -132,7 +132,7 @@ def fit_to_data(
     source, _ = pair_lengths(training_data)
     sample = training_data[:: -(-len(training_data) // 100_000)]["input_ids"]
     texts = tokenizer.batch_decode(sample, skip_special_tokens=True)
-    config.source_lang = config.source_lang or source_lang
+    config.source_lang = source_lang or config.source_lang
     language = source_language(config, tokenizer)
     sentences = [count_sentences(text, language) for text in texts]
     for name, counts in (("tokens", source), ("sentences", sentences)):

@@ -52,8 +52,8 @@ class CorpusOptions:
     dataset_name: str | None = _option(None, "A dataset of the Hub, or a local folder of one.")
     dataset_config: str | None = _option(None, "Its configuration, for example a language pair.")
     max_train_pairs: int | None = _option(None, "Stream dataset_name and read only so many training pairs.")
-    source_lang: str = _option("en", "Source language, which names its column.")
-    target_lang: str = _option("de", "Target language, likewise.")
+    source_lang: str | None = _option(None, "Source language, which names its column (default: en).")
+    target_lang: str | None = _option(None, "Target language, likewise (default: de).")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and self.dataset_name is None:
@@ -61,8 +61,14 @@ class CorpusOptions:
         if self.max_train_pairs is not None and self.max_train_pairs < 1:
             raise ValueError(f"max_train_pairs must be at least 1, not {self.max_train_pairs}")
         has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
-        if has_columns and self.source_lang == self.target_lang:
-            raise ValueError(f"source_lang and target_lang are both {self.source_lang}, one column: give both")
+        source, target = self.languages
+        if has_columns and source == target:
+            raise ValueError(f"source_lang and target_lang are both {source}, one column: give both")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Those of source and target."""
+        return self.source_lang or "en", self.target_lang or "de"
 
     def files(self, split: str) -> list[str]:
         """The file of a split's pairs, or those of its sources and of its targets, or none; ValueError if in part."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -106,6 +106,9 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
         open_repo(given.training.push_to_hub, given.training.hub_private_repo)
 
     # Read
+    if given.model.model is None or data.source_lang or data.target_lang:  # else a saved model keeps its languages
+        source_lang, target_lang = data.languages
+        data = replace(data, source_lang=source_lang, target_lang=target_lang)
     with group.main_process_first():
         pairs = load_pairs(data)
     settings = choose_settings(pairs, data, given, previous)
