@@ -21,6 +21,9 @@ logger = logging.get_logger(__name__)
 
 # Defaults of tokens_per_batch; a GPU is idle with few tokens.
 TOKENS_PER_BATCH, GPU_TOKENS_PER_BATCH = 4096, 32768
+# Where there are fewer hypotheses than beams, the search of 6.1 ranks what is none at -inf, that of transformers at
+# -1e9, which it may divide by the length.
+_NO_HYPOTHESIS = -1e6
 
 
 class Hypothesis(NamedTuple):
@@ -97,6 +100,8 @@ class SearchSettings:
         self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}
         # The search of 6.1 returns log P of its tokens; that of transformers returns logits, which take memory.
         self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not self.is_own)
+        # By these it sorts; its logits are without what processors forbid.
+        self.arguments["output_scores"] = self.with_scores and self.beams > 1 and not self.is_own
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
 
@@ -209,7 +214,7 @@ def _hypotheses(
         log_probs = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
     alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
     alpha = 1.0 if alpha is None else alpha
-    ranks = getattr(output, "sequences_scores", None)  # -inf where there is no hypothesis
+    ranks = getattr(output, "sequences_scores", None)
     eos = token_ids(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
     for row, (start, *ids) in enumerate(sequences):
         end = min((ids.index(token) + 1 for token in eos if token in ids), default=None)
@@ -220,7 +225,7 @@ def _hypotheses(
         values = () if log_probs is None else tuple(log_probs[row, : len(ids)].tolist())
         score = sum(values) / float(length_penalty(len(ids) or 1, alpha, formula))
         rank = score if ranks is None else ranks[row].item()
-        score = score if rank > -math.inf else rank
+        score = score if rank > _NO_HYPOTHESIS else -math.inf
         # transformers counts a hypothesis at the limit as finished.
         yield Hypothesis(text, score, (), values, (start, *ids), bool(end) or formula == "length", rank)
 

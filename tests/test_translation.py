@@ -4,6 +4,7 @@ import math
 from unittest.mock import Mock
 
 import pytest
+import torch
 from helpers import as_lines, as_options, call, make_marian, make_tiny, one_by_one, pad_right, save_folder
 from plain_search import log_probs_of
 from transformers import AutoModelForSeq2SeqLM, M2M100Config, T5Config, pipeline
@@ -158,6 +159,26 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4) == ranks
         assert pad_right(ids).tolist() == output.sequences.tolist()
         assert [*finished] == [one[-1] in ends for one in ids]
+
+
+def prefer_some(ids, scores):
+    return scores + 20 * torch.arange(scores.shape[1]).sin()
+
+
+def allow_one(row, ids):
+    return [[5], [6], [7]][min(len(ids), 3) - 1]
+
+
+@pytest.mark.parametrize("given", [{"logits_processor": [prefer_some]}, {"prefix_allowed_tokens_fn": allow_one}])
+def test_nbest_of_marian_are_in_the_order_of_its_search(tokenizer, given):
+    """Which is that of the probabilities that a processor leaves; the scores are the model's own."""
+    model = make_marian(len(tokenizer), init_std=0.5, forced_eos_token_id=None)
+    given = {"num_beams": 4, "max_new_tokens": 8, **given}
+    for sentence, hypotheses in zip(SENTENCES, Translator(model, tokenizer).nbest(SENTENCES, 4, **given), strict=True):
+        output = model.generate(**tokenizer(sentence, return_tensors="pt"), **given, num_return_sequences=4)
+        rows = [[token for token in row if token != model.config.pad_token_id] for row in output.tolist()]
+        found = [[*one.ids[1:]] for one in hypotheses]
+        assert found == ([[5, 6, *[7] * 6]] if "prefix_allowed_tokens_fn" in given else rows)
 
 
 def test_pairs_are_scored_by_the_product_of_their_tokens(model, tokenizer):
