@@ -95,8 +95,10 @@ def _given_settings(model: PreTrainedModel, generation_config: GenerationConfig 
 class SourceLengthCriteria(StoppingCriteria):
     """Ends each sequence at the length of its sentence, lengths (B,); a sentence may have several rows."""
 
-    def __init__(self, lengths: Tensor):
+    def __init__(self, lengths: Tensor, can_pad: bool):
         self.lengths = lengths
+        if can_pad:
+            self.eos_token_id = None  # transformers pads rows that are done if a criterion has this attribute
 
     def __call__(self, input_ids: Tensor, scores, **kwargs) -> Tensor:
         return input_ids.shape[1] >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
@@ -151,7 +153,7 @@ class GnmtGenerationMixin(GenerationMixin):
                 beam_search, search=search, penalty_type=penalty_type, new_tokens=new_tokens
             )
         elif new_tokens is not None:
-            criteria.append(SourceLengthCriteria(prompt + new_tokens))
+            criteria.append(SourceLengthCriteria(prompt + new_tokens, bool(token_ids(settings.pad_token_id))))
         given = {name: value for name, value in given.items() if name not in OWN_SETTINGS}
         return super().generate(inputs, **given)
 
@@ -167,6 +169,13 @@ def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
     sources = (ids, given.get("inputs_embeds"), (given.get("encoder_outputs") or [None])[0])
     source = next(source for source in sources if source is not None)
     return torch.full((len(source),), source.shape[1], device=source.device)
+
+
+def _is_of_the_search(criterion: StoppingCriteria, config: GenerationConfig) -> bool:
+    """Whether it is a limit or the EOS of the settings, which the search knows itself."""
+    if type(criterion) is EosTokenCriteria:
+        return {*criterion.eos_token_id.tolist()} == {*token_ids(config.eos_token_id)}
+    return isinstance(criterion, MaxLengthCriteria)
 
 
 def beam_search(
@@ -185,8 +194,7 @@ def beam_search(
     input_ids: (B * K, prompt), the decoder's prompts. new_tokens: (B,), the limit of each sentence.
     """
     config = generation_config
-    own = MaxLengthCriteria | EosTokenCriteria  # the search knows EOS and the limits itself
-    criteria = StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+    criteria = StoppingCriteriaList(one for one in stopping_criteria if not _is_of_the_search(one, config))
     limit = min(criterion.max_length for criterion in stopping_criteria if isinstance(criterion, MaxLengthCriteria))
     prompts = input_ids.unflatten(0, (-1, config.num_beams))
     limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)

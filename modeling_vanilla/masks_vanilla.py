@@ -16,8 +16,10 @@ from .configuration_vanilla import VanillaConfig
 
 def check_mask(name: str, mask, x: Tensor, cache: Cache | None = None) -> None:
     """Raise ValueError, with both shapes, unless a mask of padding is (B, past + T), for x (B, T, D)."""
+    if mask is None or is_tracing(mask):
+        return
     shape = (x.shape[0], x.shape[1] + (0 if cache is None else int(cache.get_seq_length())))
-    if mask is not None and not is_tracing(mask) and mask.shape != shape:
+    if mask.shape != shape:
         raise ValueError(f"{name} must be of shape {shape}, not {tuple(mask.shape)}")
 
 

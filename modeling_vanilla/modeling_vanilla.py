@@ -13,6 +13,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla import CrossAttention, SelfAttention
@@ -231,7 +232,8 @@ class VanillaStack(VanillaPreTrainedModel):
         else:
             positions = torch.arange(length, device=x.device).unsqueeze(0) + past_length
         limit, learned = self.config.max_position_embeddings, self.config.position_embedding_type == "learned"
-        if learned and past_length + length > limit and (last := int(positions.max())) >= limit:
+        checked = learned and not is_tracing(x)
+        if checked and past_length + length > limit and (last := int(positions.max())) >= limit:
             raise ValueError(f"a sequence of {last + 1} tokens is beyond max_position_embeddings {limit}")
         return positions
 

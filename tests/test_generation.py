@@ -11,7 +11,8 @@ import pytest
 import torch
 from helpers import batch_of, make_tokenizer, pad_right
 from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, random_sources
-from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
+from transformers import EosTokenCriteria, GenerationConfig, GenerationMixin, StaticCache, WatermarkingConfig
+from transformers.cache_utils import EncoderDecoderCache
 
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -80,6 +81,7 @@ RULES = {  # what generate() is given, and the same for search()
     "two end tokens": ({"eos_token_id": [EOS, 5]}, {"eos": (EOS, 5)}),
     "no pair twice": ({"no_repeat_ngram_size": 2}, {"forbidden": repeats}),
     "a stopping criterion": ({"stopping_criteria": [ends_with_4]}, {"ends": lambda tokens: tokens[-1] == 4}),
+    "one of tokens": ({"stopping_criteria": [EosTokenCriteria(4)]}, {"ends": lambda tokens: tokens[-1] == 4}),
 }
 
 
@@ -91,7 +93,8 @@ def test_search_under_a_rule_equals_the_plain_reference(rule):
         model, sources, alpha = random_model(seed), random_sources(seed), (0.6, 1.0)[seed % 2]
         outcomes = assert_equals_search(model, sources, 3, alpha, 3, f"seed {seed}", generate, **rules)
         lasts |= {hypotheses[0][1][-1] for hypotheses, finished in outcomes if finished}
-    expected = {"two end tokens": {EOS, 5}, "a stopping criterion": {EOS, 4}, "nothing finishes": set()}
+    expected = {"two end tokens": {EOS, 5}, "nothing finishes": set()}
+    expected |= {rule: {EOS, 4} for rule in ("a stopping criterion", "one of tokens")}
     assert lasts == expected.get(rule, {EOS})
 
 
@@ -125,6 +128,18 @@ def test_the_cache_changes_nothing(beams, config):
         assert model.generate(**inputs, num_beams=beams, cache_implementation="static").tolist() == expected
 
 
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_a_step_with_a_static_cache_is_one_graph(kind):
+    """generate() compiles it so on a GPU."""
+    model = random_model(0, position_embedding_type=kind)
+    cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=8) for _ in range(2)))
+    inputs = {"encoder_outputs": model.get_encoder()(torch.tensor([[4, EOS]])), "cache": cache}
+    with torch.no_grad():
+        model(**inputs, decoder_input_ids=torch.tensor([[BOS]]))
+        found = torch._dynamo.explain(model.forward)(**inputs, decoder_input_ids=torch.tensor([[5]]))
+    assert (found.graph_count, found.break_reasons) == (1, [])
+
+
 # Length
 
 
@@ -132,6 +147,7 @@ def test_the_cache_changes_nothing(beams, config):
 LIMITS = [
     ({}, (1 + 2 + 4, 1 + 5 + 4)),
     ({"max_extra_tokens": 0}, (3, 6)),
+    ({"max_extra_tokens": 0, "of the model": {"eos_token_id": None}}, (3, 6)),
     ({"of the configuration": {"position_embedding_type": "learned", "max_position_embeddings": 6}}, (6, 6)),
     ({"max_new_tokens": 2}, (3, 3)),
     ({"generation_config": GenerationConfig(max_length=4)}, (4, 4)),
