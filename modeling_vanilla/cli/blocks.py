@@ -72,10 +72,14 @@ def digest_of_block(settings: dict, block: Block) -> str:
 
 def is_kept(folder: Path, number: int, digest: str) -> bool:
     """Whether a block is done; ValueError if it is one of another input or other settings."""
-    kept = folder / str(number) / "digest"
-    if kept.exists() and kept.read_text().strip() != digest:
-        raise ValueError(f"{kept.parent}: is of another input or setting; give that again, or delete {folder}")
-    return kept.exists()
+    kept = folder / str(number)
+    try:
+        is_same = (kept / "digest").read_text().strip() == digest
+    except FileNotFoundError:
+        return False
+    if not is_same:
+        raise ValueError(f"{kept}: is of another input or setting; give that again, or delete {folder}")
+    return True
 
 
 @contextmanager
