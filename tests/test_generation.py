@@ -132,7 +132,7 @@ def test_the_cache_changes_nothing(beams, config):
 def test_a_step_with_a_static_cache_is_one_graph(kind):
     """generate() compiles it so on a GPU."""
     model = random_model(0, position_embedding_type=kind)
-    cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=8) for _ in range(2)))
+    cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (8, 2)))
     inputs = {"encoder_outputs": model.get_encoder()(torch.tensor([[4, EOS]])), "cache": cache}
     with torch.no_grad():
         model(**inputs, decoder_input_ids=torch.tensor([[BOS]]))
