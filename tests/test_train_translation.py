@@ -16,7 +16,7 @@ from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import run as training_run
 from modeling_vanilla.training.flops import model_flops
 from modeling_vanilla.training.model import make_model
-from modeling_vanilla.training.options import ModelOptions
+from modeling_vanilla.training.options import DataOptions, ModelOptions
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}
@@ -38,6 +38,16 @@ def finished(tmp_path_factory, files):
     done = run_python("-m", "modeling_vanilla", "train", *options, cwd=run.parent).succeeded
     assert "Traceback" not in done.errors
     return run, helpers.read_json(run / "results.json"), done
+
+
+def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model():
+    files, was = {"train_source": "a", "train_target": "b"}, {"data": {"source_lang": "ko", "target_lang": "fr"}}
+    cases = [({}, None, None, ("en", "de")), ({}, was, None, ("ko", "fr")), ({}, None, "model", (None, None))]
+    cases.append(({"target_lang": "cs"}, was, None, ("ko", "cs")))
+    cases.append(({"target_lang": "cs"}, None, "model", ("en", "cs")))
+    for given, previous, name, expected in cases:
+        data = training_run.with_languages(DataOptions(**files, **given), previous, ModelOptions(model=name))
+        assert (data.source_lang, data.target_lang) == expected
 
 
 def test_a_tag_that_only_the_test_data_have_ends_a_run_at_its_start(tmp_path):

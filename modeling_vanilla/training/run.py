@@ -106,9 +106,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
         open_repo(given.training.push_to_hub, given.training.hub_private_repo)
 
     # Read
-    if given.model.model is None or data.source_lang or data.target_lang:  # else a saved model keeps its languages
-        source_lang, target_lang = data.languages
-        data = replace(data, source_lang=source_lang, target_lang=target_lang)
+    data = with_languages(data, previous, given.model)
     with group.main_process_first():
         pairs = load_pairs(data)
     settings = choose_settings(pairs, data, given, previous)
@@ -161,6 +159,19 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     }
     write_and_score(state, model, pairs, results)
     return results
+
+
+def with_languages(data: DataOptions, previous: dict | None, options: ModelOptions) -> DataOptions:
+    """The data with the languages of the run that is resumed, or else English and German, where none are given.
+
+    A saved model keeps its own; then they stay None.
+    """
+    was = previous["data"] if previous else {}
+    source_lang, target_lang = data.source_lang or was.get("source_lang"), data.target_lang or was.get("target_lang")
+    data = replace(data, source_lang=source_lang, target_lang=target_lang)
+    if options.model is None or source_lang or target_lang:
+        source_lang, target_lang = data.languages
+    return replace(data, source_lang=source_lang, target_lang=target_lang)
 
 
 def prepare(
