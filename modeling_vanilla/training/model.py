@@ -109,7 +109,9 @@ def check_trainable(
         if not token_ids(getattr(owner, name)):
             raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
     if config.position_embedding_type == "learned":
-        read = [training_data, *(tokenize_pairs(pairs[name], tokenizer) for name in pairs if name == "validation")]
+        read = [training_data]
+        if "validation" in pairs:
+            read.append(tokenize_pairs(pairs["validation"], tokenizer))
         longest = max(int(lengths.max()) for rows in read for lengths in pair_lengths(rows))
         if longest > (limit := config.max_position_embeddings):
             raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")

@@ -112,8 +112,9 @@ def complete(training: TrainingOptions, chosen: dict | None = None, preset: str 
         values["tokens_per_batch"] = min(paper["tokens_per_batch"], values["tokens_per_update"])
     # In updates, as by the clock no two runs would average the same. As great a share of the run as in the paper, so
     # that the checkpoints of a short one are as close to its end, but at least 10, as writing takes time.
-    interval = max(10, round(paper["checkpoint_steps"] / paper["max_steps"] * values["max_steps"]))
-    values["checkpoint_steps"] = (chosen | given).get("checkpoint_steps", interval)  # as chosen by a run resumed
+    if "checkpoint_steps" not in given | chosen:
+        share = paper["checkpoint_steps"] / paper["max_steps"]
+        values["checkpoint_steps"] = max(10, round(share * values["max_steps"]))
     return replace(training, **values)
 
 

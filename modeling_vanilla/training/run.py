@@ -168,9 +168,8 @@ def with_languages(data: DataOptions, previous: dict | None, options: ModelOptio
     """
     was = previous["data"] if previous else {}
     source_lang, target_lang = data.source_lang or was.get("source_lang"), data.target_lang or was.get("target_lang")
-    data = replace(data, source_lang=source_lang, target_lang=target_lang)
     if options.model is None or source_lang or target_lang:
-        source_lang, target_lang = data.languages
+        source_lang, target_lang = source_lang or data.languages[0], target_lang or data.languages[1]
     return replace(data, source_lang=source_lang, target_lang=target_lang)
 
 
