@@ -247,6 +247,7 @@ class NextTokens:
         self.model, self.config, self.logits_processor = model, config, logits_processor
         details = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
         self.inputs = {CACHE: None, **model_kwargs, **details}
+        self.is_first = True  # the step to come
         self.select(slice(None, None, config.num_beams))  # transformers has repeated each sentence for its beams
         asked = {  # of return_dict_in_generate
             "scores": config.output_scores,
@@ -269,9 +270,14 @@ class NextTokens:
 
         Unless the caller asks for scores, the second is the first.
         """
-        past = self.inputs[CACHE]
-        cached = 0 if past is None else int(past.get_seq_length())
-        outputs = self.model(decoder_input_ids=tokens[:, cached:].contiguous(), **self.inputs, return_dict=True)
+        past, length = self.inputs[CACHE], tokens.shape[1]  # length of what the model has yet to read
+        if past is not None:
+            length = length - int(past.get_seq_length()) if self.is_first else 1
+        inputs = self.model.prepare_inputs_for_generation(  # which may be the caller's, and add to the cache
+            tokens, next_sequence_length=length, is_first_iteration=self.is_first, **self.inputs
+        )
+        self.is_first = False
+        outputs = self.model(**inputs, return_dict=True)
         self.inputs[CACHE] = outputs.get(CACHE)
         logits = outputs.logits[:, -1].float()  # (rows, V)
         # In place, unless the logits are recorded: a CPU takes long to allocate their memory in each step.

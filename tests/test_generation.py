@@ -14,6 +14,8 @@ from plain_search import BOS, EOS, PAD, SCORED, assert_finds, random_model, rand
 from transformers import EosTokenCriteria, GenerationConfig, GenerationMixin, StaticCache, WatermarkingConfig
 from transformers.cache_utils import EncoderDecoderCache
 
+from modeling_vanilla.cache_vanilla import CACHE
+
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
@@ -113,6 +115,26 @@ def test_the_source_may_have_other_forms(beams):
         ]
         expected = model.generate(**inputs, num_beams=beams).tolist()
         assert [model.generate(**form, num_beams=beams).tolist() for form in forms] == [expected] * 4
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_prepare_inputs_for_generation_counts_in_every_search(beams):
+    """One that puts the keys and values of three tokens into the empty cache, as PEFT does for a tuned prefix."""
+    for seed in range(4):
+        model, inputs = random_model(seed), batch_of(random_sources(seed, (3, 6, 4)))
+        given = {**inputs, "num_beams": beams, "max_new_tokens": 5}
+        expected = model.generate(**given, decoder_input_ids=torch.tensor([[BOS, 5, 4, BOS]] * 3))[:, 3:]
+        plainly = model.prepare_inputs_for_generation
+
+        def prepared(*args, model=model, plainly=plainly, is_first_iteration=False, **kwargs):
+            prepared = plainly(*args, is_first_iteration=is_first_iteration, **kwargs)
+            if is_first_iteration:
+                prefix = torch.tensor([[BOS, 5, 4]] * len(prepared["decoder_input_ids"]))
+                prepared[CACHE] = model(**{**prepared, "decoder_input_ids": prefix, "return_dict": True})[CACHE]
+            return prepared
+
+        model.prepare_inputs_for_generation = prepared
+        assert model.generate(**given).tolist() == expected.tolist()
 
 
 # Cache, greedy search
