@@ -126,14 +126,14 @@ def test_prepare_inputs_for_generation_counts_in_every_search(beams):
         expected = model.generate(**given, decoder_input_ids=torch.tensor([[BOS, 5, 4, BOS]] * 3))[:, 3:]
         plainly = model.prepare_inputs_for_generation
 
-        def prepared(*args, model=model, plainly=plainly, is_first_iteration=False, **kwargs):
-            prepared = plainly(*args, is_first_iteration=is_first_iteration, **kwargs)
+        def with_prefix(*args, model=model, plainly=plainly, is_first_iteration=False, **kwargs):
+            made = plainly(*args, is_first_iteration=is_first_iteration, **kwargs)
             if is_first_iteration:
-                prefix = torch.tensor([[BOS, 5, 4]] * len(prepared["decoder_input_ids"]))
-                prepared[CACHE] = model(**{**prepared, "decoder_input_ids": prefix, "return_dict": True})[CACHE]
-            return prepared
+                prefix = torch.tensor([[BOS, 5, 4]] * len(made["decoder_input_ids"]))
+                made[CACHE] = model(**{**made, "decoder_input_ids": prefix, "return_dict": True})[CACHE]
+            return made
 
-        model.prepare_inputs_for_generation = prepared
+        model.prepare_inputs_for_generation = with_prefix
         assert model.generate(**given).tolist() == expected.tolist()
 
 
