@@ -247,7 +247,7 @@ class NextTokens:
         self.model, self.config, self.logits_processor = model, config, logits_processor
         details = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
         self.inputs = {CACHE: None, **model_kwargs, **details}
-        self.is_first = True  # the step to come
+        self.is_first = True  # whether the step to come is the first
         self.select(slice(None, None, config.num_beams))  # transformers has repeated each sentence for its beams
         asked = {  # of return_dict_in_generate
             "scores": config.output_scores,
@@ -270,11 +270,12 @@ class NextTokens:
 
         Unless the caller asks for scores, the second is the first.
         """
-        past, length = self.inputs[CACHE], tokens.shape[1]  # length of what the model has yet to read
+        past, unread = self.inputs[CACHE], tokens.shape[1]
         if past is not None:
-            length = length - int(past.get_seq_length()) if self.is_first else 1
-        inputs = self.model.prepare_inputs_for_generation(  # which may be the caller's, and add to the cache
-            tokens, next_sequence_length=length, is_first_iteration=self.is_first, **self.inputs
+            unread = unread - int(past.get_seq_length()) if self.is_first else 1
+        # The method may be the caller's, and put more into the cache than tokens, as PEFT does for a tuned prefix.
+        inputs = self.model.prepare_inputs_for_generation(
+            tokens, next_sequence_length=unread, is_first_iteration=self.is_first, **self.inputs
         )
         self.is_first = False
         outputs = self.model(**inputs, return_dict=True)
