@@ -31,6 +31,12 @@ def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(folde
     assert done.output == as_lines(Translator(model, tokenizer).translate(SENTENCES, terms=[("man", "Mann")])).decode()
 
 
+def test_a_term_in_which_a_text_is_cut_gives_a_warning(model, tokenizer, caplog):
+    sources = ["the old man sees a dog! and a cat"]
+    Translator(model, tokenizer).translate(sources, terms=[("dog! and", "Hund")], max_source_tokens=8)
+    assert "the term 'dog! and' could not be met in the translation of 'the old man" in caplog.text
+
+
 BAD_FILES = [
     ("dog\tHund\n\t \n", "line 2: a term must be a source and a target term, not ('', ' ')"),
     ("dog\tHund\ndog\tKatze\n", "line 2: the term 'dog' has two translations"),

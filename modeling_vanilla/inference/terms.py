@@ -13,7 +13,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from ..errors import RowError
 from ..files import read_lines
-from ..splitting_vanilla import Piece, check_texts, encode, is_blank
+from ..splitting_vanilla import Piece, check_texts, encode, is_blank, join_pieces
 from ..translation_vanilla import Translation
 from .constraints import constrained
 
@@ -80,12 +80,19 @@ class Terminology:
         return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
 
     def warn_of_missing(self, row: int, translation: Translation) -> None:
-        """Log each term of the text `row` that its translation lacks."""
-        for piece, best in zip(translation.pieces, translation.best, strict=True):
-            for term in self.find(piece.text):
-                if self.targets[term][0] not in best:
-                    missed = f"the term {term!r} could not be met in the translation of {piece.text[:60]!r}"
-                    logger.warning(missed, extra={"what": "text", "rows": [row]})
+        """Log each term of the text `row` that its translation lacks, as where the text is cut within the term."""
+        pieces, best = translation.pieces, translation.best
+        sources = [piece.text for piece in pieces]
+        whole = join_pieces(pieces, sources), join_pieces(pieces, best)
+        missing = {
+            term: source
+            for source, target in [whole, *zip(sources, best, strict=True)]
+            for term in self.find(source)
+            if self.targets[term][0] not in target
+        }
+        for term, source in missing.items():
+            missed = f"the term {term!r} could not be met in the translation of {source[:60]!r}"
+            logger.warning(missed, extra={"what": "text", "rows": [row]})
 
 
 def prefix_ids(
