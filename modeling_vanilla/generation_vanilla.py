@@ -201,7 +201,7 @@ def beam_search(
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
     # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may know a
     # sentence by its row.
-    row_by_row = all(type(one).__name__ in ROW_BY_ROW or hasattr(one, "row_by_row") for one in logits_processor)
+    row_by_row = all(type(one).__name__ in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
     drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
     prompts = prompts[:, :1] if drop_done else prompts
     decoder = NextTokens(model, config, logits_processor, model_kwargs)
