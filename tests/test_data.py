@@ -137,6 +137,7 @@ BROKEN = [
     ({"train_file.tmx": f"<!DOCTYPE tmx [{LAUGHS}]><tmx>&e9;</tmx>"}, "{train_file}: not TMX: limit on input amplific"),
     ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "undefined entity &e;"),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]: the first line"""),
+    ({"train_file.csv": "id,EN,de,en\n1,a,b,c\n"}, r"""line 1: more than one column "en" in \['id', 'en',"""),
     ({"train_file.csv": "en;de\na;b\n"}, r"""line 1: no column "en" in \['en;de'\]: semicolons"""),
     ({"train_file.xlsx": "PK"}, "{train_file}: a spreadsheet: save it as CSV in UTF-8"),
 ]

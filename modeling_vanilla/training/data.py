@@ -214,6 +214,8 @@ def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[
                 remedy = "semicolons separate the columns, not commas"
             raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}: {remedy}')
         rows, header = chain([(where, header)], rows), [*languages]
+    if double := [language for language in languages if header.count(language) > 1]:
+        raise ValueError(f'{where}: more than one column "{double[0]}" in {_short(header)}')
     for where, row in rows:
         if len(row) != len(header):
             raise ValueError(f"{where}: {len(row)} columns, not {len(header)}: {_short(row)}")
