@@ -245,9 +245,11 @@ def test_early_stopping(tmp_path, data, monkeypatch, capsys):
     set_scores(monkeypatch, 1.0, 3.0, 2.0, 3.0, end, end, 9.0, end)
     results = run_to(tmp_path / "run", data, 100, validate_steps=2, early_stopping=2)
     assert results["steps"] == 8
-    assert "early_stopping: no better BLEU in 2 validations, the run ends\n" in capsys.readouterr().err
+    ending = "early_stopping: no better BLEU in 2 validations, the run ends; a larger one goes on\n"
+    assert ending in capsys.readouterr().err
     assert scalars(tmp_path / "run")["validation_bleu"] == {2: 1.0, 4: 3.0, 6: 2.0, 8: 3.0}
     assert run_to(tmp_path / "run", data, 100, resume=True, validate_steps=2, early_stopping=2)["steps"] == 8
+    assert ending in capsys.readouterr().err
     assert run_to(tmp_path / "run", data, 10, resume=True, validate_steps=2, early_stopping=3)["steps"] == 10
 
 
@@ -280,16 +282,19 @@ def test_a_run_of_the_recipes_optimizer_and_rate_goes_on_as_if_never_interrupted
 
 
 def test_a_fine_tuning_that_makes_worse_keeps_the_start(tmp_path, data, monkeypatch):
-    """Its card names what it started from."""
+    """Its card names what it started from, and so does that of a model which is fine-tuned from its best."""
     run_to(tmp_path / "first", data, 1)
     start = tmp_path / "first" / "model"
     (start / "README.md").write_text("---\nbase_model: you/it\nlicense: mit\n---\n")
-    set_scores(monkeypatch, 5.0, 1.0, 1.0)
+    set_scores(monkeypatch, 5.0, *5 * [1.0])
     training = TrainingOptions(str(tmp_path / "run"), max_steps=2, tokens_per_update=900, mixed_precision="no")
     train_translation(data, replace(training, validate_steps=2), ModelOptions(model=str(start)))
     assert_same_weights(tmp_path / "run" / "best", start)
-    metadata = ModelCard.load(tmp_path / "run" / "model" / "README.md").data
-    assert (metadata.base_model, metadata.license) == ("you/it", "mit")
+    again = TrainingOptions(str(tmp_path / "again"), max_steps=1, tokens_per_update=900, mixed_precision="no")
+    train_translation(data, again, ModelOptions(model=str(tmp_path / "run" / "best")))
+    for run in ("run", "again"):
+        metadata = ModelCard.load(tmp_path / run / "model" / "README.md").data
+        assert (metadata.base_model, metadata.license) == ("you/it", "mit")
 
 
 def test_a_16_bit_model_is_trained_in_32_bits(tmp_path, data):

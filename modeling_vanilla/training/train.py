@@ -240,7 +240,12 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             # At the top, so that a resumed run makes up for a validation that it missed.
             if validation is not None and is_validation_due(training, progress.step) and not progress.validated():
                 validate(state, validation)
-            if progress.step >= training.max_steps or progress.stalled(training.early_stopping):
+            if progress.step >= training.max_steps:
+                break
+            if progress.stalled(training.early_stopping):
+                if accelerator.is_main_process:
+                    patience = f"no better BLEU in {training.early_stopping} validations"
+                    inform(f"early_stopping: {patience}, the run ends; a larger one goes on")
                 break
             start = time.monotonic()
             update = next(updates)
@@ -299,8 +304,6 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
         if accelerator.is_main_process:
             loss, perplexity, bleu = (f"{scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
             inform(f"step {progress.step}: validation loss {loss} (unsmoothed), perplexity {perplexity}, BLEU {bleu}")
-            if progress.stalled(training.early_stopping):
-                inform(f"early_stopping: no better BLEU in {training.early_stopping} validations, the run ends")
             if progress.best() is progress.validations[-1]:
                 with whole_folder(state.run / "best") as part:
                     save_model(state.own_model, state.tokenizer, part)
