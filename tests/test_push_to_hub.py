@@ -104,12 +104,14 @@ def test_the_best_of_a_run_has_its_licence_and_no_scores(commits, model, tmp_pat
     (tmp_path / "model" / "README.md").write_text("---\nbase_model: them/theirs\nlicense: mit\n---\n")
     save_folder(tmp_path / "best", model, make_tokenizer(SENTENCES))
     results = {**RESULTS, "settings": {**RESULTS["settings"], "model": {"model": "theirs"}}}
+    (tmp_path / ("run.json" if facts == "ours" else "theirs.json")).write_text("{}")
     (tmp_path / "results.json").write_text(json.dumps(results if facts == "ours" else {"bleu": 40.93}))
     assert call(main, tmp_path / "best", REPO).code == 0
     ((_, files),) = commits
     card = ModelCard(files["README.md"].decode())
     expected = ("them/theirs", "mit") if facts == "ours" else (None, None)
     assert (card.data.base_model, card.data.license) == expected and "40.93" not in card.text
+    assert ("Fine-tuned from them/theirs." in card.text) == (facts == "ours")
 
 
 def test_as_a_marian(commits, run):

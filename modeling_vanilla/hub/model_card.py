@@ -26,6 +26,7 @@ def write_model_card(
     model_id: str = "path/to/this/folder",
     licence: str | None = None,
     is_marian: bool = False,
+    is_tuned: bool = False,
 ) -> None:
     """Write folder/README.md: model_card.md, filled in.
 
@@ -38,6 +39,7 @@ def write_model_card(
         model_id: what people will load it by.
         licence: of the weights, by default that of the source. The data decide it, so the card claims no other.
         is_marian: whether it is exported as a MarianMT, which is loaded without code of its own.
+        is_tuned: whether a model without results was fine-tuned and not converted.
     """
     inherited = dict(source or {})
     bases = " and ".join(map(_escape, _as_list(inherited.get("base_model", []))))
@@ -76,6 +78,7 @@ def write_model_card(
         origin=None if source is None else bases or "another model",
         model_id=model_id,
         is_marian=is_marian,
+        is_tuned=is_tuned,
         licence=licence,
         inherited=_escape(", ".join(licences)),
     )
@@ -100,9 +103,9 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
         return
     try:
         is_tuned = facts["settings"]["model"]["model"] is not None
-        # A run's best/ has no card, and other scores.
-        source = (source_metadata(own.with_name("model")) or None) if is_tuned else None
-        write_model_card(folder, model, facts if own.name == "model" else None, source, **options)
+        source = (source_metadata(own) or None) if is_tuned else None
+        own_facts = facts if own.name == "model" else None  # best/ has other scores
+        write_model_card(folder, model, own_facts, source, is_tuned=is_tuned, **options)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
@@ -116,8 +119,11 @@ def source_metadata(model: str | Path) -> dict:
     Args:
         model: a folder, or a name on the Hub.
     """
+    # Of a run's folders only model/ has a card.
+    is_of_run = re.fullmatch(r"best|checkpoint-\d+", Path(model).name) and Path(model).with_name("run.json").is_file()
+    card_of = Path(model).with_name("model") if is_of_run else model
     try:
-        front_matter = metadata_load(str(cached_file(str(model), "README.md"))) or {}
+        front_matter = metadata_load(str(cached_file(str(card_of), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything
         front_matter = {}
     metadata = {
