@@ -90,6 +90,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         part = temporary / "new"
         yield part
         _sync(part)
+        if target.exists():
+            shutil.copymode(target, part)  # a file that its owner alone may read stays so
         part.replace(target)
 
 
@@ -207,7 +209,7 @@ def locked(name: str, folder: Path) -> Iterator[None]:
     """
     folder = folder.resolve()  # "." has no name
     lock = FileLock(folder.with_name(f".{folder.name}{_TEMPORARY}.lock"), blocking=False)
-    with disk_errors(folder):
+    with disk_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()

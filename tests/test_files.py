@@ -101,6 +101,12 @@ def test_the_umask_decides_who_reads_what_is_written(whole, tmp_path):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
+def test_a_file_that_is_replaced_keeps_its_readers(tmp_path):
+    (tmp_path / "mine").touch(0o600)
+    write(files.whole_file, tmp_path / "mine")
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_link_stays_a_link(whole, place, tmp_path):
     (tmp_path / "link").symlink_to(place)
     before = tree(tmp_path)
