@@ -92,7 +92,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         train_dataset=training_data,
         eval_dataset=validation_data,
         processing_class=tokenizer,
-        compute_metrics=bleu,
+        compute_metrics=bleu if arguments.predict_with_generate else None,
     )
     before = test_scores()
     trainer.train(resume_from_checkpoint=checkpoint)
