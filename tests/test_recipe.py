@@ -22,12 +22,12 @@ PAPER |= {"optim": "adam", "lr_scheduler_type": "inverse_sqrt"}
 
 @pytest.fixture
 def choose(monkeypatch, own_precision):
-    """The recipe for a corpus of so many characters on a device of a type, with eight processes."""
+    """The recipe for a corpus of so many characters on a device of a type, by default with eight processes."""
 
-    def choose(characters: int, device: str, **given) -> dict:
+    def choose(characters: int, device: str, processes: int = 8, **given) -> dict:
         state = PartialState()
         monkeypatch.setattr(state, "device", torch.device(device))
-        monkeypatch.setattr(state, "num_processes", 8)
+        monkeypatch.setattr(state, "num_processes", processes)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
         monkeypatch.setattr(recipe_module, "_product_seconds", lambda dtype: 0.0)  # seconds where bf16 is slow
         pairs = Dataset.from_dict({"source": ["é" * (characters // 2)], "target": ["b" * (characters // 2)]})
@@ -114,8 +114,8 @@ def test_a_short_run_of_adam_rises_in_a_quarter_of_it_and_to_a_lower_peak(choose
 def test_adam_on_a_small_corpus_has_eq_3_and_no_rate_of_muons(choose):
     """With Muon's a post-LN model never learns to read the source."""
     training = complete(TrainingOptions("run", optim="adam"), choose(4_000_000, "cpu", optim="adam"))
-    assert (training.lr_scheduler_type, training.max_steps, training.warmup_steps) == ("inverse_sqrt", 4500, 1125)
-    assert rate_of(training, 128, 1125) == pytest.approx(0.005 * (1125 / 2000) ** 0.5, rel=0.01)
+    assert (training.lr_scheduler_type, training.max_steps, training.warmup_steps) == ("inverse_sqrt", 5100, 1275)
+    assert rate_of(training, 128, 1275) == pytest.approx(0.005 * (1275 / 2000) ** 0.5, rel=0.01)
 
 
 def test_few_pairs_are_seen_at_most_100_times_and_from_30_on_with_more_dropout(choose):
@@ -124,8 +124,9 @@ def test_few_pairs_are_seen_at_most_100_times_and_from_30_on_with_more_dropout(c
     assert few["tokens_per_update"] == 1200 and few["max_steps"] == pytest.approx(1250, abs=1)
     assert (few["warmup_steps"], few["validate_steps"]) == (few["max_steps"] // 10, 250)
     assert [recipe["dropout"] for recipe in (few, half, whole)] == [0.3, 0.3, 0.2]
-    assert half["max_steps"] == whole["max_steps"] == 4500
-    assert (whole["tokens_per_update"], whole["warmup_steps"], whole["validate_steps"]) == (2048, 450, 900)
+    assert half["max_steps"] == whole["max_steps"] == 5100
+    assert (whole["tokens_per_update"], whole["warmup_steps"], whole["validate_steps"]) == (2048, 510, 1020)
+    assert choose(4_000_000, "cpu", processes=1)["tokens_per_batch"] == 512  # four batches an update
 
 
 def test_a_saved_model_is_fine_tuned(choose):

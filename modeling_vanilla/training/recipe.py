@@ -44,10 +44,11 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 
 # Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
 # what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations. A
-# small corpus gets more dropout where a pair is seen more often than many_passes, and Muon unless Adam is given, which
-# with Muon's rate never learns to read the source.
-_SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 4500}
-_SMALL |= {"epochs": 100, "many_passes": 30, "validations": 5}
+# small corpus gets updates of so many batches, so that each has pairs of several lengths, as the paper's have
+# (docs/notebook/speedrun.md); more dropout where a pair is seen more often than many_passes; and Muon unless Adam is
+# given, which with Muon's rate never learns to read the source.
+_SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 5100}
+_SMALL |= {"batches": 4, "epochs": 100, "many_passes": 30, "validations": 5}
 _MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
 _MUON |= {"label_smoothing": 0.2}
 _ADAM = {"warmup_steps": 2000, "learning_rate_scale": 2.53}
@@ -149,6 +150,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
     # A little more than a process's share; without the surplus, each update would have a small batch left over.
     batch = min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096)
+    if "batches" in usual:
+        batch = min(batch, max(1, tokens // usual["batches"]))
     epoch = characters / 2 / _CHARACTERS / tokens  # updates in which each pair is seen once
     steps = given.get("max_steps", max(1, math.ceil(min(usual["max_steps"], usual["epochs"] * epoch))))
     share = max(1, int(usual["warmup_share"] * steps))
