@@ -16,6 +16,8 @@ from ..inference.scoring import PairScore
 
 TOKENIZE = "13a"  # sacreBLEU's own default
 TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
+# A batch of the search, which needs no gradient and so keeps no activations, has so many times the tokens of training's.
+_SEARCH_TOKENS = 4
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
 # What the Moses tokenizer separates and 13a does not: punctuation and symbols beyond ASCII, and the apostrophe.
@@ -145,11 +147,12 @@ def translate_and_score(
     """Translate the sources, a share on each process, and give their translation_scores. Every process must call this.
 
     Args:
+        tokens_per_batch: of training; the batches of the search are larger.
         show_progress: a progress bar on the main process.
     """
     state = PartialState()
     shown = show_progress and state.is_main_process
     with state.split_between_processes(pairs["source"][:]) as own:
-        translated = translator.translate(own, tokens_per_batch=tokens_per_batch, show_progress=shown)
+        translated = translator.translate(own, tokens_per_batch=_SEARCH_TOKENS * tokens_per_batch, show_progress=shown)
         translations = gather_object(translated)
     return translation_scores(translations, pairs["target"][:], tokenize)
