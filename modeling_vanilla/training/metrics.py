@@ -16,7 +16,7 @@ from ..inference.scoring import PairScore
 
 TOKENIZE = "13a"  # sacreBLEU's own default
 TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
-# A batch of the search, which needs no gradient and so keeps no activations, has so many times the tokens of training's.
+# A batch of the search has so many times the tokens of one of training, which keeps activations for its gradient.
 _SEARCH_TOKENS = 4
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
