@@ -40,13 +40,15 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
     A signal that the process ignores stays ignored, as SIGHUP does under nohup. Only the main thread can handle
     signals: in any other nothing changes.
     """
-    before = {}
+    before, process = {}, os.getpid()
     if threading.current_thread() is threading.main_thread():
         before = {signum: handler for signum in SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
 
     def first(signum, frame):
         for each in before:
             signal.signal(each, signal.SIG_DFL)
+        if os.getpid() != process:  # a fork of it, such as a pool's, which ends its processes by SIGTERM
+            signal.raise_signal(signum)
         handle(signum)
 
     for signum in before:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
+from modeling_vanilla.training import preprocessing
 from modeling_vanilla.training import train as loop
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, read_progress
 
@@ -128,6 +130,25 @@ def test_a_signal_during_the_last_checkpoint_ends_the_run(train, whole, tmp_path
         patch.setattr(loop, "save", save)
         assert train(tmp_path / "run").code == 143
     assert steps_of(tmp_path / "run") == [STEPS] and not (tmp_path / "run" / "best").exists()
+
+
+def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch):
+    process = os.getpid()
+
+    def encode(rows, tokenizer):
+        with suppress(FileExistsError):  # a second signal would end this process
+            (tmp_path / "sent").touch(exist_ok=False)
+            os.kill(process, signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr(preprocessing, "_encode", encode)
+    monkeypatch.setattr(preprocessing, "_PAIRS_OF_A_PROCESS", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    start = time.monotonic()
+    ended = train(tmp_path / "run")
+    assert (ended.code, ended.errors.splitlines()[-1]) == (128 + signal.SIGTERM, "error: interrupted")
+    assert time.monotonic() - start < 50
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):

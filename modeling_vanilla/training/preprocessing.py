@@ -41,15 +41,18 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(cores, _MAX_PROCESSES, len(pairs) // _PAIRS_OF_A_PROCESS)
     with patch_environment(tokenizers_parallelism="false"):  # or every process would have a thread for each core
-        return pairs.map(
-            _encode,
-            batched=True,
-            fn_kwargs={"tokenizer": tokenizer},
-            remove_columns=pairs.column_names,
-            features=_TOKENIZED_PAIR,
-            num_proc=processes if processes > 1 else None,  # None: in this one
-            desc=f"Tokenising {pairs.split or 'pairs'}",
-        )
+        try:
+            return pairs.map(
+                _encode,
+                batched=True,
+                fn_kwargs={"tokenizer": tokenizer},
+                remove_columns=pairs.column_names,
+                features=_TOKENIZED_PAIR,
+                num_proc=processes if processes > 1 else None,  # None: in this one
+                desc=f"Tokenising {pairs.split or 'pairs'}",
+            )
+        except Exception as error:  # at a signal map waits for its processes, and raises in its place that they are late
+            raise error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
 
 
 def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
