@@ -64,6 +64,11 @@ def test_the_card_says_how_the_model_was_optimised(tmp_path, training, said):
     assert f"process(es). {said};" in write_card(tmp_path, {}, training=training)[0].text
 
 
+def test_the_front_matter_has_codes_of_languages_alone(tmp_path):
+    parsed, _ = write_card(tmp_path, {"source_lang": "eng_Latn", "target_lang": "pt_BR"})
+    assert parsed.data.language == ["eng", "pt"] and "eng\\_Latn to pt\\_BR" in parsed.text
+
+
 def test_a_place_on_this_machine_is_not_published_and_no_language_claimed(tmp_path):
     parsed, _ = write_card(tmp_path, {"dataset_name": "../data"}, dataset="../data")
     assert "../data" not in parsed.content and "secret" not in parsed.content

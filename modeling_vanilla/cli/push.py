@@ -44,6 +44,8 @@ def push(options: Namespace) -> None:
     """Publish what the options name: a page, or the model in one of two formats."""
     model, repo, licence, space = options.model, options.repo, options.licence, options.space
     publishing.check_repo(repo)
+    if options.examples and not space:
+        raise ValueError(f"examples {options.examples}: only a page, --space, has some")
     examples = read_examples(options.examples)
     with TemporaryDirectory() as name:
         folder = Path(name)

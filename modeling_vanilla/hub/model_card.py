@@ -44,11 +44,12 @@ def write_model_card(
     inherited = dict(source or {})
     bases = " and ".join(map(_escape, _as_list(inherited.get("base_model", []))))
     licences = _as_list(inherited.get("license_name") or inherited.get("license") or [])
-    languages = _as_list(inherited.pop("language", []))
+    languages = codes = _as_list(inherited.pop("language", []))
     dataset = None
     if results is not None:
         data = results["settings"]["data"]
-        languages = [data[name] for name in ("source_lang", "target_lang") if data.get(name)] or languages
+        if of_run := [data[name] for name in ("source_lang", "target_lang") if data.get(name)]:
+            languages, codes = of_run, language_codes(of_run)
         name = results.get("dataset")
         dataset = name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None  # not a folder's path
     if licence:
@@ -58,7 +59,7 @@ def write_model_card(
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer"],
-        **{"language": languages or None, "license": None, **inherited},
+        **{"language": codes or None, "license": None, **inherited},
     )
     card = ModelCard.from_template(
         card_data,
@@ -110,6 +111,11 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
 
+def language_codes(names: list[str]) -> list[str]:
+    """The codes of ISO 639 in names such as pt_BR and eng_Latn; the Hub takes no other."""
+    return [match[0] for name in names if (match := re.match(r"[a-z]{2,3}(?![a-z])", name))]
+
+
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 
@@ -121,7 +127,7 @@ def source_metadata(model: str | Path) -> dict:
     """
     # Of a run's folders only model/ has a card.
     is_of_run = re.fullmatch(r"best|checkpoint-\d+", Path(model).name) and Path(model).with_name("run.json").is_file()
-    card_of = Path(model).with_name("model") if is_of_run else model
+    card_of = Path(model).absolute().with_name("model") if is_of_run else model
     try:
         front_matter = metadata_load(str(cached_file(str(card_of), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything

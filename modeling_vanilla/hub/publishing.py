@@ -124,7 +124,7 @@ def write_space(folder: Path, model: Path, repo: str, examples: Sequence[str] = 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     """Load the model and the tokenizer of a folder, and write them to another one."""
-    loaded, tokenizer = load_model(model, "auto"), load_tokenizer(model)
+    tokenizer, loaded = load_tokenizer(model), load_model(model, "auto")
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return loaded

@@ -51,8 +51,10 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
                 num_proc=processes if processes > 1 else None,  # None: in this one
                 desc=f"Tokenising {pairs.split or 'pairs'}",
             )
-        except Exception as error:  # at a signal map waits for its processes, and raises in its place that they are late
-            raise error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
+        except Exception as error:  # at a signal map raises in its place that its processes are late
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
 
 
 def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
