@@ -38,16 +38,17 @@ def on_signal(handle: Callable[[int], None]) -> Iterator[None]:
     """Call `handle` with the number of the first Ctrl-C, SIGTERM or SIGHUP; the second ends the process at once.
 
     A signal that the process ignores stays ignored, as SIGHUP does under nohup. Only the main thread can handle
-    signals: in any other nothing changes.
+    signals: in any other nothing changes. A process that is forked meanwhile just ends: a pool ends its own by SIGTERM.
     """
-    before, process = {}, os.getpid()
+    process = os.getpid()
+    before = {}
     if threading.current_thread() is threading.main_thread():
         before = {signum: handler for signum in SIGNALS if (handler := signal.getsignal(signum)) != signal.SIG_IGN}
 
     def first(signum, frame):
         for each in before:
             signal.signal(each, signal.SIG_DFL)
-        if os.getpid() != process:  # a fork of it, such as a pool's, which ends its processes by SIGTERM
+        if os.getpid() != process:
             signal.raise_signal(signum)
         handle(signum)
 

@@ -182,4 +182,6 @@ def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch):
 
 def test_bad_input_reaches_no_server(commits, run):
     assert call(main, run / "model", "a-model").error == "repo: a-model lacks its owner, as in you/a-model"
+    assert call(main, run, REPO).error.endswith(f"as it has no config.json; did you mean {run / 'model'}?")
+    assert push(run, "--examples", "test.en").error == "--examples test.en: only a page (--space) shows them"
     assert not HfApi.create_repo.called

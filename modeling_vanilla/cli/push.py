@@ -45,7 +45,7 @@ def push(options: Namespace) -> None:
     model, repo, licence, space = options.model, options.repo, options.licence, options.space
     publishing.check_repo(repo)
     if options.examples and not space:
-        raise ValueError(f"examples {options.examples}: only a page, --space, has some")
+        raise ValueError(f"--examples {options.examples}: only a page (--space) shows them")
     examples = read_examples(options.examples)
     with TemporaryDirectory() as name:
         folder = Path(name)

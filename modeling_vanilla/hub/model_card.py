@@ -49,7 +49,7 @@ def write_model_card(
     if results is not None:
         data = results["settings"]["data"]
         if of_run := [data[name] for name in ("source_lang", "target_lang") if data.get(name)]:
-            languages, codes = of_run, language_codes(of_run)
+            languages, codes = of_run, _language_codes(of_run)
         name = results.get("dataset")
         dataset = name if name and re.fullmatch(rf"{HUB_NAME}|\w[\w.-]*", name) else None  # not a folder's path
     if licence:
@@ -111,11 +111,6 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
 
-def language_codes(names: list[str]) -> list[str]:
-    """The codes of ISO 639 in names such as pt_BR and eng_Latn; the Hub takes no other."""
-    return [match[0] for name in names if (match := re.match(r"[a-z]{2,3}(?![a-z])", name))]
-
-
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 
@@ -144,6 +139,11 @@ def source_metadata(model: str | Path) -> dict:
 
 def _as_list(value) -> list:
     return value if isinstance(value, list) else [value]
+
+
+def _language_codes(names: list[str]) -> list[str]:
+    """The codes of ISO 639 with which names such as pt_BR and eng_Latn begin; the Hub takes no other."""
+    return [match[0] for name in names if (match := re.match(r"[a-z]{2,3}(?![a-z])", name))]
 
 
 def _escape(value) -> str:

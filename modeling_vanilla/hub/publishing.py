@@ -124,7 +124,8 @@ def write_space(folder: Path, model: Path, repo: str, examples: Sequence[str] = 
 
 def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     """Load the model and the tokenizer of a folder, and write them to another one."""
-    tokenizer, loaded = load_tokenizer(model), load_model(model, "auto")
+    tokenizer = load_tokenizer(model)  # first, as it says what is wrong with a folder that is no model's
+    loaded = load_model(model, "auto")
     loaded.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return loaded
