@@ -18,6 +18,12 @@ _TEMPORARY = ".vanilla.tmp"  # the end of the names of temporary folders, which 
 _BYTE_ORDER_MARK = "\ufeff"
 
 
+def check_path(path: str | os.PathLike) -> None:
+    """Raise ValueError for a path that no system takes, with words for the NUL that a terminal does not show."""
+    if "\0" in str(path):
+        raise ValueError(f"{str(path)!a}: no path, as it has a NUL in it")
+
+
 # Reading
 
 
@@ -28,6 +34,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
         ValueError: the file cannot be read, or a line is not UTF-8.
     """
     path = Path(path)
+    check_path(path)
     try:
         with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as stream:
             yield from decode_lines(stream, str(path))
@@ -85,6 +92,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the file cannot be written. The file that was there stays.
     """
+    check_path(path)
     target = path.resolve()
     with disk_errors(path), _temporary_folder(target) as temporary:
         part = temporary / "new"
@@ -104,6 +112,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be written. The folder that was there stays.
     """
+    check_path(folder)
     target = folder.resolve()
     with disk_errors(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +169,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or (error.filename is not None and _TEMPORARY not in str(error.filename)):
+        target = error.filename2 or error.filename  # of a copy the second file is the one that is written
+        if error.errno is None or (target is not None and _TEMPORARY not in str(target)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
@@ -207,6 +217,7 @@ def locked(name: str, folder: Path) -> Iterator[None]:
         ValueError: another process holds the folder; `name` is its option.
         OSError: the folder cannot be written to.
     """
+    check_path(folder)
     folder = folder.resolve()  # "." has no name
     lock = FileLock(folder.with_name(f".{folder.name}{_TEMPORARY}.lock"), blocking=False)
     with disk_errors(folder.parent):

@@ -1,5 +1,6 @@
 """`vanilla average`: a model folder with the mean of the weights, or one line and nothing at all."""
 
+import resource
 import shutil
 
 import numpy as np
@@ -93,4 +94,17 @@ def test_bad_sources_get_one_line_and_nothing_is_written(run, sources, tmp_path,
     arguments = [*(sources / name for name in names), tmp_path / "new" / "model"]
     done = call(main, *arguments, *as_options({"last": last}))
     assert message in done.error and done.errors.count("\n") == 1
+    assert not tree(tmp_path)
+
+
+@pytest.mark.parametrize("size", [3000, 200_000], ids=["code", "weights"])
+def test_a_full_disk_is_one_line_that_names_the_destination(run, tmp_path, size):
+    """The kernel lets no file grow larger than `size`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        done = call(main, run, tmp_path / "new", "--last", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.error == f"{tmp_path}/new: File too large"
     assert not tree(tmp_path)

@@ -107,6 +107,12 @@ def test_a_file_that_is_replaced_keeps_its_readers(tmp_path):
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_path_with_a_nul_is_named(whole):
+    for opened in (whole, partial(files.locked, "output_dir")):
+        with pytest.raises(ValueError, match=r"^'a.x00b': no path, as"), opened(Path("a\0b")):
+            pass
+
+
 def test_a_link_stays_a_link(whole, place, tmp_path):
     (tmp_path / "link").symlink_to(place)
     before = tree(tmp_path)
