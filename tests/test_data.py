@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import time
 
 import pandas as pd
 import pytest
@@ -50,7 +52,7 @@ TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "file:///missing.dtd">
 <tmx version="1.4"><header srclang="*all*"><note>a dog</note></header><body>
 <tu><tuv xml:lang="EN-us"><seg>a <hi>c<hi>a</hi>t</hi></seg></tuv><tuv xml:lang="de"><prop>x</prop><seg>eine
 
-  Katze<ph>{1<sub>x</sub>}</ph></seg></tuv><tuv xml:lang="de-AT"><seg>a Kotz</seg></tuv></tu>
+  Katze<bpt i="1">{1<sub>x</sub>\\b </bpt></seg></tuv><tuv xml:lang="de-AT"><seg>a Kotz</seg></tuv></tu>
 <tu><tuv xml:lang="en"><seg>no German</seg></tuv><tuv xml:lang="den"><seg>none</seg></tuv></tu>
 <tu><tuv lang="de_DE"><seg>&quot;ja&#34;</seg></tuv><tuv lang="de_DE"><seg>"nein"</seg></tuv>
 <tuv lang="en"><seg><![CDATA["yes"]]></seg></tuv></tu>
@@ -64,6 +66,51 @@ def test_tmx(write, encoding):
     packed = write("b.TMX.gz", gzip.compress(TMX.encode(encoding)))
     regions = DataOptions(train_file=packed, source_lang="de_AT", target_lang="en_US")
     assert rows(load_pairs(regions)["train"]) == [("a Kotz", "a cat")]
+
+
+def memory(*segments):
+    """A memory of units whose German is "x"."""
+    variants = (f'<tuv xml:lang="en"><seg>{text}</seg></tuv>' for text in segments)
+    units = (f'<tu>{variant}<tuv xml:lang="de"><seg>x</seg></tuv></tu>' for variant in variants)
+    return f'<tmx version="1.4"><!-- <tu> --><body><tu/>{"".join(units)}</body></tmx>'
+
+
+SEGMENTS = {
+    'Press <g id="1">the red <mrk mtype="x"><b>button</b></mrk></g> to stop.': "Press the red button to stop.",
+    'Copied <ph x="1">{0}</ph>files to <ph x="2">%1$s</ph>.': "Copied {0}files to %1$s.",
+    '<bpt i="1">&lt;b&gt;</bpt>Stop<ept i="1">&lt;/b&gt;</ept><ph>\\n</ph>': "<b>Stop</b>\\n",
+    '<ph>&lt;img alt="<sub>cat</sub>"/&gt;</ph> <ph>${a.b}</ph><ph>{}</ph>': '<img alt="cat"/> ${a.b}{}',
+    # Codes of RTF, memoQ and Trados Studio, which are no text.
+    'a <bpt i="1">{\\b </bpt> <ept i="1">}</ept> dog<ut>{\\cs6 }</ut>': "a dog",
+    '<it pos="begin">{}</it>A <bpt i="2" x="1"/>un<x:hi>der</x:hi><ept i="2"/>dog': "A underdog",
+    'one<ph type="lb"/>two<br/>three<ph>{\\footnote <sub>x</sub>}</ph>.': "one two three.",
+}
+
+
+def test_text_and_codes_of_a_memory(write, capsys):
+    path = write("a.tmx", memory(*SEGMENTS))
+    for _ in range(2):  # the second time from the cache
+        assert [source for source, _ in rows(load_pairs(DataOptions(train_file=path))["train"])] == [*SEGMENTS.values()]
+    said = "7 units: 6 have inline codes, of which those such as {0}, %s and <b> stay; 0 lack one of "
+    assert capsys.readouterr().err.count(f"{path}: {said}") == 1
+
+
+BROKEN_TEXTS = ["a&#x1F;b", "a&nbsp;b", "a\xffb", "<hi>", "R&D"]
+FAULTS = [*((text, "0 lack .*; 1 are broken; unit 2: ") for text in BROKEN_TEXTS), ("", "1 lack .*; 0 are broken$")]
+
+
+@pytest.mark.parametrize(("text", "said"), FAULTS)
+def test_a_broken_unit_costs_no_other(write, capsys, text, said):
+    path = write("a.tmx", memory("a dog", text, "a cat").replace("<seg></seg>", "").encode("latin-1"))
+    assert rows(load_pairs(DataOptions(train_file=path))["train"]) == [("a dog", "x"), ("a cat", "x")]
+    assert re.search(f"{path}: 3 units: .*; {said}", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_a_long_attribute_of_a_memory_takes_no_longer_than_its_length(write):
+    path = write("a.tmx", memory("a dog").replace("<tu>", f'<tu x="{"a" * 20_000_000}">'))
+    start = time.monotonic()
+    assert rows(load_pairs(DataOptions(train_file=path))["train"]) == [("a dog", "x")]
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(("name", "content"), FORMS)
@@ -121,21 +168,19 @@ def test_no_script_of_a_dataset_is_run(write, tmp_path):
 
 
 GOOD = json_lines(PAIRS)
-LAUGHS = '<!ENTITY e0 "ha">' + "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(9))
+ENTITY = '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]>'
 BROKEN = [
     ({"train_file": GOOD + '{"translation": {"en": "a"'}, "{train_file}, line 3: not JSON: Expecting .*: .*trans"),
     ({"train_file": '{"en": "a", "de": null}'}, 'line 1: "de" is None, not text'),
-    ({"train_file": '{"en": "\\ud800", "de": "b"}'}, "train data: {train_file} cannot be read: .*surrogates"),
+    ({"train_file": '{"en": "\\ud800", "de": "b"}'}, """line 1: "en" is '.ud800', which has half of a surrogate """),
     ({"train_file": "\n"}, "train data: {train_file} is empty"),
     ({"train_file.parquet": "PAR1"}, "train data: {train_file} cannot be read: .*Parquet"),
     ({"train_source": "x\nx", "train_target": "x\n"}, "unequal .*: {train_target} has 1 lines, {train_source} has"),
     ({"train_file.csv": "en,de\na,b\na,b,c\n"}, r"""line 3: 3 columns, not 2: \['a', 'b', 'c'\]$"""),
     ({"train_file.tmx": TMX.replace("de", "fr")}, """{train_file}: no unit has both "en" and "de", only .*'fr-at'"""),
-    ({"train_file.tmx": TMX.replace("</body>", "")}, "{train_file}: not TMX: mismatched tag: line 9,"),
-    ({"train_file.tmx": '<?xml version="1.0" encoding="GBK"?><tmx/>'}, "{train_file}: not TMX: multi-byte encodings"),
-    ({"train_file.tmx": TMX.replace("none", "&other;")}, "{train_file}: not TMX: undefined entity &other;: line 6"),
-    ({"train_file.tmx": f"<!DOCTYPE tmx [{LAUGHS}]><tmx>&e9;</tmx>"}, "{train_file}: not TMX: limit on input amplific"),
-    ({"train_file.tmx": '<!DOCTYPE tmx [<!ENTITY e SYSTEM "/etc/hosts">]><tmx>&e;</tmx>'}, "undefined entity &e;"),
+    ({"train_file.tmx": TMX[:-9]}, "{train_file}: not TMX, or cut: it does not end with </tmx>"),
+    ({"train_file.tmx": '<?xml version="1.0" encoding="x-y"?><tmx/>'}, "{train_file}: not TMX: unknown encoding: x-y"),
+    ({"train_file.tmx": ENTITY + memory("&e;")}, r"""only \[\]; unit 1: undefined entity at '&e;</seg>"""),
     ({"train_file.tsv": "en\tfr\na\tb\n"}, r"""line 1: no column "de" in \['en', 'fr'\]: the first line"""),
     ({"train_file.csv": "id,EN,de,en\n1,a,b,c\n"}, r"""line 1: more than one column "en" in \['id', 'en',"""),
     ({"train_file.csv": "en;de\na;b\n"}, r"""line 1: no column "en" in \['en;de'\]: semicolons"""),
@@ -151,8 +196,18 @@ def test_broken_files(write, tmp_path, files, message):
     assert not list((tmp_path / "cache").rglob("*.arrow"))  # of what was read before the fault
 
 
+def test_an_unwritable_cache_is_named(write, tmp_path, monkeypatch):
+    """It is below a file."""
+    good = write("good", GOOD)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", f"{good}/cache")
+    with pytest.raises(OSError, match=f"^{good}/cache: the cache of datasets cannot be written: Not a directory; HF_D"):
+        load_pairs(DataOptions(train_file=good))
+
+
 WRONG_OPTIONS = [
     ({"train_file": "a", "source_lang": "de"}, "^source_lang and target_lang are both de, one column: give both"),
+    ({"train_file": "a\0b"}, r"^'a.x00b': no path, as it has a NUL in it"),
+    ({"train_source": "{good}", "train_target": "a\0b"}, r"^'a.x00b': no path, as it has a NUL in it"),
     ({"test_file": "{good}"}, "no training data: give train_file"),
     ({"test_target": "{good}"}, "^give test_file, or test_source with test_target, not test_target {good}"),
     ({"dataset_name": "{good}-", "train_file": "{good}"}, "dataset_name {good}- and by {good}"),

@@ -1,27 +1,30 @@
 """Sentence pairs: read from text files, columns, JSON lines, Parquet or a named dataset, and checked one by one."""
 
 import csv
-import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
-from xml.etree import ElementTree
 
+import datasets
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
 from pyarrow.parquet import ParquetFile
 
 from ..errors import one_line
-from ..files import read_lines
+from ..files import check_path, read_lines
 from .options import SPLITS, CorpusOptions
+from .tmx import read_tmx
 
-_READER = Path(__file__).read_bytes()  # another version of this file reads the pairs again
+# Another version of these files reads the pairs again.
+_READERS = [Path(__file__).with_name(name).read_bytes() for name in ("data.py", "tmx.py")]
 _LANGUAGE = re.compile("[a-z]{2}(_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3}")  # en, pt_BR, eng_Latn
-_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -61,25 +64,40 @@ def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple
     """Write the pairs to the cache; pairs that were read in the same state before are found there."""
 
     def read() -> Iterator[dict[str, str]]:
-        first = next(pairs, None)
-        if first is None:
-            raise ValueError(f"{split} data: {name} is empty")
-        yield first
-        yield from pairs
+        try:
+            first = next(pairs, None)
+            if first is None:
+                raise ValueError(f"{split} data: {name} is empty")
+            yield first
+            yield from pairs
+        except (OSError, EOFError, zlib.error) as error:  # the last two: a damaged .gz
+            raise ValueError(f"{split} data: {name} cannot be read: {one_line(error)}") from error
 
-    fingerprint = Hasher.hash((_READER, split, state))
+    fingerprint = Hasher.hash((_READERS, split, state))
+    with cache_errors():
+        try:
+            return Dataset.from_generator(read, _PAIR, split=NamedSplit(split), fingerprint=fingerprint)
+        except DatasetsError as error:
+            # datasets wraps what the readers raise in an error that does not say what it was.
+            cause = error.__cause__ or error
+            if type(cause) is ValueError or isinstance(cause, OSError):  # pyarrow's and pandas' derive from ValueError
+                raise cause from cause.__cause__
+            raise ValueError(f"{split} data: {name} cannot be read: {one_line(cause)}") from cause
+
+
+@contextmanager
+def cache_errors() -> Iterator[None]:
+    """Make an error of the disk name the cache of datasets, where what is read is written."""
     try:
-        return Dataset.from_generator(read, _PAIR, split=NamedSplit(split), fingerprint=fingerprint)
-    except DatasetsError as error:
-        # datasets wraps what the readers raise in an error that does not say what it was.
-        cause = error.__cause__ or error
-        if type(cause) is ValueError:  # ours; those of pyarrow and pandas are of classes derived from it
-            raise cause from cause.__cause__
-        raise ValueError(f"{split} data: {name} cannot be read: {one_line(cause)}") from cause
+        yield
+    except OSError as error:
+        cache = f"{datasets.config.HF_DATASETS_CACHE}: the cache of datasets cannot be written"
+        raise OSError(f"{cache}: {error.strerror or error}; HF_DATASETS_CACHE names another") from error
 
 
 def _file_state(path: str) -> tuple[str, int, int, int]:
     """A file's path, size and times. A copy may keep the time of the last write, but not that of the last change."""
+    check_path(path)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -124,64 +142,13 @@ def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obj
     if kind in (".csv", ".tsv"):
         yield from _read_columns(path, kind, languages)
     elif kind == ".tmx":
-        yield from _read_tmx(path, languages)
+        yield from read_tmx(path, languages)
     elif kind in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path}: a spreadsheet: save it as CSV in UTF-8")
     elif kind == ".parquet":
         yield from _numbered((row for batch in ParquetFile(path).iter_batches(1000) for row in batch.to_pylist()), path)
     else:
         yield from _read_json(path)
-
-
-def _read_tmx(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
-    """The units of a translation memory that have both languages; a memory may have more, in some of its units."""
-    seen: set[str] = set()
-    is_empty = True
-    for unit in _units(path):
-        seen |= unit.keys()
-        texts = {language: _variant(unit, language) for language in languages}
-        if None not in texts.values():
-            is_empty = False
-            yield path, texts
-    if seen and is_empty:
-        raise ValueError(f'{path}: no unit has both "{languages[0]}" and "{languages[1]}", only {_short(sorted(seen))}')
-
-
-def _variant(unit: dict[str, str], language: str) -> str | None:
-    """The text of a unit in a language: `de` is de, else the first of de-DE and the like; `de_DE` is de-DE, else de."""
-    wanted = language.lower().replace("_", "-")
-    near = (text for name, text in unit.items() if f"{name}-".startswith(f"{wanted}-") or wanted.startswith(f"{name}-"))
-    return unit.get(wanted, next(near, None))
-
-
-def _units(path: str) -> Iterator[dict[str, str]]:
-    """The units {language: text} of a TMX file; of two texts in one language the first.
-
-    The parser opens no other file, and limits what the entities that a file declares may become.
-    """
-    with (gzip.open if path.lower().endswith(".gz") else open)(path, "rb") as stream:
-        try:
-            events = ElementTree.iterparse(stream, ("start", "end"))
-            _, root = next(events)
-            for event, element in events:
-                if event == "end" and element.tag.endswith("tu"):  # behind its namespace, if it has one
-                    unit: dict[str, str] = {}
-                    for variant in element:
-                        language = variant.get(_XML_LANG) or variant.get("lang") or ""
-                        for segment in variant:
-                            if segment.tag.endswith("seg"):
-                                lines = filter(None, map(str.strip, _segment_text(segment).splitlines()))
-                                unit.setdefault(language.lower().replace("_", "-"), " ".join(lines))
-                    yield unit
-                    root[-1].clear()  # the body, or all units would stay in memory
-        except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an unknown encoding
-            raise ValueError(f"{path}: not TMX: {error}") from error
-
-
-def _segment_text(element: ElementTree.Element) -> str:
-    """The text without inline markup: all but highlighted text (hi) holds codes of another program."""
-    parts = [(_segment_text(part) if part.tag.endswith("hi") else "") + (part.tail or "") for part in element]
-    return (element.text or "") + "".join(parts)
 
 
 def _numbered(rows: Iterable[object], where: str) -> Iterator[tuple[str, object]]:
@@ -250,6 +217,8 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
             raise ValueError(f'{where}: no "{language}" among {_short([*texts])}')
         if not isinstance(text := texts[language], str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
+        if _HALF_PAIR.search(text):
+            raise ValueError(f'{where}: "{language}" is {_short(text)}, which has half of a surrogate pair')
     return {"source": texts[languages[0]], "target": texts[languages[1]]}
 
 

@@ -9,6 +9,7 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..splitting_vanilla import is_blank
+from .data import cache_errors
 from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
@@ -40,7 +41,8 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(cores, _MAX_PROCESSES, len(pairs) // _PAIRS_OF_A_PROCESS)
-    with patch_environment(tokenizers_parallelism="false"):  # or every process would have a thread for each core
+    # Without this every process would have a thread for each core.
+    with cache_errors(), patch_environment(tokenizers_parallelism="false"):
         try:
             return pairs.map(
                 _encode,
