@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers import call, save_folder
+from helpers import call, fork, save_folder
 from importers import OPUS, write_marian
 from transformers import GenerationConfig
 
@@ -74,6 +74,31 @@ def test_pairs_are_scored_and_aligned_as_by_torch(engine, exact):
         assert found.tokens == expected.tokens and found.log_prob == pytest.approx(expected.log_prob, abs=1e-3)
     pairs = [*PAIRS, "", ""], [*targets, "", "a dog"]  # CTranslate2 does not read a blank source
     assert engine.align(*pairs) == exact.align(*pairs)
+
+
+def test_a_text_beyond_the_positions_is_named(engine):
+    """4096 positions; torch has no limit."""
+    long = "dog " * 5000
+    for run in (engine.score, engine.align):
+        with pytest.raises(ValueError, match=r"^'dog dog .*, of 5002 tokens: CTranslate2: No position encodings"):
+            run([PAIRS[0], long], PAIRS[:2])
+    with pytest.raises(ValueError, match=r"^'dog dog .*, of 5002 tokens: "):
+        engine.translate([PAIRS[0], long], max_source_tokens=10_000)
+
+
+def test_a_fork_loads_an_engine_of_its_own(folder, engine):
+    """The parent's, whose threads it has not, would wait for ever, and so would its end."""
+
+    def work():
+        own = Translator.from_pretrained(folder, engine="ctranslate2")
+        assert own.translate(PAIRS) == expected
+        for run in (engine.translate, engine.nbest, engine.score):
+            with pytest.raises(ValueError, match=r"^engine: one of ctranslate2 does not work in a fork of its process"):
+                run(PAIRS, *{engine.nbest: [2], engine.score: [PAIRS]}.get(run, ()))
+        engine.engine = None
+
+    expected = engine.translate(PAIRS)
+    assert fork(work) == 0
 
 
 def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):

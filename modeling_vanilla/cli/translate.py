@@ -29,8 +29,8 @@ score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model th
 scores of pieces add up. An empty line has one translation, the empty one, of score 0.
 
 --sample draws samples, for back-translation. The engine torch draws those of a line by --seed and the line alone, so
-that blocks and processes change nothing, and equal lines have equal samples; ctranslate2 by --seed and the whole block,
-so that --lines_per_block and --tokens_per_batch count there, too. With --nbest K a line has K samples.
+that blocks and processes change nothing, and equal lines have equal samples; ctranslate2 takes --seed once, when the
+process begins, so that the same command draws the same with --inter_threads 1. With --nbest K a line has K samples.
 
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
 "log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.

@@ -7,16 +7,17 @@ benchmarks/engine.py measures how often that matters. Probabilities without bad_
 1, as with renormalize_logits=True.
 """
 
+import ctypes
 import math
-import threading
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from ctranslate2 import Translator, get_cuda_device_count, set_random_seed
@@ -29,7 +30,6 @@ from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
 from ..translation_vanilla import Batch, Found, Hypothesis, SearchSettings, default_tokens, order
 from .engines import Ids, pair_batches
-from .sampling import random_of
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
 QUEUE = 4  # batches that wait for each translator
@@ -38,7 +38,18 @@ QUEUE = 4  # batches that wait for each translator
 PATIENCE = {True: 1, "never": 1000}
 DEFAULT_PATIENCE = 1.5
 DEFAULT_TOP_K = 50  # of samples, as in transformers
-_SEEDING = threading.Lock()  # CTranslate2's seed is one of the process
+_SEED: list[int | None] = []  # of the samples of this process, once it has drawn any; None if none was given
+_TRANSLATORS: WeakSet[Translator] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a fork, keep each translator of the parent to the end: without its threads, it cannot be deleted."""
+    for translator in _TRANSLATORS:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(translator))
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class CTranslate2Engine:
@@ -52,20 +63,25 @@ class CTranslate2Engine:
         config: VanillaConfig,
         generation_config: GenerationConfig,
         tokenizer: PreTrainedTokenizerBase,
-        load_again: Callable[[], Translator],
     ):
-        self.translator, self.tokenizer, self.load_again = translator, tokenizer, load_again
+        self._translator, self.tokenizer, self.process = translator, tokenizer, os.getpid()
+        _TRANSLATORS.add(translator)
         device = torch.device(translator.device)
         self.model = SimpleNamespace(config=config, generation_config=generation_config, device=device)
         self.tokens = vocabulary(tokenizer, config.vocab_size)
         self.ids = {token: number for number, token in enumerate(self.tokens)}
 
+    @property
+    def translator(self) -> Translator:
+        """ValueError in a fork of the process that loaded it, where it would wait for threads that are not there."""
+        if os.getpid() != self.process:
+            raise ValueError("engine: one of ctranslate2 does not work in a fork of its process; load it there")
+        return self._translator
+
     def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
         options, limit = self._options(settings), output_limit(settings, self.model.config)
-        translator = self.translator
-        if seed is not None:
-            batches = [*batches]
-            translator = self._seeded(random_of(seed, *(piece.ids for _, pieces in batches for piece in pieces)))
+        if settings.generation.do_sample:
+            _seed_process(seed)
         waiting: deque[tuple] = deque()
         for keys, pieces in batches:
             sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
@@ -75,21 +91,12 @@ class CTranslate2Engine:
                 more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
                 more = more if settings.beams > 1 else {}
                 given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
-            found = translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
+            found = self.translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
             waiting.append((keys, sources, limits, given, found))
             if len(waiting) > QUEUE * self.translator.num_translators:
                 yield self._found(settings, *waiting.popleft())
         while waiting:
             yield self._found(settings, *waiting.popleft())
-
-    def _seeded(self, generator: Random) -> Translator:
-        """A translator with a seed of its own. Its only thread takes it at its first sample, and never another."""
-        first = {"beam_size": 1, "sampling_topk": 0, "max_decoding_length": 1}
-        with _SEEDING:
-            set_random_seed(generator.getrandbits(32))
-            translator = self.load_again()
-            translator.translate_batch([[self.tokens[self.model.config.eos_token_id]]], **first)
-        return translator
 
     def _options(self, settings: SearchSettings) -> dict:
         """The arguments of translate_batch for all batches."""
@@ -122,7 +129,7 @@ class CTranslate2Engine:
 
     def _found(self, settings: SearchSettings, keys, sources, limits, options, found) -> Found:
         """The `settings.nbest` best hypotheses of each source of a batch."""
-        results = _results(found)
+        results = self._results(found, sources)
         longer = {
             row: limit  # the batch has that of its longest source
             for row, limit in enumerate(limits)
@@ -133,7 +140,7 @@ class CTranslate2Engine:
             own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
             given = {**options, **own, "max_decoding_length": limit}
             again += self.translator.translate_batch(self._texts([sources[row]]), **given)
-        for row, result in zip(longer, _results(again), strict=False):
+        for row, result in zip(longer, self._results(again, sources), strict=False):
             results[row] = result
         rows = [
             (row, [self.ids[token] for token in each[: limits[row]]])
@@ -175,7 +182,7 @@ class CTranslate2Engine:
         batches = {"max_batch_size": size, "batch_type": "tokens", "max_input_length": 0, "asynchronous": True}
         found = self.translator.score_batch(self._texts(sources), self._texts(read), **batches)
         for target, result in zip(targets, found, strict=True):
-            yield _results([result])[0].log_probs[: len(target)]
+            yield self._results([result], sources, targets)[0].log_probs[: len(target)]
 
     def cross_attention(
         self, sources: Ids, targets: Ids, layer: int, tokens_per_batch: int | None = None
@@ -185,20 +192,35 @@ class CTranslate2Engine:
             given = {"max_decoding_length": max(map(len, read)) + 1, "max_input_length": 0, "beam_size": 1}
             given |= {"return_attention": True, "return_end_token": True, "asynchronous": True}
             found = self.translator.translate_batch(self._texts(own), self._texts(read), **given)
-            for row, result in zip(rows, _results(found), strict=True):
+            for row, result in zip(rows, self._results(found, own, read), strict=True):
                 yield row, torch.tensor(result.attention[0])
+
+    def _results(self, found: Iterable, sources: Ids, targets: Ids = ()) -> list:
+        """The results of asynchronous calls; ValueError where CTranslate2 fails, as for a text without positions."""
+        try:
+            return [one.result() for one in found]
+        except RuntimeError as error:
+            longest = max([*sources, *targets], key=len)
+            text = str(self.tokenizer.decode([*longest], skip_special_tokens=True))
+            raise ValueError(f"{text!r:.60}, of {len(longest)} tokens: CTranslate2: {error}") from error
 
     def _texts(self, rows: Iterable[Iterable[int]]) -> list[list[str]]:
         """Token ids as CTranslate2 takes them."""
         return [[self.tokens[number] for number in ids] for ids in rows]
 
 
-def _results(found: Iterable) -> list:
-    """The results of asynchronous calls; ValueError where CTranslate2 fails, as for a sequence without positions."""
-    try:
-        return [one.result() for one in found]
-    except RuntimeError as error:
-        raise ValueError(f"CTranslate2: {error}") from error
+def _seed_process(seed: int | None) -> None:
+    """Set the seed of samples; ValueError for a second one.
+
+    A thread of CTranslate2 takes the seed of its process at its first sample, and never another.
+    """
+    if not _SEED:
+        _SEED.append(seed)
+        if seed is not None:
+            set_random_seed(seed % (2**32 - 1))  # one number more would mean none
+    if seed not in (None, *_SEED):
+        before = "without a seed" if _SEED[0] is None else f"by seed {_SEED[0]}"
+        raise ValueError(f"seed {seed}: ctranslate2 has one for each process, and this one has drawn {before}")
 
 
 def output_limit(settings: SearchSettings, config: VanillaConfig) -> Callable[[int], int]:
@@ -243,21 +265,18 @@ def load_engine(
     index = list(range(get_cuda_device_count())) if on_gpu and device.index is None else device.index or 0
     # Translators of one thread translate more than one of several.
     threads = inter_threads or (1 if on_gpu else torch.get_num_threads())
-
-    def load(inter_threads: int, intra_threads: int, index) -> tuple[Translator, VanillaConfig, GenerationConfig]:
-        place: dict[str, Any] = {"device": device.type, "device_index": index}
-        start = partial(Translator, inter_threads=inter_threads, intra_threads=intra_threads, **place)
-        try:
-            if (folder / "model.bin").is_file():
-                config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
-                return start(str(folder), compute_type=quantization or "default"), config, search
+    place: dict[str, Any] = {"device": device.type, "device_index": index}
+    start = partial(Translator, inter_threads=threads, intra_threads=1, **place)
+    try:
+        if (folder / "model.bin").is_file():
+            config, search = load_config(folder), GenerationConfig.from_pretrained(folder, local_files_only=True)
+            translator = start(str(folder), compute_type=quantization or "default")
+        else:
             model: Any = load_model(folder)
+            config, search = model.config, model.generation_config
             with TemporaryDirectory() as temporary:
                 to_ctranslate2(model, tokenizer, Path(temporary), positions=POSITIONS)
-                kind = quantization or ("float16" if on_gpu else "float32")
-                return start(temporary, compute_type=kind), model.config, model.generation_config
-        except RuntimeError as error:
-            raise ValueError(f"CTranslate2: {error}") from error
-
-    first = index[0] if isinstance(index, list) else index
-    return CTranslate2Engine(*load(threads, 1, index), tokenizer, lambda: load(1, threads, first)[0])
+                translator = start(temporary, compute_type=quantization or ("float16" if on_gpu else "float32"))
+    except RuntimeError as error:
+        raise ValueError(f"CTranslate2: {error}") from error
+    return CTranslate2Engine(translator, config, search, tokenizer)

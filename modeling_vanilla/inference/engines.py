@@ -36,7 +36,7 @@ class Engine(Protocol):
     def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
         """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks.
 
-        seed: of samples, if they are to be the same again.
+        seed: of samples, if they are to be the same again; ValueError where the engine cannot take it any more.
         """
 
     def log_probs(

@@ -153,7 +153,7 @@ class Translator:
             prefix: what every translation begins with, or a list with the beginning of each. It counts in score and
                 length.
             seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
-                samples of the text, by ctranslate2 it and all texts of the call.
+                samples of the text; ctranslate2 has one for each process, which its first samples take.
             settings: those of `SearchSettings`, such as
                 tokens_per_batch, the most source tokens of a batch, padding included, times the beams; None is 4096 on
                 a CPU, 32768 on a GPU;
