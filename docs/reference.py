@@ -19,14 +19,20 @@ PAGES = {
             *(f"{name}_vanilla" for name in ("attention", "layers", "loss", "generation", "splitting")),
         ],
     ),
-    "inference": ("Inference", ["inference", "inference.engines", "inference.constraints", "inference.terms"]),
+    "inference": (
+        "Inference",
+        ["inference", *(f"inference.{name}" for name in ("engines", "constraints", "terms", "averaging")), "metrics"],
+    ),
     "training": (
         "Training",
         [
             "training",
-            *(f"training.{name}" for name in ("data", "checks", "tokenizer", "preprocessing", "batches", "train")),
-            *(f"training.{name}" for name in ("checkpoints", "metrics")),
+            *(f"training.{name}" for name in ("train", "checkpoints", "validation")),
         ],
+    ),
+    "corpus": (
+        "A corpus",
+        [f"corpus.{name}" for name in ("options", "data", "checks", "tokenizer", "tokenized", "batches")],
     ),
     "interop": (
         "Other libraries",
@@ -37,7 +43,7 @@ PAGES = {
         ],
     ),
     "visualization": ("Pictures", ["visualization"]),
-    "demo": ("A page to try", ["demo.page"]),
+    "demo": ("A page to try", ["demo"]),
     "hub": ("The Hub", ["hub.publishing", "hub.model_card"]),
 }
 

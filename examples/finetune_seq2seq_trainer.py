@@ -20,14 +20,14 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser
+from modeling_vanilla.corpus.data import load_pairs
+from modeling_vanilla.corpus.tokenized import tokenize_pairs, tokenize_training_pairs
 from modeling_vanilla.errors import one_line_errors
 from modeling_vanilla.files import check_unused, whole_folder, write_json
+from modeling_vanilla.loading import save_model
+from modeling_vanilla.metrics import translation_scores
 from modeling_vanilla.progress import set_quiet
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.checkpoints import save_model
-from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.metrics import translation_scores
-from modeling_vanilla.training.preprocessing import tokenize_pairs, tokenize_training_pairs
 
 
 @dataclass

@@ -14,7 +14,7 @@ from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, summary, train_translation
-from modeling_vanilla.visualization.attention import attention_maps, draw_heat_map, save_figure
+from modeling_vanilla.visualization.heat_maps import attention_maps, draw_heat_map, save_figure
 
 NEXT = """
 The model is in {model}. Beside it, loss.png shows the loss, and attention.png what the model attended to. It knows

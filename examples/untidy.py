@@ -8,10 +8,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.corpus.data import load_pairs
+from modeling_vanilla.corpus.options import CorpusOptions
 from modeling_vanilla.files import write_text
 from modeling_vanilla.splitting_vanilla import TAG
-from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.options import CorpusOptions
 
 STOPS = (".", "!", "?", "\u3002", "\uff01", "\uff1f", "\u0964")  # the last four Chinese and Devanagari
 ERRORS_PER_WORD = 0.1

@@ -1,4 +1,4 @@
-"""Models and tokenizers from folders and from the Hub."""
+"""Models and tokenizers: from folders and the Hub, and to folders."""
 
 import re
 from collections.abc import Mapping
@@ -179,3 +179,9 @@ def check_weights(
             raise ValueError(f"{prefix}the weight {name} is of shape {shapes}")
         if not weight.isfinite().all():
             raise ValueError(f"{prefix}the weight {name} has values that are NaN or infinite")
+
+
+def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

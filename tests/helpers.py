@@ -18,7 +18,7 @@ from toy_corpus import toy_corpus, write_corpus
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.corpus.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}

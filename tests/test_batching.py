@@ -11,9 +11,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from modeling_vanilla.corpus.batches import collate, epoch_batches, update_batches
+from modeling_vanilla.corpus.tokenized import pair_lengths, tokenize_pairs, tokenize_training_pairs
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batches import collate, epoch_batches, update_batches
-from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_pairs, tokenize_training_pairs
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

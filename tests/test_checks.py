@@ -7,9 +7,10 @@ from datasets import Dataset, DatasetDict
 from helpers import as_lines, call
 
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.training import DataOptions, checks
-from modeling_vanilla.training.checks import FAULTS, find_faults
-from modeling_vanilla.training.data import load_pairs
+from modeling_vanilla.corpus import checks
+from modeling_vanilla.corpus.checks import FAULTS, find_faults
+from modeling_vanilla.corpus.data import load_pairs
+from modeling_vanilla.training import DataOptions
 
 
 def good_pairs(numbers):

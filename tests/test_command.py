@@ -79,7 +79,7 @@ def test_help_keeps_the_lines_of_its_examples(name):
 LOCATE = """
 from importlib.resources import files
 import modeling_vanilla
-for name in ("py.typed", "hub/model_card.md", "visualization/attention.html"):
+for name in ("py.typed", "hub/model_card.md", "visualization/heat_maps.html"):
     assert files("modeling_vanilla").joinpath(name).is_file(), name
 print(modeling_vanilla.__file__)
 """

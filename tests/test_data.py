@@ -8,8 +8,8 @@ import time
 import pandas as pd
 import pytest
 
+from modeling_vanilla.corpus.data import load_pairs
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.data import load_pairs
 
 PAIRS = [("a cat", "eine Katze"), ('"yes"', '"ja"')]
 

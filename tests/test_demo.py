@@ -32,7 +32,7 @@ def page(tiny):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", watched)
-        from modeling_vanilla.demo.page import build_page, launch
+        from modeling_vanilla.demo import build_page, launch
 
         built = build_page(tiny, examples=SENTENCES[:2])
         yield launch(built, "127.0.0.1", free_port()), asked

@@ -10,10 +10,10 @@ from helpers import TINY, assert_same_weights, make_tiny, make_tokenizer, read_j
 from transformers import GenerationConfig
 
 from modeling_vanilla import Translator
+from modeling_vanilla.corpus.batches import collate
+from modeling_vanilla.corpus.data import load_pairs
+from modeling_vanilla.corpus.tokenized import tokenize_training_pairs
 from modeling_vanilla.training import DataOptions
-from modeling_vanilla.training.batches import collate
-from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.preprocessing import tokenize_training_pairs
 
 pytestmark = pytest.mark.usefixtures("own_cache", "own_precision")
 

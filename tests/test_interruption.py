@@ -19,7 +19,7 @@ import torch
 from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training import preprocessing
+from modeling_vanilla.corpus import tokenized
 from modeling_vanilla.training import train as loop
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, read_progress
 
@@ -141,8 +141,8 @@ def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch)
             os.kill(process, signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(preprocessing, "_encode", encode)
-    monkeypatch.setattr(preprocessing, "_PAIRS_OF_A_PROCESS", 100)
+    monkeypatch.setattr(tokenized, "_encode", encode)
+    monkeypatch.setattr(tokenized, "_PAIRS_OF_A_PROCESS", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     start = time.monotonic()
     ended = train(tmp_path / "run")

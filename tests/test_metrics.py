@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 from helpers import as_lines
 
-from modeling_vanilla.training.metrics import split_compounds, translation_scores
+from modeling_vanilla.metrics import split_compounds, translation_scores
 
 PREDICTIONS = ["Der Hund bellt laut , sagt er .", "Eine Katze schläft auf dem roten Sofa.", "我们看见了狗。"]
 REFERENCES = ["Der Hund bellt sehr laut, sagt er.", "Eine Katze schläft auf dem Sofa.", "我们看见了猫。"]

@@ -16,7 +16,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, Translator
-from modeling_vanilla.training.tokenizer import train_tokenizer
+from modeling_vanilla.corpus.tokenizer import train_tokenizer
 
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
 LONG = "the dog runs across the green meadow. " * 240

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
-from modeling_vanilla.training.tokenizer import MARK, SPECIAL_TOKENS, language_tags, train_tokenizer
+from modeling_vanilla.corpus.tokenizer import MARK, SPECIAL_TOKENS, language_tags, train_tokenizer
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [

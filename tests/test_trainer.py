@@ -18,6 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 from toy_corpus import toy_corpus
 
 from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.corpus.batches import epoch_batches, update_batches
+from modeling_vanilla.corpus.tokenized import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training import (
     DataOptions,
     ModelOptions,
@@ -27,8 +29,6 @@ from modeling_vanilla.training import (
     train_translation,
 )
 from modeling_vanilla.training import run as run_module
-from modeling_vanilla.training.batches import epoch_batches, update_batches
-from modeling_vanilla.training.preprocessing import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training.recipe import complete
 from modeling_vanilla.training.run import prepare, trackers
 from modeling_vanilla.training.train import read_updates

@@ -11,11 +11,11 @@ from transformers import AutoModelForSeq2SeqLM, M2M100Config, T5Config, pipeline
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
+from modeling_vanilla.corpus.tokenizer import train_tokenizer
 from modeling_vanilla.inference.constraints import constrained
 from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.terms import ForcedPrefix
 from modeling_vanilla.inference.translator import token_texts
-from modeling_vanilla.training.tokenizer import train_tokenizer
 from modeling_vanilla.translation_vanilla import Hypothesis, SearchSettings, cut_texts, join_hypotheses, make_batches
 from modeling_vanilla.visualization import attention_maps
 

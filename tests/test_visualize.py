@@ -11,7 +11,7 @@ from helpers import call, tree
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import attention as script
-from modeling_vanilla.visualization import attention as pictures
+from modeling_vanilla.visualization import heat_maps as pictures
 
 SOURCE, TARGET = "a dog sees a cat", "ein Hund sieht"
 

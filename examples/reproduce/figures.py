@@ -20,7 +20,7 @@ from measure import costs_of, fitted_exponent
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import write_json
 from modeling_vanilla.progress import progress_bar
-from modeling_vanilla.visualization.attention import save_figure
+from modeling_vanilla.visualization.heat_maps import save_figure
 
 D_K = (4, 16, 64, 256)  # widths of a head, for the scaling
 LENGTHS = (64, 128, 256, 512)  # n, for time and memory

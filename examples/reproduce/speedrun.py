@@ -16,8 +16,8 @@ from common import markdown_table, write_results
 from modeling_vanilla import Translator
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json, read_lines, write_text
+from modeling_vanilla.metrics import translation_scores
 from modeling_vanilla.training import DataOptions, TrainingOptions, train_translation
-from modeling_vanilla.training.metrics import translation_scores
 from modeling_vanilla.training.run_record import is_begun
 
 SEARCH = {"num_beams": 5, "length_penalty": 1.0}  # the plain row's in docs/results/translation.md

@@ -17,14 +17,14 @@ from common import PAPER, markdown_table, write_results
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.corpus.data import load_pairs
+from modeling_vanilla.corpus.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
+from modeling_vanilla.metrics import TOKENIZE
 from modeling_vanilla.progress import progress_bar
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions, train_translation
-from modeling_vanilla.training.data import load_pairs
-from modeling_vanilla.training.metrics import TOKENIZE
 from modeling_vanilla.training.run import process_group
 from modeling_vanilla.training.run_record import is_begun
-from modeling_vanilla.training.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
 
 # As the paper prints them, None for what it leaves out.
 ROWS = {

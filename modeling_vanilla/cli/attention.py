@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..files import write_text
 from ..inference import Translator
-from ..visualization.attention import attention_maps, draw_heat_map, save_figure
+from ..visualization.heat_maps import attention_maps, draw_heat_map, save_figure
 from .parser import CommandParser, add_loading, loading_of, run_command
 
 

@@ -14,8 +14,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..inference.averaging import write_average
 from ..loading import model_folder
-from ..training.checkpoints import list_checkpoints, write_average
+from ..training.checkpoints import list_checkpoints
 from .parser import CommandParser, run_command
 
 

@@ -18,10 +18,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..corpus.checks import FAULTS, find_faults, write_clean
+from ..corpus.data import load_pairs
+from ..corpus.options import CorpusOptions
 from ..files import check_unused
-from ..training.checks import FAULTS, find_faults, write_clean
-from ..training.data import load_pairs
-from ..training.options import CorpusOptions
 from .parser import CommandParser, run_command
 
 _EXAMPLES = 3  # of a fault that are shown

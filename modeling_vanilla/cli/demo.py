@@ -16,7 +16,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Sequence
 
-from ..demo.page import build_page, launch
+from ..demo import build_page, launch
 from ..inference import Translator
 from .parser import CommandParser, add_examples, add_loading, loading_of, read_examples, run_command
 

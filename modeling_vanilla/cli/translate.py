@@ -176,7 +176,7 @@ def read_references(options: Namespace) -> dict[Path, list[str]]:
     """The lines of each file of --reference."""
     if options.reference:
         # Imported here, as it needs a package that translation does not.
-        from ..training.metrics import TOKENIZE, check_tokenize
+        from ..metrics import TOKENIZE, check_tokenize
 
         check_tokenize(options.bleu_tokenize or TOKENIZE, "bleu_tokenize")
     return {path: list(read_lines(path)) for path in options.reference}
@@ -184,7 +184,7 @@ def read_references(options: Namespace) -> dict[Path, list[str]]:
 
 def print_scores(best: list[str], references: dict[Path, list[str]], tokenize: str | None) -> None:
     """Print BLEU to stderr."""
-    from ..training.metrics import TOKENIZE, translation_scores
+    from ..metrics import TOKENIZE, translation_scores
 
     scores = translation_scores(best, [*zip(*references.values(), strict=True)], tokenize or TOKENIZE)
     for name in ("bleu", "bleu_compound_split"):

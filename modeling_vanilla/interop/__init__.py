@@ -1,7 +1,4 @@
-"""Models of other libraries, brought in as this package's own.
-
-The modules to_marian, to_ctranslate2, to_onnx and to_transformers_js take a model out; they need those libraries.
-"""
+"""Models to and from other libraries: from_* imports a model, to_* exports one and needs the library."""
 
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer

@@ -1,6 +1,7 @@
 """Section 5: train.py is the loop and its update, run.py the run around it; the other files are their parts."""
 
-from .options import ConfigOptions, DataOptions, ModelOptions, TrainingOptions
+from ..corpus.options import DataOptions
+from .options import ConfigOptions, ModelOptions, TrainingOptions
 from .results import summary
 from .run import train_translation
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import one_line
-from ..files import check_unused, delete_folder, digest_of, json_text, read_json, whole_folder, write_json
-from ..loading import load_model, load_tokenizer
+from ..files import delete_folder, digest_of, json_text, read_json, whole_folder, write_json
+from ..loading import save_model
 from .options import TrainingOptions
 
 OPTIMIZER = "optimizer.safetensors"
@@ -104,12 +104,6 @@ def add_validation(run: Path, progress: Progress) -> None:
         write_json(newest[0] / PROGRESS, asdict(progress))
 
 
-def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
 def is_scheduled(training: TrainingOptions, step: int) -> bool:
     """Whether a checkpoint is due after this update. Checkpoints are evenly spaced, and the last update has one."""
     return (training.max_steps - step) % training.checkpoint_steps == 0
@@ -168,41 +162,3 @@ def read_moments(checkpoint: Path, parameters: Sequence[str]) -> dict[int, dict[
         parameter, key = name.rsplit("/", 1)
         moments.setdefault(numbers[parameter], {})[key] = value
     return moments
-
-
-# 6.1: the average of checkpoints, the last 5 for the base model, the last 20 for the big one
-
-
-def average_checkpoints(checkpoints: Sequence[Path]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model whose weights are the mean of the checkpoints', with all else of the last one.
-
-    Raises:
-        ValueError: a checkpoint cannot be read, or their weights or vocabularies differ; the message names it.
-    """
-    vocabulary = load_tokenizer(checkpoints[0]).get_vocab()
-    total: dict[str, torch.Tensor] = {}
-    for checkpoint in checkpoints:
-        model, tokenizer = load_model(checkpoint, "auto"), load_tokenizer(checkpoint)
-        weights = model.state_dict()
-        if tokenizer.get_vocab() != vocabulary:
-            raise ValueError(f"{checkpoint}: its vocabulary is another than that of {checkpoints[0]}")
-        shapes, others = ({name: value.shape for name, value in each.items()} for each in (weights, total or weights))
-        if shapes != others:
-            raise ValueError(f"{checkpoint}: its weights are of other shapes than those of {checkpoints[0]}")
-        # In 64 bits, so that the order of the checkpoints cannot change the mean.
-        total = {name: value.double() + total.get(name, 0) for name, value in weights.items()}
-    model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()})
-    return model, tokenizer
-
-
-def write_average(checkpoints: Sequence[Path], destination: Path) -> None:
-    """Write the average of checkpoints as a model folder.
-
-    Raises:
-        ValueError: `destination` holds something, or as average_checkpoints does.
-        OSError: `destination` cannot be written.
-    """
-    check_unused("destination", destination)
-    model, tokenizer = average_checkpoints(checkpoints)
-    with whole_folder(destination) as part:
-        save_model(model, tokenizer, part)

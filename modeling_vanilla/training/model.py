@@ -9,13 +9,13 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig, token_ids
+from ..corpus.tokenized import pair_lengths, tokenize_pairs
+from ..corpus.tokenizer import language_tags, train_tokenizer, vocabulary_texts
 from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language, tags_of
 from .options import REGULARISATION, ModelOptions
-from .preprocessing import pair_lengths, tokenize_pairs
 from .recipe import PAPER_SEARCH
-from .tokenizer import language_tags, train_tokenizer, vocabulary_texts
 
 
 def saved_model(options: ModelOptions, overrides: dict) -> Path | None:

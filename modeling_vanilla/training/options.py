@@ -10,81 +10,11 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from typing import get_args
 
 from ..configuration_vanilla import VanillaConfig
-from .metrics import TOKENIZE, TOKENIZERS, check_tokenize
+from ..corpus.options import option
+from ..metrics import TOKENIZE, TOKENIZERS, check_tokenize
 
-SPLITS = ("train", "validation", "test")
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
-
-
-def _option(default, help: str):
-    return field(default=default, metadata={"help": help})
-
-
-@dataclass
-class CorpusOptions:
-    """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
-
-    Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. What a file
-    of pairs holds is told by the ending of its name:
-
-    - .csv: columns, the first line naming them; those of the two languages are read.
-    - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
-      columns, source and target, which that line may say.
-    - .parquet: columns of the two languages, or a column "translation" of both.
-    - .tmx: a translation memory; of its units those with both languages are read (de is also de-DE).
-    - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
-
-    Blank lines of these are skipped.
-    """
-
-    _argument_group_name = "data"
-
-    train_file: str | None = _option(None, "Training pairs: JSON lines, .tsv, .csv, .parquet or .tmx, as described.")
-    validation_file: str | None = _option(None, "Validation pairs, likewise.")
-    test_file: str | None = _option(None, "Test pairs, likewise.")
-    train_source: str | None = _option(None, "Source sentences to train on, one a line.")
-    train_target: str | None = _option(None, "Their translations, line by line.")
-    validation_source: str | None = _option(None, "Source sentences to validate on.")
-    validation_target: str | None = _option(None, "Their translations.")
-    test_source: str | None = _option(None, "Source sentences to test on.")
-    test_target: str | None = _option(None, "Their translations.")
-    dataset_name: str | None = _option(None, "A dataset of the Hub, or a local folder of one.")
-    dataset_config: str | None = _option(None, "Its configuration, for example a language pair.")
-    max_train_pairs: int | None = _option(None, "Stream dataset_name and read only so many training pairs.")
-    source_lang: str | None = _option(None, "Source language, which names its column (default: en).")
-    target_lang: str | None = _option(None, "Target language, likewise (default: de).")
-
-    def __post_init__(self):
-        if self.max_train_pairs is not None and self.dataset_name is None:
-            raise ValueError(f"max_train_pairs {self.max_train_pairs}: needs dataset_name; of files all pairs are read")
-        if self.max_train_pairs is not None and self.max_train_pairs < 1:
-            raise ValueError(f"max_train_pairs must be at least 1, not {self.max_train_pairs}")
-        has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
-        source, target = self.languages
-        if has_columns and source == target:
-            raise ValueError(f"source_lang and target_lang are both {source}, one column: give both")
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Those of source and target."""
-        return self.source_lang or "en", self.target_lang or "de"
-
-    def files(self, split: str) -> list[str]:
-        """The file of a split's pairs, or those of its sources and of its targets, or none; ValueError if in part."""
-        parts = {part: path for part in ("file", "source", "target") if (path := getattr(self, f"{split}_{part}"))}
-        if [*parts] not in ([], ["file"], ["source", "target"]):
-            given = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
-            raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {given}")
-        return [*parts.values()]
-
-
-@dataclass
-class DataOptions(CorpusOptions):
-    """Where the sentence pairs are (CorpusOptions), and how long those to train on may be."""
-
-    max_source_length: int = _option(256, "Remove training pairs whose source has more tokens, </s> included.")
-    max_target_length: int = _option(256, "Remove training pairs whose target has more tokens, </s> included.")
 
 
 @dataclass
@@ -93,11 +23,11 @@ class ModelOptions:
 
     _argument_group_name = "model"
 
-    preset: str | None = _option(None, "base, big, tiny, parsing or a row of Table 3, such as A-h1.")
-    model: str | None = _option(None, "Fine-tune this saved model, a folder or a name on the Hub, with its vocabulary.")
-    revision: str | None = _option(None, "Branch, tag or commit of a model on the Hub.")
-    tokenizer: str | None = _option(None, "Use this saved tokenizer instead of training one on the training data.")
-    tokenizer_algorithm: str = _option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
+    preset: str | None = option(None, "base, big, tiny, parsing or a row of Table 3, such as A-h1.")
+    model: str | None = option(None, "Fine-tune this saved model, a folder or a name on the Hub, with its vocabulary.")
+    revision: str | None = option(None, "Branch, tag or commit of a model on the Hub.")
+    tokenizer: str | None = option(None, "Use this saved tokenizer instead of training one on the training data.")
+    tokenizer_algorithm: str = option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
 
     def __post_init__(self):
         for name in ("preset", "tokenizer"):
@@ -123,7 +53,7 @@ def _model_fields() -> list[tuple]:
     """The fields of VanillaConfig that shape a model; transformers, the vocabulary and the data decide the others."""
     texts = _field_texts()
     return [
-        (name, (get_args(annotation) or (annotation,))[0], _option(None, texts.get(name, "")))
+        (name, (get_args(annotation) or (annotation,))[0], option(None, texts.get(name, "")))
         for name, annotation in VanillaConfig.__annotations__.items()
         if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_", "source_"))
     ]
@@ -141,7 +71,7 @@ ConfigOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; trai
 
 def _by_recipe(help: str):
     """An option that is None until recipe.choose_settings gives it a value."""
-    return _option(None, f"{help} (default: the recipe's)")
+    return option(None, f"{help} (default: the recipe's)")
 
 
 @dataclass
@@ -151,38 +81,38 @@ class TrainingOptions:
     _argument_group_name = "training"
 
     output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
-    resume: bool = _option(False, "Go on from the last checkpoint of output_dir.")
+    resume: bool = option(False, "Go on from the last checkpoint of output_dir.")
     max_steps: int = _by_recipe("Updates to train for.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
     optim: str = _by_recipe("Optimizer: adam, the paper's, or muon.")
     lr_scheduler_type: str = _by_recipe("The rate after its peak: inverse_sqrt, as in Eq. 3, or linear, to 0.")
     learning_rate: float | None = _by_recipe("Peak of the learning rate.")
-    learning_rate_scale: float | None = _option(None, "Or its factor in Eq. 3: 1 is the paper's rate.")
+    learning_rate_scale: float | None = option(None, "Or its factor in Eq. 3: 1 is the paper's rate.")
     warmup_steps: int = _by_recipe("Updates for which the learning rate rises.")
-    max_grad_norm: float | None = _option(None, "Clip the gradient's norm to this. The paper does not.")
+    max_grad_norm: float | None = option(None, "Clip the gradient's norm to this. The paper does not.")
     mixed_precision: str | None = _by_recipe("no, bf16 or fp16.")
-    compile: bool = _option(False, "Compile the training step by torch.compile.")
+    compile: bool = option(False, "Compile the training step by torch.compile.")
     validate_steps: int = _by_recipe("Validate every so many updates, and at the end.")
     early_stopping: int | None = _by_recipe("Stop when so many validations in a row have not raised the best BLEU.")
-    checkpoint_steps: int = _option(None, "Updates between checkpoints (default: a share of max_steps, at least 10).")
+    checkpoint_steps: int = option(None, "Updates between checkpoints (default: a share of max_steps, at least 10).")
     keep_checkpoints: int = _by_recipe("Keep the last so many checkpoints, at least those to average.")
     average_checkpoints: int = _by_recipe("The final model is the average of the last so many checkpoints.")
-    bleu_tokenize: str = _option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
-    report_to: str = _option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")
-    push_to_hub: str | None = _option(None, "Publish the model as this name when it is trained.")
-    hub_private_repo: bool = _option(True, "Whether only its owner sees what push_to_hub creates.")
-    seed: int = _option(0, "Seed of initialisation, data order and dropout.")
+    bleu_tokenize: str = option(TOKENIZE, f"sacreBLEU's tokeniser: {', '.join(TOKENIZERS)}.")
+    report_to: str = option("tensorboard", "Trackers of accelerate: tensorboard, wandb, trackio, mlflow, ... or none.")
+    push_to_hub: str | None = option(None, "Publish the model as this name when it is trained.")
+    hub_private_repo: bool = option(True, "Whether only its owner sees what push_to_hub creates.")
+    seed: int = option(0, "Seed of initialisation, data order and dropout.")
 
     def __post_init__(self):
-        for option in fields(self):
-            value, least = getattr(self, option.name), int(option.name != "seed")
+        for each in fields(self):
+            value, least = getattr(self, each.name), int(each.name != "seed")
             if value is None:
                 continue
-            if option.type in (int, int | None) and value < least:
-                raise ValueError(f"{option.name} must be at least {least}, not {value}")
-            if option.type in (float, float | None) and not 0 < value < math.inf:
-                raise ValueError(f"{option.name} must be above 0 and finite, not {value}")
+            if each.type in (int, int | None) and value < least:
+                raise ValueError(f"{each.name} must be at least {least}, not {value}")
+            if each.type in (float, float | None) and not 0 < value < math.inf:
+                raise ValueError(f"{each.name} must be above 0 and finite, not {value}")
         if None not in (self.learning_rate, self.learning_rate_scale):
             raise ValueError("learning_rate and learning_rate_scale set the same: give one")
         kinds = {"optim": ("adam", "muon"), "lr_scheduler_type": ("inverse_sqrt", "linear")}

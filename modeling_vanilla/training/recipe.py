@@ -19,8 +19,9 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
 from ..configuration_vanilla import PRESETS
+from ..corpus.options import DataOptions
 from .cpu_memory import bound_kernel_caches
-from .options import DataOptions, ModelOptions, TrainingOptions
+from .options import ModelOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1 to 5.3, 6.1). A checkpoint is written every 10 minutes, of updates of 0.4 s.
 # The paper is silent: the updates between validations, the checkpoints kept.

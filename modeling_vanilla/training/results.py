@@ -10,9 +10,9 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..corpus.tokenized import pair_lengths
 from ..visualization.curves import plot_run
 from .flops import model_flops
-from .preprocessing import pair_lengths
 from .train import TrainingState
 
 _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "mfu", "parameters"]

@@ -14,32 +14,33 @@ from accelerate.utils import ProjectConfiguration, parse_flag_from_env, set_seed
 from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..corpus.data import load_pairs
+from ..corpus.options import DataOptions
+from ..corpus.tokenized import tokenize_training_pairs
 from ..files import check_unused, locked, whole_folder, write_json
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_model
 from ..inference import Translator
+from ..inference.averaging import average_checkpoints
+from ..loading import save_model
 from ..progress import inform
 from .checkpoints import (
     Progress,
-    average_checkpoints,
     checkpoint_step,
     list_checkpoints,
     newest_checkpoint,
     read_moments,
     read_progress,
-    save_model,
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
-from .data import load_pairs
 from .flops import device_rate
-from .metrics import translate_and_score, validation_scores
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
-from .options import DataOptions, ModelOptions, TrainingOptions
-from .preprocessing import tokenize_training_pairs
+from .options import ModelOptions, TrainingOptions
 from .recipe import Settings, choose_settings
 from .results import plot, training_results
 from .run_record import check_same_run, read_run, record_run, write_run
 from .train import OPTIMIZERS, TrainingState, read_updates, train, validate
+from .validation import translate_and_score, validation_scores
 
 logger = logging.getLogger(__name__)
 

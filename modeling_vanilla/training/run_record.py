@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from ..corpus.options import DataOptions
 from ..files import read_json, write_json
-from .options import DataOptions, ModelOptions, TrainingOptions
+from .options import ModelOptions, TrainingOptions
 
 _FILE = "run.json"
 # The options on which the updates depend. Others may change: the length of the run, what it reports, its test data.

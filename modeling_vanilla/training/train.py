@@ -22,16 +22,17 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..corpus.batches import collate, epoch_batches, update_batches
+from ..corpus.tokenized import pair_lengths
 from ..errors import Interrupted, on_signal
 from ..files import whole_folder
 from ..inference import Translator
+from ..loading import save_model
 from ..progress import inform, progress_bar
-from .batches import collate, epoch_batches, update_batches
-from .checkpoints import Progress, add_validation, is_scheduled, save_model, write_checkpoint
-from .metrics import validation_scores
+from .checkpoints import Progress, add_validation, is_scheduled, write_checkpoint
 from .muon import Muon
 from .options import TrainingOptions
-from .preprocessing import pair_lengths
+from .validation import validation_scores
 
 
 @dataclass

@@ -1,5 +1,5 @@
 """Pictures: what a model attends to, and how a training run went. Needs matplotlib."""
 
-from .attention import AttentionMaps, attention_maps, draw_heat_map, save_figure
+from .heat_maps import AttentionMaps, attention_maps, draw_heat_map, save_figure
 
 __all__ = ["AttentionMaps", "attention_maps", "draw_heat_map", "save_figure"]

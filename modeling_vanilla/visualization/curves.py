@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from .attention import save_figure
+from .heat_maps import save_figure
 
 
 def plot_run(losses: list[float], rates: list[float], validations: list[dict], path: Path) -> None:

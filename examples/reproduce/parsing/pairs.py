@@ -10,7 +10,7 @@ from nltk import Tree
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from modeling_vanilla.training.tokenizer import SPECIAL_TOKENS, UNK, for_transformers
+from modeling_vanilla.corpus.tokenizer import SPECIAL_TOKENS, UNK, for_transformers
 
 from .linear import is_bracket, linearise
 from .trees import is_preterminal

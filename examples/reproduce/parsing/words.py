@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 
-from modeling_vanilla.training.tokenizer import SPECIAL_TOKENS
+from modeling_vanilla.corpus.tokenizer import SPECIAL_TOKENS
 
 UNKNOWN = "UNK"  # begins every signature
 # A word counts as known if it occurs at least so often: the others are all that teaches what signatures stand for.

@@ -9,10 +9,10 @@ import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from ..errors import one_line
-from ..inference import Translator
-from ..splitting_vanilla import check_texts
-from ..visualization.attention import attention_maps
+from .errors import one_line
+from .inference import Translator
+from .splitting_vanilla import check_texts
+from .visualization.heat_maps import attention_maps
 
 MAX_BEAMS, MAX_LENGTH_PENALTY = 8, 2.0
 MAX_CHARACTERS = 1000  # of a text

@@ -1,4 +1,4 @@
-"""Scores: sacreBLEU, the paper's BLEU with German compounds split, chrF; and those of a model, by all processes."""
+"""BLEU and chrF: sacreBLEU, and the paper's BLEU with German compounds split."""
 
 import re
 from collections.abc import Sequence
@@ -6,18 +6,11 @@ from itertools import zip_longest
 from unicodedata import normalize
 
 import sacrebleu
-from accelerate import PartialState
-from accelerate.utils import gather_object
-from datasets import Dataset
 
-from ..errors import one_line
-from ..inference import Translator
-from ..inference.scoring import PairScore
+from .errors import one_line
 
 TOKENIZE = "13a"  # sacreBLEU's own default
 TOKENIZERS = (*sacrebleu.BLEU.TOKENIZERS,)
-# A batch of the search has so many times the tokens of one of training, which keeps activations for its gradient.
-_SEARCH_TOKENS = 4
 # Over bytes, as in Perl: in "a-ö-b" both hyphens are split, because the first match takes one of the two bytes of "ö".
 _COMPOUND_HYPHEN = re.compile(rb"(\S)-(\S)")
 # What the Moses tokenizer separates and 13a does not: punctuation and symbols beyond ASCII, and the apostrophe.
@@ -123,36 +116,3 @@ def split_compounds(text: str) -> str:
     only the first hyphen is split, because its match has taken the "b", while "aa-bb-cc" is split at both.
     """
     return _COMPOUND_HYPHEN.sub(rb"\1 ##AT##-##AT## \2", text.encode()).decode()
-
-
-def validation_scores(translator: Translator, pairs: Dataset, tokens_per_batch: int, tokenize: str) -> dict:
-    """Score a model on pairs with the string columns "source" and "target".
-
-    Every process must call this, with all the model's weights.
-
-    Returns:
-        "loss" in nats per word piece, without label smoothing, "perplexity" per word piece, and translation_scores.
-    """
-    texts = {"sources": pairs["source"][:], "targets": pairs["target"][:]}
-    with PartialState().split_between_processes(texts) as own:
-        scores = gather_object(translator.score(**own, tokens_per_batch=tokens_per_batch))
-    total = PairScore(sum(score.log_prob for score in scores), sum(score.tokens for score in scores))
-    losses = {"loss": -total.log_prob / total.tokens, "perplexity": total.perplexity}
-    return {**losses, **translate_and_score(translator, pairs, tokens_per_batch, tokenize)}
-
-
-def translate_and_score(
-    translator: Translator, pairs: Dataset, tokens_per_batch: int, tokenize: str, show_progress: bool = False
-) -> dict:
-    """Translate the sources, a share on each process, and give their translation_scores. Every process must call this.
-
-    Args:
-        tokens_per_batch: of training; the batches of the search are larger.
-        show_progress: a progress bar on the main process.
-    """
-    state = PartialState()
-    shown = show_progress and state.is_main_process
-    with state.split_between_processes(pairs["source"][:]) as own:
-        translated = translator.translate(own, tokens_per_batch=_SEARCH_TOKENS * tokens_per_batch, show_progress=shown)
-        translations = gather_object(translated)
-    return translation_scores(translations, pairs["target"][:], tokenize)

@@ -1,0 +1,1 @@
+"""A corpus of sentence pairs: read, checked, tokenised, and cut into batches."""

@@ -1,0 +1,76 @@
+"""The options of a corpus: where its sentence pairs are, and how long they may be."""
+
+from dataclasses import dataclass, field
+
+SPLITS = ("train", "validation", "test")
+
+
+def option(default, help: str):
+    """A field with its help; transformers' HfArgumentParser makes a command line option of it."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class CorpusOptions:
+    """Where the sentence pairs are. Each split comes from one file, two text files or the named dataset.
+
+    Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. What a file
+    of pairs holds is told by the ending of its name:
+
+    - .csv: columns, the first line naming them; those of the two languages are read.
+    - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
+      columns, source and target, which that line may say.
+    - .parquet: columns of the two languages, or a column "translation" of both.
+    - .tmx: a translation memory; of its units those with both languages are read (de is also de-DE).
+    - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
+
+    Blank lines of these are skipped.
+    """
+
+    _argument_group_name = "data"
+
+    train_file: str | None = option(None, "Training pairs: JSON lines, .tsv, .csv, .parquet or .tmx, as described.")
+    validation_file: str | None = option(None, "Validation pairs, likewise.")
+    test_file: str | None = option(None, "Test pairs, likewise.")
+    train_source: str | None = option(None, "Source sentences to train on, one a line.")
+    train_target: str | None = option(None, "Their translations, line by line.")
+    validation_source: str | None = option(None, "Source sentences to validate on.")
+    validation_target: str | None = option(None, "Their translations.")
+    test_source: str | None = option(None, "Source sentences to test on.")
+    test_target: str | None = option(None, "Their translations.")
+    dataset_name: str | None = option(None, "A dataset of the Hub, or a local folder of one.")
+    dataset_config: str | None = option(None, "Its configuration, for example a language pair.")
+    max_train_pairs: int | None = option(None, "Stream dataset_name and read only so many training pairs.")
+    source_lang: str | None = option(None, "Source language, which names its column (default: en).")
+    target_lang: str | None = option(None, "Target language, likewise (default: de).")
+
+    def __post_init__(self):
+        if self.max_train_pairs is not None and self.dataset_name is None:
+            raise ValueError(f"max_train_pairs {self.max_train_pairs}: needs dataset_name; of files all pairs are read")
+        if self.max_train_pairs is not None and self.max_train_pairs < 1:
+            raise ValueError(f"max_train_pairs must be at least 1, not {self.max_train_pairs}")
+        has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
+        source, target = self.languages
+        if has_columns and source == target:
+            raise ValueError(f"source_lang and target_lang are both {source}, one column: give both")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Those of source and target."""
+        return self.source_lang or "en", self.target_lang or "de"
+
+    def files(self, split: str) -> list[str]:
+        """The file of a split's pairs, or those of its sources and of its targets, or none; ValueError if in part."""
+        parts = {part: path for part in ("file", "source", "target") if (path := getattr(self, f"{split}_{part}"))}
+        if [*parts] not in ([], ["file"], ["source", "target"]):
+            given = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
+            raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {given}")
+        return [*parts.values()]
+
+
+@dataclass
+class DataOptions(CorpusOptions):
+    """Where the sentence pairs are (CorpusOptions), and how long those to train on may be."""
+
+    max_source_length: int = option(256, "Remove training pairs whose source has more tokens, </s> included.")
+    max_target_length: int = option(256, "Remove training pairs whose target has more tokens, </s> included.")

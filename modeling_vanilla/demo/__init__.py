@@ -1,1 +1,0 @@
-"""The page of `vanilla demo`: a model to try in the browser."""
