@@ -1,8 +1,7 @@
 """The recipe of a preset, and that which `vanilla train` chooses without one: by hand, for corpora of each size."""
 
-import time
-
 import pytest
+import recipes
 import torch
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict
@@ -13,7 +12,7 @@ from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
 from modeling_vanilla.training.model import make_model
-from modeling_vanilla.training.recipe import Settings, choose_recipe, choose_settings, complete
+from modeling_vanilla.training.recipe import RunOptions, choose_recipe, complete, complete_options
 from modeling_vanilla.training.train import learning_rate, rate_of
 
 PAPER = {"tokens_per_update": 25_000, "warmup_steps": 4000, "learning_rate_scale": 1.0, "max_steps": 100_000}
@@ -36,15 +35,6 @@ def choose(monkeypatch, own_precision):
     return choose
 
 
-def test_waiting_for_another_program_is_no_time_of_a_product(monkeypatch):
-    class Waiting:
-        def __matmul__(self, other):
-            time.sleep(0.002)
-
-    monkeypatch.setattr(torch, "ones", lambda *size, dtype: Waiting())
-    assert recipe_module._product_seconds(torch.bfloat16) < 0.001
-
-
 RECIPES = [(3_000_000, "cpu", "tiny", 0.2, 8660), (4_000_000, "cuda", "tiny", 0.2, 10_000)]
 RECIPES += [(40_000_000, "cpu", "tiny", 0.1, 12_649), (40_000_000, "cuda", "base", 0.3, 12_649)]
 
@@ -58,6 +48,10 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     peak = rate_of(training, VanillaConfig.preset(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
     assert (training.optim, recipe.get("label_smoothing")) == (("muon", 0.2) if dropout == 0.2 else ("adam", None))
+
+
+def test_the_page_has_the_rows():
+    assert recipes.table() in recipes.PAGE.read_text(encoding="utf-8")
 
 
 def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
@@ -81,7 +75,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_a_preset_is_trained_and_searches_as_the_paper_says(row, tokenizer):
     options = ModelOptions(preset=row)
-    training = choose_settings(DatasetDict(), DataOptions(), Settings(TrainingOptions("run"), options, {})).training
+    training = complete_options(DatasetDict(), DataOptions(), RunOptions(TrainingOptions("run"), options, {})).training
     search = make_model(None, options, TINY, tokenizer).generation_config
     figures = (training.max_steps, training.checkpoint_steps, training.average_checkpoints)
     assert (*figures, search.num_beams, search.length_penalty, search.max_extra_tokens) == ROWS[row]

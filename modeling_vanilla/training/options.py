@@ -70,7 +70,7 @@ ConfigOptions.__doc__ = "Fields of VanillaConfig that replace the preset's; trai
 
 
 def _by_recipe(help: str):
-    """An option that is None until recipe.choose_settings gives it a value."""
+    """An option that is None until recipe.complete_options gives it a value."""
     return option(None, f"{help} (default: the recipe's)")
 
 

@@ -1,12 +1,12 @@
-"""The values of options that are not given: the paper's if there is a preset, else chosen by corpus and machine.
+"""The values of options that are not given: the paper's if there is a preset, else a row of RECIPES.
 
-The paper has one recipe, for millions of pairs and eight GPUs. A small corpus gets the model of Wu et al. (2021) for
-Multi30k, trained by Muon with a rate that falls to 0 (docs/notebook/speedrun.md); a larger one the base model with more
-dropout, as is customary for IWSLT. A saved model is fine-tuned.
+The paper has one recipe, for millions of pairs and eight GPUs. `choose` takes the row of a corpus, and `fit` fits it to
+the corpus and the machine.
 """
 
 import math
 import os
+import re
 import time
 import timeit
 from dataclasses import dataclass, replace
@@ -40,29 +40,95 @@ PAPER: dict = {
 }
 # In what others differ: the big model, whose updates take a second (5.2, 6.1), and the rows of Table 3 (6.2).
 PAPER_ROWS = {"big": {"max_steps": 300_000, "checkpoint_steps": 600, "average_checkpoints": 20}}
-PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if row[1] == "-"}
+PAPER_ROWS |= {row: {"average_checkpoints": 1} for row in PRESETS if re.match("[A-E]-", row)}
 PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_tokens": 300}}  # 6.3
 
-# Without a preset: for a corpus of up to so many characters of both languages, on a GPU, a CPU or (None) any device,
-# what differs from the paper. epochs bounds max_steps, warmup_share warmup_steps; a run has so many validations. A
-# small corpus gets updates of so many batches, so that each has pairs of several lengths, as the paper's have
-# (docs/notebook/speedrun.md); more dropout where a pair is seen more often than many_passes; and Muon unless Adam is
-# given, which with Muon's rate never learns to read the source.
-_SMALL: dict = {"preset": "tiny", "dropout": 0.2, "tokens_per_update": 2048, "max_steps": 5100}
-_SMALL |= {"batches": 4, "epochs": 100, "many_passes": 30, "validations": 5}
-_MUON = {"optim": "muon", "lr_scheduler_type": "linear", "learning_rate": 0.005, "warmup_share": 0.1}
-_MUON |= {"label_smoothing": 0.2}
-_ADAM = {"warmup_steps": 2000, "learning_rate_scale": 2.53}
-_WITHOUT_GPU = {"preset": "tiny", "dropout": 0.1, "tokens_per_update": 8192, "max_steps": 20_000, **_ADAM}
-_RECIPES: list[tuple[float, bool | None, dict, str]] = [
-    (10_000_000, None, _SMALL, "a small model, as the corpus is small"),  # some 80 thousand pairs of short sentences
-    (math.inf, False, _WITHOUT_GPU, "a small model, as a larger one needs a GPU"),
-    (200_000_000, True, {"preset": "base", "dropout": 0.3, "max_steps": 50_000}, "the paper's base model"),
-    (math.inf, True, {"preset": "base"}, "the paper's base model"),
-]
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train on corpora of a size: a row of the table in docs/train.md.
+
+    Attributes:
+        characters: of both languages; a corpus of fewer has this recipe.
+        has_gpu: whether it is for GPUs; None for any device.
+        reason: why this model.
+        preset, dropout, label_smoothing: of the model; None for the preset's.
+        many_passes: over the corpus; a run of more has dropout 0.3.
+        learning_rate, learning_rate_scale: the peak, or the factor in Eq. 3.
+        warmup_steps, warmup_share: the warm-up takes so many updates, and at most this share of the run.
+        batches: at least so many an update, whose pairs then are of several lengths, as the paper's are.
+        max_steps, max_passes: the updates of a run; it sees no pair more often than max_passes.
+        validations: of a run; None for one every 1000 updates.
+    """
+
+    characters: float
+    has_gpu: bool | None
+    reason: str
+    preset: str | None = "base"
+    dropout: float | None = None
+    label_smoothing: float | None = None
+    many_passes: float = math.inf
+    optim: str = "adam"
+    lr_scheduler_type: str = "inverse_sqrt"
+    learning_rate: float | None = None
+    learning_rate_scale: float | None = None
+    warmup_steps: float = 4000
+    warmup_share: float = 1 / 4
+    tokens_per_update: int = 25_000
+    batches: int = 1
+    max_steps: float = 100_000
+    max_passes: float = math.inf
+    validations: int | None = None
+
+
+_TINY_ADAM: dict = {"learning_rate_scale": 2.53, "warmup_steps": 2000}  # a peak of 0.005
+# The model of Wu et al. (2021) for Multi30k, trained by Muon (docs/notebook/speedrun.md).
+SMALL = Recipe(
+    characters=10_000_000,  # some 80 thousand pairs of short sentences
+    has_gpu=None,
+    reason="a small model, as the corpus is small",
+    preset="tiny",
+    dropout=0.2,
+    label_smoothing=0.2,
+    many_passes=30,
+    optim="muon",
+    lr_scheduler_type="linear",
+    learning_rate=0.005,
+    warmup_steps=math.inf,
+    warmup_share=0.1,
+    tokens_per_update=2048,
+    batches=4,
+    max_steps=5100,
+    max_passes=100,
+    validations=5,
+)
+CPU = Recipe(
+    characters=math.inf,
+    has_gpu=False,
+    reason="a small model, as a larger one needs a GPU",
+    preset="tiny",
+    dropout=0.1,
+    tokens_per_update=8192,
+    max_steps=20_000,
+    **_TINY_ADAM,
+)
+PAPERS = Recipe(characters=math.inf, has_gpu=True, reason="the paper's base model", learning_rate_scale=1.0)
+IWSLT = replace(PAPERS, characters=200_000_000, dropout=0.3, max_steps=50_000)  # as is customary for IWSLT
+RECIPES = (SMALL, CPU, IWSLT, PAPERS)  # a corpus has the first that is for its size and device
 # Of a saved model; the peak is that of transformers' Trainer.
-_FINE_TUNING = {"tokens_per_update": 4096, "learning_rate": 5e-5, "epochs": 5, "warmup_share": 0.1, "validations": 10}
-_WARMUP_SHARE = 1 / 4
+FINE_TUNING = Recipe(
+    characters=math.inf,
+    has_gpu=None,
+    reason="fine-tunes",
+    preset=None,
+    learning_rate=5e-5,
+    warmup_steps=math.inf,
+    warmup_share=0.1,
+    tokens_per_update=4096,
+    max_steps=math.inf,
+    max_passes=5,
+    validations=10,
+)
 _MORE_DROPOUT = 0.3
 _EARLY_STOPPING = 5
 _CHARACTERS = 4  # of a token, about
@@ -74,8 +140,8 @@ _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
 
 @dataclass
-class Settings:
-    """What to train and how, with a value for every option; `overrides` are fields of the configuration."""
+class RunOptions:
+    """What to train and how; `overrides` are fields of the configuration. `complete_options` fills in what is None."""
 
     training: TrainingOptions
     model: ModelOptions
@@ -83,7 +149,9 @@ class Settings:
     reason: str = ""  # which recipe was chosen, and why
 
 
-def choose_settings(pairs: DatasetDict, data: DataOptions, given: Settings, previous: dict | None = None) -> Settings:
+def complete_options(
+    pairs: DatasetDict, data: DataOptions, given: RunOptions, previous: dict | None = None
+) -> RunOptions:
     """Fill in every option of training and model that is not given.
 
     Args:
@@ -100,7 +168,7 @@ def choose_settings(pairs: DatasetDict, data: DataOptions, given: Settings, prev
     if model.preset is None and model.model is None:
         model = replace(model, preset=chosen["preset"])
         overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
-    return Settings(complete(training, chosen, model.preset), model, overrides, reason)
+    return RunOptions(complete(training, chosen, model.preset), model, overrides, reason)
 
 
 def complete(training: TrainingOptions, chosen: dict | None = None, preset: str | None = None) -> TrainingOptions:
@@ -130,67 +198,77 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     Returns:
         The other options, fields of ModelOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
     """
-    state = PartialState()
-    has_gpu = state.device.type != "cpu"
-    characters = _characters(pairs["train"])
-    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
-    # The bytes of the longest side bound its tokens but for two: the vocabulary has a token for every byte.
-    longest = min(most, 2 + max(pc.max(pc.binary_length(pairs["train"].data[side])).as_py() for side in _SIDES))
-    usual, reason = next(
-        (each, why) for limit, gpu, each, why in _RECIPES if characters < limit and gpu in (None, has_gpu)
-    )
+    machine, characters = PartialState(), _characters(pairs["train"])
+    has_gpu = machine.device.type != "cpu"
+    recipe = next(row for row in RECIPES if characters < row.characters and row.has_gpu in (None, has_gpu))
+    reason = recipe.reason
     if "model" in given:
-        usual, reason = _FINE_TUNING, f"fine-tunes {given['model']}"
-    elif usual is _SMALL:
-        usual = usual | (_ADAM if given.get("optim") == "adam" else _MUON)
-    paper = PAPER if usual.get("preset") == "base" else {}
-    bounds = dict.fromkeys(("epochs", "many_passes", "max_steps"), math.inf)
-    usual = {"warmup_share": _WARMUP_SHARE, **bounds, **paper, **usual}
+        recipe, reason = FINE_TUNING, f"{FINE_TUNING.reason} {given['model']}"
+    elif recipe is SMALL and given.get("optim") == "adam":  # which with Muon's rate never learns to read the source
+        usual = {name: getattr(CPU, name) for name in ("label_smoothing", "optim", "lr_scheduler_type", "warmup_share")}
+        recipe = replace(recipe, **usual, **_TINY_ADAM, learning_rate=None)
+    options = fit(recipe, pairs, machine, given)
+    decided = given.keys() | (_RATES if given.keys() & _RATES else set())
+    count = machine.num_processes
+    devices = f"{count} {'process' if count == 1 else 'processes'} on {machine.device.type}"
+    facts = f"{len(pairs['train'])} training pairs of {characters} characters, {devices}"
+    chosen = {name: value for name, value in options.items() if value is not None and name not in decided}
+    return chosen, f"{facts}: {reason}"
 
-    # An update takes about a tenth of the corpus at most.
-    tokens = given.get("tokens_per_update", min(usual["tokens_per_update"], max(longest, characters // 100)))
+
+def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) -> dict:
+    """The options of a recipe, fitted to the corpus and the machine. What is given decides what depends on it.
+
+    Returns:
+        Fields of ModelOptions, VanillaConfig and TrainingOptions, None for the preset's or the paper's.
+    """
+    characters = _characters(pairs["train"])
+    # An update takes about a tenth of the corpus at most, but the longest pair.
+    tokens = given.get("tokens_per_update")
+    tokens = tokens or min(recipe.tokens_per_update, max(_longest(pairs["train"], given), characters // 100))
     # A little more than a process's share; without the surplus, each update would have a small batch left over.
-    batch = min(tokens * 6 // (5 * state.num_processes), 8192 if has_gpu else 4096)
-    if "batches" in usual:
-        batch = min(batch, max(1, tokens // usual["batches"]))
-    epoch = characters / 2 / _CHARACTERS / tokens  # updates in which each pair is seen once
-    steps = given.get("max_steps", max(1, math.ceil(min(usual["max_steps"], usual["epochs"] * epoch))))
-    share = max(1, int(usual["warmup_share"] * steps))
-    warmup = given.get("warmup_steps", min(usual.get("warmup_steps", share), share))
-    schedule = given.get("lr_scheduler_type", usual.get("lr_scheduler_type"))
-    scale = usual.get("learning_rate_scale")
+    batch = min(tokens * 6 // (5 * machine.num_processes), 4096 if machine.device.type == "cpu" else 8192)
+    if recipe.batches > 1:
+        batch = min(batch, max(1, tokens // recipe.batches))
+    updates_of_pass = characters / 2 / _CHARACTERS / tokens
+    steps = given.get("max_steps") or max(1, math.ceil(min(recipe.max_steps, recipe.max_passes * updates_of_pass)))
+    most = max(1, int(recipe.warmup_share * steps))
+    warmup = given.get("warmup_steps", min(recipe.warmup_steps, most))
+    schedule = given.get("lr_scheduler_type", recipe.lr_scheduler_type)
+    scale = recipe.learning_rate_scale
     if scale is not None:
         # After a high and early peak a post-LN model never learns to attend to the source: with a shorter warm-up the
         # peak falls with the root of the warm-up (found on the examples' toy corpora).
-        scale = round(scale * min(1, warmup / usual["warmup_steps"]), 4)
-    recipe = {
-        "preset": usual.get("preset"),
-        "dropout": _MORE_DROPOUT if steps > usual["many_passes"] * epoch else usual.get("dropout"),
-        "label_smoothing": usual.get("label_smoothing"),
+        scale = round(scale * min(1, warmup / recipe.warmup_steps), 4)
+    return {
+        "preset": recipe.preset,
+        "dropout": _MORE_DROPOUT if steps > recipe.many_passes * updates_of_pass else recipe.dropout,
+        "label_smoothing": recipe.label_smoothing,
         "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
         "max_steps": steps,
         "tokens_per_update": tokens,
         "tokens_per_batch": batch,
-        "optim": usual.get("optim"),
+        "optim": recipe.optim,
         "lr_scheduler_type": schedule,
-        "learning_rate": usual.get("learning_rate"),
+        "learning_rate": recipe.learning_rate,
         "learning_rate_scale": scale,
         "warmup_steps": warmup,
-        "validate_steps": math.ceil(steps / usual["validations"]) if "validations" in usual else None,
+        "validate_steps": recipe.validations and math.ceil(steps / recipe.validations),
         # Where the rate falls to 0 the end of a run is its best part.
         "early_stopping": _EARLY_STOPPING if "validation" in pairs and schedule != "linear" else None,
-        "mixed_precision": None if "mixed_precision" in given else _precision(state.device),
+        "mixed_precision": None if "mixed_precision" in given else _precision(machine.device),
     }
-    decided = given.keys() | (_RATES if given.keys() & _RATES else set())
-    devices = f"{state.num_processes} {'process' if state.num_processes == 1 else 'processes'} on {state.device.type}"
-    facts = f"{len(pairs['train'])} training pairs of {characters} characters, {devices}"
-    chosen = {name: value for name, value in recipe.items() if value is not None and name not in decided}
-    return chosen, f"{facts}: {reason}"
 
 
 def _characters(pairs: Dataset) -> int:
     """Characters of both sides; unlike words, every language has them."""
     return sum(pc.sum(pc.utf8_length(pairs.data[side])).as_py() for side in _SIDES)
+
+
+def _longest(pairs: Dataset, given: dict) -> int:
+    """A bound of the tokens of the longest side: its bytes but for two, as the vocabulary has a token for each byte."""
+    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
+    return min(most, 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES))
 
 
 def _vocabulary_size(characters: int) -> int:

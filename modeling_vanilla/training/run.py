@@ -36,7 +36,7 @@ from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .flops import device_rate
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
 from .options import ModelOptions, TrainingOptions
-from .recipe import Settings, choose_settings
+from .recipe import RunOptions, complete_options
 from .results import plot, training_results
 from .run_record import check_same_run, read_run, record_run, write_run
 from .train import OPTIMIZERS, TrainingState, read_updates, train, validate
@@ -78,7 +78,7 @@ def train_translation(
     has_accelerator = bool(AcceleratorState._shared_state)
     try:
         with locked("output_dir", Path(training.output_dir)) if group.is_main_process else nullcontext():
-            return _train_translation(data, Settings(training, options or ModelOptions(), overrides or {}), group)
+            return _train_translation(data, RunOptions(training, options or ModelOptions(), overrides or {}), group)
     finally:
         if not has_accelerator:  # reset what this run set: the next one may have another precision
             AcceleratorState._reset_state()
@@ -91,7 +91,7 @@ def process_group() -> PartialState:
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=3))
 
 
-def _train_translation(data: DataOptions, given: Settings, group: PartialState) -> dict:
+def _train_translation(data: DataOptions, given: RunOptions, group: PartialState) -> dict:
     """Train in a folder that no other process uses; arguments and result are those of train_translation."""
     # Check what needs no data, as reading them may take long
     run = Path(given.training.output_dir)
@@ -110,8 +110,8 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     data = with_languages(data, previous, given.model)
     with group.main_process_first():
         pairs = load_pairs(data)
-    settings = choose_settings(pairs, data, given, previous)
-    training, options, overrides = settings.training, settings.model, settings.overrides
+    chosen = complete_options(pairs, data, given, previous)
+    training, options, overrides = chosen.training, chosen.model, chosen.overrides
     if training.early_stopping is not None and "validation" not in pairs:
         raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
     if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
@@ -137,7 +137,7 @@ def _train_translation(data: DataOptions, given: Settings, group: PartialState) 
     if group.is_main_process:
         write_run(run, record)
         if checkpoint is None:
-            tell_beginning(training, settings.reason, removed)
+            tell_beginning(training, chosen.reason, removed)
         else:
             inform(f"goes on after update {state.progress.step}")
     rate = device_rate(state.accelerator)
