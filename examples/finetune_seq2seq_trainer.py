@@ -72,7 +72,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         pairs = load_pairs(data)
         if "validation" not in pairs:
             raise ValueError("no validation data: give validation_file, by whose BLEU the best checkpoint is chosen")
-        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data)
         validation_data = tokenize_pairs(pairs["validation"], tokenizer)
 
     def bleu(prediction) -> dict[str, float]:
@@ -89,7 +89,7 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         model,
         arguments,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model),
-        train_dataset=training_data,
+        train_dataset=corpus.rows,
         eval_dataset=validation_data,
         processing_class=tokenizer,
         compute_metrics=bleu if arguments.predict_with_generate else None,
@@ -103,8 +103,8 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         "best_metric": trainer.state.best_metric,
         "best_checkpoint": trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).name,
         "steps": trainer.state.global_step,
-        "training_pairs": len(training_data),
-        "removed": removed,
+        "training_pairs": len(corpus.rows),
+        "removed": corpus.removed,
         "model": arguments.model,
     }
     if trainer.is_world_process_zero():

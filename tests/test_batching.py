@@ -51,8 +51,10 @@ def test_a_tokenizer_without_end_of_sentence_is_refused():
 def test_removed_training_pairs_are_counted():
     rows = [("", "d"), ("a a a", "c"), ("a", " \u2003\u200b"), ("a a a a", "c"), ("b", "c c c")]
     options = DataOptions(max_source_length=4, max_target_length=3)  # the second has 4 tokens with </s>
-    tokenized, removed = tokenize_training_pairs(dataset(*rows), word_tokenizer(), options)
-    assert (tokenized["input_ids"][:], removed) == ([[4, 4, 4, 2]], {"empty": 2, "too_long": 2})
+    corpus = tokenize_training_pairs(dataset(*rows), word_tokenizer(), options)
+    assert corpus.rows[:] == {"input_ids": [[4, 4, 4, 2]], "labels": [[6, 2]]}
+    assert [side.tolist() for side in corpus.lengths] == [[4], [2]] and corpus.sources == ["a a a"]
+    assert corpus.removed == {"empty": 2, "too_long": 2}
 
 
 def corpus_lengths(pairs=100_000):

@@ -52,7 +52,7 @@ def test_the_first_loss_is_the_model_s_own_over_all_tokens(tmp_path, data, make_
     folder = make_folder(dropout=0.0, label_smoothing=0.1)
     translator = Translator.from_pretrained(folder)
     model, tokenizer = translator.model, translator.tokenizer
-    rows, _ = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data)
+    rows = tokenize_training_pairs(load_pairs(data)["train"], tokenizer, data).rows
     expected = model.train()(**collate(rows.with_format("arrow")[:], tokenizer.pad_token_id)).loss.item()
     sizes = {"per_device_train_batch_size": len(rows) // batches, "gradient_accumulation_steps": batches}
     alone = {} if batches == 1 else {"predict_with_generate": False, "metric_for_best_model": "loss"}

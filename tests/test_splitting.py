@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_vanilla import splitting_vanilla
+from modeling_vanilla.corpus.options import DataOptions
+from modeling_vanilla.corpus.tokenized import tokenize_training_pairs
 from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_sentences, split_texts
 from modeling_vanilla.training.model import fit_to_data
 
@@ -46,9 +48,9 @@ def test_the_language_is_the_tokenizers_or_the_configurations(tokenizer):
 @pytest.mark.parametrize("tag", ["de", "DE", "de_DE", "de-AT", "deu_Latn"])
 def test_training_counts_sentences_by_the_rule_of_translation(tag, tokenizer):
     text = "z. B. am 3. Mai. Er kam."
-    pairs = Dataset.from_dict({"input_ids": tokenizer([text]).input_ids, "labels": [[2]]})
+    pairs = Dataset.from_dict({"source": [text], "target": ["a"]})
     model = make_tiny(len(tokenizer))
-    fit_to_data(model.config, tokenizer, pairs, tag)
+    fit_to_data(model.config, tokenizer, tokenize_training_pairs(pairs, tokenizer, DataOptions()), tag)
     language = source_limits(model.config, tokenizer).language
     assert model.config.max_source_sentences == count_sentences(text, language) == count_sentences(text, "de") == 2
 

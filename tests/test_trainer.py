@@ -58,7 +58,7 @@ def datasets(corpus):
 
 @pytest.fixture
 def training_data(datasets, tokenizer):
-    return tokenize_training_pairs(datasets["train"], tokenizer, DataOptions())[0]
+    return tokenize_training_pairs(datasets["train"], tokenizer, DataOptions())
 
 
 def new_model():
@@ -124,7 +124,7 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
     Of the clipped gradients, the norms of the first two are above the limit, that of the third is below.
     """
     plain = new_model()
-    expected = plain_training(plain, training_data, options_for(tmp_path, **given))
+    expected = plain_training(plain, training_data.rows, options_for(tmp_path, **given))
     trained, progress = run_loop(tmp_path / "run", **given)
     assert progress.losses == pytest.approx(expected, abs=1e-5)
     parameters, start = dict(trained.named_parameters()), new_model().state_dict()
@@ -156,7 +156,7 @@ def test_the_schedule_fits_the_length_of_the_run(max_steps, given, last):
 
 def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_data):
     """Losses, tokens and validations of two epochs and a bit."""
-    lengths = pair_lengths(training_data)
+    lengths = training_data.lengths
     plan = [update_batches(epoch_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
     steps, every = sum(map(len, plan)) + 1, len(plan[0])
     _, progress = run_loop(tmp_path / "run", validation=datasets["validation"], max_steps=steps, validate_steps=every)
@@ -183,7 +183,7 @@ def test_translations_are_scored_against_the_targets(tmp_path, corpus, monkeypat
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_intact(tmp_path, run_loop, training_data):
-    updates, calls = first_epoch(training_data, options_for(tmp_path)), itertools.count(1)
+    updates, calls = first_epoch(training_data.rows, options_for(tmp_path)), itertools.count(1)
     model, spoiled = new_model(), len(updates[0]) + len(updates[1]) + 2
 
     def spoil(module, arguments, output):

@@ -1,6 +1,8 @@
 """Sentence pairs as token ids: tokenised, filtered, measured."""
 
+import hashlib
 import os
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,6 +15,7 @@ from .data import cache_errors
 from .options import DataOptions
 
 _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
+SAMPLE = 100_000
 _PAIRS_OF_A_PROCESS = 10_000  # at least: about a second of work
 _MAX_PROCESSES = 16  # each takes some 200 MB
 
@@ -65,39 +68,64 @@ def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> d
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}
 
 
-def tokenize_training_pairs(
-    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions
-) -> tuple[Dataset, dict]:
+@dataclass(frozen=True)
+class TokenizedPairs:
+    """The pairs to train on, and what a run needs to know of them.
+
+    Attributes:
+        rows: token ids, "input_ids" (the source) and "labels" (the target), both with the end-of-sentence token.
+        lengths: the tokens of each row's source and of its target, two arrays of (rows,).
+        sources: the source texts of at most some SAMPLE rows, evenly spread.
+        removed: how many pairs have an empty side, and how many others more tokens than the options allow.
+    """
+
+    rows: Dataset
+    lengths: tuple[np.ndarray, np.ndarray]
+    sources: list[str]
+    removed: dict[str, int]
+
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of all token ids and lengths."""
+        digest = hashlib.sha256()
+        for table in self.rows.with_format("arrow").iter(batch_size=100_000):
+            for side in ("input_ids", "labels"):
+                ids = table[side].combine_chunks()
+                digest.update(pc.list_value_length(ids).to_numpy())
+                digest.update(ids.flatten().to_numpy())
+        return digest.hexdigest()[:16]
+
+
+def tokenize_training_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions) -> TokenizedPairs:
     """Encode the training pairs, and remove those with an empty side or more tokens than the options allow.
+
+    A pair with an empty side counts as empty, even if its other side is too long.
 
     Args:
         pairs: string columns "source" and "target".
-
-    Returns:
-        The remaining rows of tokenize_pairs, in order, and how many others there were: {"empty": 3, "too_long": 12}. A
-        pair with an empty side counts as empty, even if its other side is too long.
 
     Raises:
         ValueError: if no pair remains, or as tokenize_pairs does.
     """
     tokenized = tokenize_pairs(pairs, tokenizer)
-    limits = {"source": options.max_source_length, "target": options.max_target_length}
-    empty, too_long = np.zeros((2, len(pairs)), dtype=bool)
-    for (side, limit), lengths in zip(limits.items(), pair_lengths(tokenized), strict=True):
-        # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
-        empty |= _blank(pairs, side) | (lengths <= 1)
-        too_long |= lengths > limit
-    removed = empty | too_long
-    report = {"empty": int(empty.sum()), "too_long": int((too_long & ~empty).sum())}
-    if removed.all():
+    source, target = pair_lengths(tokenized)
+    # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
+    empty = _blank(pairs, "source") | _blank(pairs, "target") | (source <= 1) | (target <= 1)
+    too_long = ~empty & ((source > options.max_source_length) | (target > options.max_target_length))
+    kept = np.flatnonzero(~empty & ~too_long)
+    if not len(kept):
         raise ValueError(
-            f"no training pair is left: {report['empty']} are empty on a side, {report['too_long']} have more than "
-            f"{limits['source']} source or {limits['target']} target tokens"
+            f"no training pair is left: {empty.sum()} are empty on a side, {too_long.sum()} have more than "
+            f"{options.max_source_length} source or {options.max_target_length} target tokens"
         )
-    if removed.any():  # flattened, because reading through select()'s list of rows is far slower
-        kept = tokenized.with_format("arrow").select(np.flatnonzero(~removed))
-        tokenized = kept.flatten_indices().with_format(None)
-    return tokenized, report
+    if len(kept) < len(pairs):  # flattened, because reading through select()'s list of rows is far slower
+        tokenized = tokenized.with_format("arrow").select(kept).flatten_indices().with_format(None)
+    sample = kept[:: -(-len(kept) // SAMPLE)]
+    return TokenizedPairs(
+        rows=tokenized,
+        lengths=(source[kept], target[kept]),
+        sources=pairs.select(sample)["source"][:],
+        removed={"empty": int(empty.sum()), "too_long": int(too_long.sum())},
+    )
 
 
 # These read Arrow's columns part by part: Python lists of millions of pairs would not fit in memory.

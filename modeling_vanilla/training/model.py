@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig, token_ids
-from ..corpus.tokenized import pair_lengths, tokenize_pairs
+from ..corpus.tokenized import TokenizedPairs, pair_lengths, tokenize_pairs
 from ..corpus.tokenizer import language_tags, train_tokenizer, vocabulary_texts
 from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
@@ -98,7 +98,7 @@ def make_model(
 
 
 def check_trainable(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, pairs: DatasetDict
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, corpus: TokenizedPairs, pairs: DatasetDict
 ) -> None:
     """Raise ValueError for what would end a training late.
 
@@ -109,10 +109,10 @@ def check_trainable(
         if not token_ids(getattr(owner, name)):
             raise ValueError(f"{name} is {getattr(owner, name)} in {type(owner).__name__}; training needs one")
     if config.position_embedding_type == "learned":
-        read = [training_data]
+        lengths = [*corpus.lengths]
         if "validation" in pairs:
-            read.append(tokenize_pairs(pairs["validation"], tokenizer))
-        longest = max(int(lengths.max()) for rows in read for lengths in pair_lengths(rows))
+            lengths += pair_lengths(tokenize_pairs(pairs["validation"], tokenizer))
+        longest = max(int(each.max()) for each in lengths)
         if longest > (limit := config.max_position_embeddings):
             raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")
     if tags := tags_of(tokenizer):
@@ -122,21 +122,15 @@ def check_trainable(
 
 
 def fit_to_data(
-    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, training_data: Dataset, source_lang: str | None
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, corpus: TokenizedPairs, source_lang: str | None
 ) -> None:
     """Set source_lang, which a saved model keeps unless it is given, max_source_tokens and max_source_sentences.
 
     The last two are the sources' 99.9th percentiles, or the saved model's if these are higher.
-
-    Args:
-        training_data: as token ids. Of a large corpus the sentences of some 100 thousand pairs are counted.
     """
-    source, _ = pair_lengths(training_data)
-    sample = training_data[:: -(-len(training_data) // 100_000)]["input_ids"]
-    texts = tokenizer.batch_decode(sample, skip_special_tokens=True)
     config.source_lang = source_lang or config.source_lang
     language = source_language(config, tokenizer)
-    sentences = [count_sentences(text, language) for text in texts]
-    for name, counts in (("tokens", source), ("sentences", sentences)):
+    sentences = [count_sentences(text, language) for text in corpus.sources]
+    for name, counts in (("tokens", corpus.lengths[0]), ("sentences", sentences)):
         percentile, saved = int(np.percentile(counts, 99.9, method="higher")), getattr(config, f"max_source_{name}")
         setattr(config, f"max_source_{name}", max(1, percentile, saved or 0))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..corpus.tokenized import pair_lengths
+from ..corpus.tokenized import TokenizedPairs
 from ..visualization.curves import plot_run
 from .flops import model_flops
 from .train import TrainingState
@@ -19,7 +18,7 @@ _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "to
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
-def training_results(state: TrainingState, model: PreTrainedModel, training_data: Dataset, rate: float | None) -> dict:
+def training_results(state: TrainingState, model: PreTrainedModel, corpus: TokenizedPairs, rate: float | None) -> dict:
     """The figures of the training itself.
 
     Args:
@@ -31,7 +30,7 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
         that rate which the updates reached, None without it.
     """
     progress = state.progress
-    source, target = pair_lengths(training_data)
+    source, target = corpus.lengths
     flops = float(model_flops(model.config, source, target).mean() / (source + target).mean() * progress.tokens)
     processes, seconds = PartialState().num_processes, round(progress.seconds, 3)
     return {
@@ -46,7 +45,7 @@ def training_results(state: TrainingState, model: PreTrainedModel, training_data
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),
-        "training_pairs": len(training_data),
+        "training_pairs": len(corpus.rows),
         "precision": state.accelerator.mixed_precision,
         "device": str(model.device),
         "processes": processes,

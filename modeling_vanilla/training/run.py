@@ -120,24 +120,24 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     # Tokenise: the main process trains a tokenizer, the others receive it
     tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
     with group.main_process_first():
-        training_data, removed = tokenize_training_pairs(pairs["train"], tokenizer, data)
-    record = record_run(data, training, options, overrides, training_data)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data)
+    record = record_run(data, training, options, overrides, corpus)
     if previous:
         check_same_run(run, previous, record)
 
     # Make the model
     set_seed(training.seed)
     model = make_model(start, options, overrides, tokenizer)
-    check_trainable(model.config, tokenizer, training_data, pairs)
-    fit_to_data(model.config, tokenizer, training_data, data.source_lang)
+    check_trainable(model.config, tokenizer, corpus, pairs)
+    fit_to_data(model.config, tokenizer, corpus, data.source_lang)
     state = prepare(model, tokenizer, training, checkpoint)
-    updates = read_updates(state, training_data)
+    updates = read_updates(state, corpus)
 
     # Train: all is checked, so files of the run are written from here on
     if group.is_main_process:
         write_run(run, record)
         if checkpoint is None:
-            tell_beginning(training, chosen.reason, removed)
+            tell_beginning(training, chosen.reason, corpus.removed)
         else:
             inform(f"goes on after update {state.progress.step}")
     rate = device_rate(state.accelerator)
@@ -152,9 +152,9 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     model = average_checkpoints(averaged)[0].to(group.device).eval()
     group.wait_for_everyone()  # all have read the checkpoints
     results = {
-        **training_results(state, model, training_data, rate),
+        **training_results(state, model, corpus, rate),
         "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
-        "removed": removed,
+        "removed": corpus.removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": record,
     }

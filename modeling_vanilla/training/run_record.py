@@ -1,13 +1,10 @@
 """run.json, the record of what a run was started with; a resumed run must be started with the same."""
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
-import pyarrow.compute as pc
-from datasets import Dataset
-
 from ..corpus.options import DataOptions
+from ..corpus.tokenized import TokenizedPairs
 from ..files import read_json, write_json
 from .options import ModelOptions, TrainingOptions
 
@@ -22,20 +19,14 @@ _TRAINING = (
 
 
 def record_run(
-    data: DataOptions, training: TrainingOptions, options: ModelOptions, overrides: dict, training_data: Dataset
+    data: DataOptions, training: TrainingOptions, options: ModelOptions, overrides: dict, corpus: TokenizedPairs
 ) -> dict:
     """All options of a run but its folder and whether it is resumed, and the number and digest of its pairs."""
-    digest = hashlib.sha256()
-    for table in training_data.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=100_000):
-        for column in table.columns:
-            ids = column.combine_chunks()
-            digest.update(pc.list_value_length(ids).to_numpy())
-            digest.update(ids.flatten().to_numpy())
     return {
         "data": asdict(data),
         "training": {name: value for name, value in asdict(training).items() if name not in ("output_dir", "resume")},
         "model": asdict(options) | overrides,
-        "pairs": {"training_pairs": len(training_data), "training_data": digest.hexdigest()[:16]},
+        "pairs": {"training_pairs": len(corpus.rows), "training_data": corpus.digest()},
     }
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpus.batches import collate, epoch_batches, update_batches
-from ..corpus.tokenized import pair_lengths
+from ..corpus.tokenized import TokenizedPairs
 from ..errors import Interrupted, on_signal
 from ..files import whole_folder
 from ..inference import Translator
@@ -84,13 +84,13 @@ class Update:
     positions: int
 
 
-def read_updates(state: TrainingState, training_data: Dataset) -> Iterator[Update]:
+def read_updates(state: TrainingState, corpus: TokenizedPairs) -> Iterator[Update]:
     """Yield this process's share of every update from the state's progress on, epoch after epoch, without end.
 
     The processes take an update's batches in turn, so that its pairs do not depend on the number of processes.
     """
-    lengths, progress = pair_lengths(training_data), state.progress
-    data = training_data.with_format("arrow")
+    lengths, progress = corpus.lengths, state.progress
+    data = corpus.rows.with_format("arrow")
     rank, processes = state.accelerator.process_index, state.accelerator.num_processes
 
     def plan_epoch() -> list[list[np.ndarray]]:
