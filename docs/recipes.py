@@ -11,7 +11,7 @@ from modeling_vanilla.training.recipe import RECIPES, Recipe
 
 PAGE = Path(__file__).with_name("train.md")
 COLUMNS = (
-    "characters | device | model | dropout | smoothing | optimizer | tokens an update | updates | warm-up | peak rate"
+    "characters | device | model | dropout | smoothing | optimizer | tokens an update | updates | warm-up | peak"
 )
 TABLE = re.compile(rf"\| {re.escape(COLUMNS)} \|\n(\|.*\n)+")
 
