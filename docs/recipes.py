@@ -10,9 +10,7 @@ from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.training.recipe import RECIPES, Recipe
 
 PAGE = Path(__file__).with_name("train.md")
-COLUMNS = (
-    "characters | device | model | dropout | smoothing | optimizer | tokens an update | updates | warm-up | peak"
-)
+COLUMNS = "characters | device | model | dropout | smoothing | optimizer | tokens an update | updates | warm-up | peak"
 TABLE = re.compile(rf"\| {re.escape(COLUMNS)} \|\n(\|.*\n)+")
 
 

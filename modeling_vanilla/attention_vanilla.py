@@ -4,15 +4,20 @@ Axes, here and in every flat file: B batch (sentences), K beams, S source length
 both are the length of one sequence), H heads, D d_model, F d_ff, V vocabulary; d_k and d_v are written out.
 """
 
+import hashlib
+import inspect
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
 from .configuration_vanilla import VanillaConfig
 from .cpu_vanilla import eager_is_faster
+
+logger = logging.get_logger(__name__)
 
 
 def eager_attention(
@@ -49,10 +54,17 @@ def eager_attention(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+# torch's fused kernels ("sdpa") compute Eq. 1 as it stands above; a changed one computes in their place.
+_EQ_1 = eager_attention
+if not hashlib.sha256(inspect.getsource(_EQ_1).encode()).hexdigest().startswith("c9cdae794b012409"):
+    _EQ_1 = None
+    logger.warning("eager_attention was changed: it computes in place of torch's fused kernels, which have Eq. 1")
+
+
 def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
     """Projections of one input as one product: their matrices one below the other, of so many rows each."""
     linear = nn.Linear(config.d_model, sum(parts), bias=config.attention_bias)
-    linear.parts = parts  # for the initialisation of each matrix by its own size
+    linear.parts = parts  # for what sees the layer alone: the initialisation, and Muon
     return linear
 
 
@@ -87,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         """
         back_end = self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(back_end, eager_attention)
-        if back_end == "sdpa" and (output_attentions or eager_is_faster(q, k)):
+        if back_end == "sdpa" and (output_attentions or eager_attention is not _EQ_1 or eager_is_faster(q, k)):
             attention, targets, sources = eager_attention, q.shape[2], k.shape[2]
             if attention_mask is None and self.is_causal:
                 # SDPA takes causality as a flag where the mask would hold nothing else.

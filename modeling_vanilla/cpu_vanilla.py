@@ -50,22 +50,16 @@ def keep_mask(count: int, level: int) -> Tensor:
     return dropped.bitwise_not_().bitwise_and_(0x3F80).view(torch.bfloat16)  # the bits of 1.0
 
 
-def softmax_of_logits(h: Tensor, w: Tensor, y: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """p = softmax(z) of the logits z = h W^T, and in 32 bits z_y and log p_y of each row's label y.
+def softmax_in_one_pass(z: Tensor, h: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """p = softmax(z), in the memory of the logits z = h W^T, and log p_y of each row's label y in 32 bits.
 
     On a CPU each pass over z counts: softmax takes one, logsumexp four. log p_y is read off p; the few rows with a p_y
-    too small for its format are computed again. h (N, D), w (V, D), y (N,), out (N, V), memory for z and p.
+    too small for its format are computed again. z (N, V), h (N, D), w (V, D), y (N,).
     """
-    z = torch.mm(h, w.T, out=out)
-    z_y = z.gather(1, y[:, None]).squeeze(1).float()
-    if z.device.type != "cpu":
-        log_p = z.log_softmax(dim=-1, dtype=torch.float32)
-        log_p_y = log_p.gather(1, y[:, None]).squeeze(1)
-        return log_p.exp_(), z_y, log_p_y
     p = torch.softmax(z, dim=-1, out=z)
     p_y = p.gather(1, y[:, None]).squeeze(1)
     log_p_y = p_y.float().log()
     small = p_y < max(torch.finfo(dtype).tiny for dtype in (p.dtype, log_p_y.dtype))
     if small.any():
         log_p_y[small] = (h[small] @ w.T).float().log_softmax(dim=-1).gather(1, y[small, None]).squeeze(1)
-    return p, z_y, log_p_y
+    return p, log_p_y

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.modeling_outputs import Seq2SeqModelOutput
 
-from .cpu_vanilla import softmax_of_logits
+from .cpu_vanilla import softmax_in_one_pass
 
 IGNORED = -100  # the label of positions that the loss leaves out, as everywhere in transformers
 
@@ -89,6 +89,13 @@ def _divisor(labels: Tensor, num_items: Tensor | int | None) -> Tensor | int:
     return count + (count == 0)
 
 
+def softmax(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """p = softmax(z) of logits z (N, V), and log p_y of each row's label y (N,), in 32 bits."""
+    log_p = z.log_softmax(dim=-1, dtype=torch.float32)
+    log_p_y = log_p.gather(1, y[:, None]).squeeze(1)
+    return log_p.exp_(), log_p_y
+
+
 class _FusedLoss(torch.autograd.Function):
     """Sum over rows of -sum_v q_v log p_v with p = softmax(z), z = h W^T, q = (1 - epsilon) onehot(y) + epsilon / V.
 
@@ -113,7 +120,9 @@ class _FusedLoss(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
             h, y = hidden[rows].to(dtype), labels[rows]
-            p, z_y, log_p_y = softmax_of_logits(h, w, y, out=logits[: h.shape[0]])
+            z = torch.mm(h, w.T, out=logits[: h.shape[0]])
+            z_y = z.gather(1, y[:, None]).squeeze(1).float()
+            p, log_p_y = softmax_in_one_pass(z, h, w, y) if z.device.type == "cpu" else softmax(z, y)
             total += (epsilon * z_y - log_p_y).sum()
             flat, of_label = p.view(-1), y + torch.arange(len(y), device=y.device) * p.shape[1]
             p_y = flat[of_label].float()

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import run_elsewhere
 from torch import nn
 
 from modeling_vanilla import VanillaModel, cpu_vanilla
@@ -33,6 +34,25 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(dtype):
     output.sum().backward()
     assert all(tensor.grad.isfinite().all() for tensor in (q, k, v))
     assert not q.grad[:, :, 1].any()
+
+
+def test_a_changed_eq_1_computes_in_place_of_the_fused_kernel(make_model, tmp_path):
+    """In a model's folder, as a reader would change it."""
+    model = make_model()
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "attention_vanilla.py"
+    file.write_text(file.read_text(encoding="utf-8").replace("query * scaling", "query * 0"), encoding="utf-8")
+    script = """import json, torch, transformers
+model = transformers.AutoModelForSeq2SeqLM.from_pretrained(".", trust_remote_code=True)
+print(json.dumps(model(input_ids=torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([[1]])).logits.tolist()))"""
+    ids = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[1]])}
+    changed = torch.tensor(run_elsewhere(script, cwd=tmp_path))
+    assert (changed - model(**ids).logits).abs().max() > 0.01
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("qkv_proj.weight", "q_proj.weight")):
+                weight[: model.config.d_model].zero_()  # all scores are 0
+    torch.testing.assert_close(changed, model(**ids).logits)
 
 
 @pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
