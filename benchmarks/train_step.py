@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.training.cpu_memory import keep_freed_memory
-from modeling_vanilla.training.flops import model_flops, product_rate
+from modeling_vanilla.training.flops import model_flops, product_flops
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -194,8 +194,8 @@ def measure(options: Namespace) -> None:
         rows.append((system, common.with_range(found), f"{common.median_ratio(rates['ours'], found):.2f}", peak))
     print(common.table(("", "tokens/s, median (range)", "ratio of ours, to it", "GiB"), rows))
     reached = flops_of_a_token(options) * statistics.median(rates["ours"])
-    peak = product_rate(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
-    print(f"\nOf the rate of large products, this model reaches {reached / peak:.1%} (MFU).")
+    peak = product_flops(torch.device(options.device), torch.bfloat16 if options.bf16 else torch.float32)
+    print(f"\nOf the FLOP/s of large products, this model reaches {reached / peak:.1%} (MFU).")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_a_tag_that_only_the_test_data_have_ends_a_run_at_its_start(tmp_path):
 def test_a_runs_record_is_a_config_for_another(finished, tmp_path, files, monkeypatch):
     """The options given win. What the record says of the data by a digest is no option."""
     run, results, _ = finished
-    monkeypatch.setattr(training_run, "device_rate", lambda accelerator: 1e6)  # on a CPU no rate is measured
+    monkeypatch.setattr(training_run, "device_flops", lambda accelerator: 1e6)  # on a CPU none are measured
     options = {"config": run / "run.json", "output_dir": tmp_path / "run", "max_steps": 1, "seed": 7}
     assert call(main, *as_options(options)).succeeded
     again = helpers.read_json(tmp_path / "run" / "results.json")

@@ -1,4 +1,4 @@
-"""The floating point operations of a training, and the rate at which its device could do them.
+"""The floating point operations of a training, and those that its device can do in a second.
 
 A FLOP is one addition or one multiplication in floating point.
 """
@@ -44,7 +44,7 @@ def model_flops(config, source, target):
     return 3 * forward
 
 
-def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+def product_flops(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s that one device sustains in products of large square matrices.
 
     They have 2048 rows on a CPU and 8192 elsewhere, or fewer where a product would last much longer than 0.05 s: some
@@ -60,11 +60,11 @@ def product_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * size**3 / seconds
 
 
-def device_rate(accelerator: Accelerator) -> float | None:
+def device_flops(accelerator: Accelerator) -> float | None:
     """FLOP/s of this process's device in large products of the training's precision.
 
     None on a CPU: other programs share its cores, and what one moment has is not what the whole run could have.
     """
     if accelerator.device.type == "cpu":
         return None
-    return product_rate(accelerator.device, KINDS.get(accelerator.mixed_precision, torch.float32))
+    return product_flops(accelerator.device, KINDS.get(accelerator.mixed_precision, torch.float32))

@@ -76,7 +76,7 @@ def _by_recipe(help: str):
 
 @dataclass
 class TrainingOptions:
-    """How to train. recipe.py chooses what is not given and has no default here."""
+    """How to train. What is None here has the type given once recipe.py has completed it."""
 
     _argument_group_name = "training"
 

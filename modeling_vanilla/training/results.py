@@ -18,16 +18,16 @@ _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "to
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
-def training_results(state: TrainingState, model: PreTrainedModel, corpus: TokenizedPairs, rate: float | None) -> dict:
+def training_results(state: TrainingState, model: PreTrainedModel, corpus: TokenizedPairs, peak: float | None) -> dict:
     """The figures of the training itself.
 
     Args:
         model: the average of the checkpoints.
-        rate: FLOP/s of large products on one device, if it was measured.
+        peak: FLOP/s of large products on one device, if it was measured.
 
     Returns:
         Among others "flops", which the tokens of the updates took; and "mfu" (model FLOPs utilisation), the share of
-        that rate which the updates reached, None without it.
+        that peak which the updates reached, None without it.
     """
     progress = state.progress
     source, target = corpus.lengths
@@ -41,7 +41,7 @@ def training_results(state: TrainingState, model: PreTrainedModel, corpus: Token
         "tokens": progress.tokens,
         "tokens_per_second": round(progress.tokens / seconds, 1),
         "flops": flops,
-        "mfu": None if rate is None else round(flops / seconds / processes / rate, 6),
+        "mfu": None if peak is None else round(flops / seconds / processes / peak, 6),
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),

@@ -33,7 +33,7 @@ from .checkpoints import (
     read_progress,
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
-from .flops import device_rate
+from .flops import device_flops
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
@@ -140,7 +140,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
             tell_beginning(training, chosen.reason, corpus.removed)
         else:
             inform(f"goes on after update {state.progress.step}")
-    rate = device_rate(state.accelerator)
+    peak = device_flops(state.accelerator)
     group.wait_for_everyone()
     with trackers(state):
         if options.model and "validation" in pairs and not state.progress.validations:
@@ -152,7 +152,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     model = average_checkpoints(averaged)[0].to(group.device).eval()
     group.wait_for_everyone()  # all have read the checkpoints
     results = {
-        **training_results(state, model, corpus, rate),
+        **training_results(state, model, corpus, peak),
         "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
         "removed": corpus.removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
