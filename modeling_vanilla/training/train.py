@@ -212,7 +212,8 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
             f"warmup_steps ({training.warmup_steps}), lower {name} ({getattr(training, name)}) or set max_grad_norm "
             f"({training.max_grad_norm})"
         )
-    state.optimizer.step()
+    with accelerator.autocast():  # for Muon's products; Adam has none
+        state.optimizer.step()
     state.optimizer.zero_grad()
     return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
 
