@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 import modeling_vanilla
 from modeling_vanilla.cli import convert
-from modeling_vanilla.hub.model_card import source_metadata, write_model_card
+from modeling_vanilla.hub.model_card import source_metadata, write_card_of_run, write_model_card
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 SCORES = {"bleu": 40.934, "bleu_compound_split": 40.91, "chrf": 61.2}
@@ -132,3 +132,15 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
         assert card.data.to_dict() == card.data.to_dict() | SOURCE
         assert f"{verb} from Helsinki-NLP/opus-mt-en-de." in card.text
         assert "under cc-by-4.0; whoever passes it on names its authors, too." in card.text
+
+
+def test_the_copy_of_a_model_claims_no_more_than_its_card_says(tmp_path):
+    """Norwegian's code is False to YAML."""
+    for origin in ({}, {"base_model": "Helsinki-NLP/opus-mt-en-de"}):
+        card = {"language": ["en", False], "license": "mit", **origin}
+        (tmp_path / "README.md").write_text(f"---\n{json.dumps(card).replace('false', 'no')}\n---\n")
+        write_card_of_run(tmp_path, make_tiny(), tmp_path)
+        copied = ModelCard.load(tmp_path / "README.md")
+        assert (copied.data.language, copied.data.license) == (["en", "no"], "mit")
+        assert "Converted" not in copied.text and "since it was" not in copied.text
+        assert ("Made from Helsinki-NLP/opus-mt-en-de" in copied.text) == bool(origin)

@@ -26,7 +26,7 @@ def write_model_card(
     model_id: str = "path/to/this/folder",
     licence: str | None = None,
     is_marian: bool = False,
-    is_tuned: bool = False,
+    how_made: str = "Converted",
 ) -> None:
     """Write folder/README.md: model_card.md, filled in.
 
@@ -39,8 +39,9 @@ def write_model_card(
         model_id: what people will load it by.
         licence: of the weights, by default that of the source. The data decide it, so the card claims no other.
         is_marian: whether it is exported as a MarianMT, which is loaded without code of its own.
-        is_tuned: whether a model without results was fine-tuned and not converted.
+        how_made: from the source, if there are no results: "Converted", "Fine-tuned" or, if nobody knows, "Made".
     """
+    how_made = "Fine-tuned" if results else how_made
     inherited = dict(source or {})
     bases = " and ".join(map(_escape, _as_list(inherited.get("base_model", []))))
     licences = _as_list(inherited.get("license_name") or inherited.get("license") or [])
@@ -76,10 +77,10 @@ def write_model_card(
         metrics=_METRICS,
         version=sys.modules[__name__.partition(".")[0]].__version__,
         pair=_escape(" to ".join(languages)) if len(languages) == 2 else None,
-        origin=None if source is None else bases or "another model",
+        origin=bases or ("another model" if source is not None and how_made == "Fine-tuned" else None),
         model_id=model_id,
         is_marian=is_marian,
-        is_tuned=is_tuned,
+        how_made=how_made,
         licence=licence,
         inherited=_escape(", ".join(licences)),
     )
@@ -100,13 +101,14 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
     results = own.with_name("results.json")
     facts = read_json(results) if own.name in ("model", "best") and results.is_file() else {}
     if "settings" not in facts:  # there are none, or those of another program
-        write_model_card(folder, model, None, source_metadata(made_from) or None, **options)
+        # It may be the copy of a run's model, or a checkpoint: only a base_model says that there was another one.
+        write_model_card(folder, model, None, source_metadata(made_from), how_made="Made", **options)
         return
     try:
         is_tuned = facts["settings"]["model"]["model"] is not None
-        source = (source_metadata(own) or None) if is_tuned else None
+        source = source_metadata(own) if is_tuned else None
         own_facts = facts if own.name == "model" else None  # best/ has other scores
-        write_model_card(folder, model, own_facts, source, is_tuned=is_tuned, **options)
+        write_model_card(folder, model, own_facts, source, how_made="Fine-tuned", **options)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{results}: not as `vanilla train` writes it: {error!r}") from error
 
@@ -127,6 +129,8 @@ def source_metadata(model: str | Path) -> dict:
         front_matter = metadata_load(str(cached_file(str(card_of), "README.md"))) or {}
     except Exception:  # there may be none, and the YAML of somebody else may be anything
         front_matter = {}
+    if "language" in front_matter:  # YAML takes the code of Norwegian for False
+        front_matter["language"] = ["no" if code is False else code for code in _as_list(front_matter["language"])]
     metadata = {
         name: value
         for name, value in front_matter.items()
