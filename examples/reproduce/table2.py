@@ -15,7 +15,7 @@ from common import PAPER, markdown_table, write_results
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
 from modeling_vanilla.inference.translator import usable_device
-from modeling_vanilla.training.flops import KINDS, product_rate
+from modeling_vanilla.training.flops import KINDS, product_flops
 
 FIGURES = ("de", "fr", "flops_de", "flops_fr")  # of the paper's systems; None where it has none
 SYSTEMS = {system: [printed.get(name) for name in FIGURES] for system, printed in PAPER["table2"].items()}
@@ -46,7 +46,7 @@ def read_run(folder: Path, sustained_tflops: float | None) -> dict:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"runs: {path} is no result of a training with test data") from error
     rate = (sustained_tflops or 0) * 1e12
-    rate = rate or product_rate(usable_device(device), KINDS.get(kind, torch.float32))
+    rate = rate or product_flops(usable_device(device), KINDS.get(kind, torch.float32))
     return figures | {"table_2_flops": device_seconds * rate}
 
 
