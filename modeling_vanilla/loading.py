@@ -98,9 +98,12 @@ def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"tokenizer: {folder} has no tokenizer_config.json")
     try:
-        return AutoTokenizer.from_pretrained(folder, **_LOCAL)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_LOCAL)
     except Exception as error:  # tokenizers raises nothing more special
         raise ValueError(f"tokenizer: {folder} cannot be loaded: {one_line(error)}") from error
+    for name in ("is_local", "local_files_only"):  # how it was read, which save_pretrained would write
+        tokenizer.init_kwargs.pop(name, None)
+    return tokenizer
 
 
 def check_search(folder: str | Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from helpers import TINY, as_options, call, tensors, tree, write_toy_corpus
+from helpers import TINY, as_options, call, read_json, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.corpus import tokenized
@@ -84,6 +84,8 @@ def assert_same_end(run, whole):
     """The same losses, weights and moments to the bit, and the same files."""
     names = [{name for name in tree(folder) if not name.startswith("tensorboard/")} for folder in (run, whole)]
     assert names[0] == names[1]
+    for path in whole.rglob("tokenizer*.json"):
+        assert (run / path.relative_to(whole)).read_bytes() == path.read_bytes(), path
     torch.testing.assert_close(tensors(run), tensors(whole), rtol=0, atol=0)
     progress, expected = (read_progress(list_checkpoints(folder)[-1]) for folder in (run, whole))
     assert len(expected.losses) == expected.step
@@ -154,6 +156,17 @@ def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch)
 def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):
     for _ in range(2):
         assert_resumes(train, run, whole)
+
+
+def test_another_length_is_told_with_what_becomes_of_rate_and_average(train, tmp_path):
+    run, linear = tmp_path / "run", {"lr_scheduler_type": "linear", "warmup_steps": 1}
+    assert train(run, max_steps=4, **linear).code == 0
+    told = train(run, max_steps=9, resume=True, **linear).succeeded.errors
+    rates = read_progress(run / "checkpoint-9").rates
+    line = f"max_steps 9, not 4: the learning rate goes from {rates[3]:.2g} to {rates[4]:.2g}; "
+    line += "model/ will be the mean of the checkpoints 7, 9; 2, 4 of the old schedule will be deleted\n"
+    assert line in told and rates[4] > 1.5 * rates[3]
+    assert read_json(run / "results.json")["averaged_checkpoints"] == steps_of(run) == [7, 9]
 
 
 def test_a_full_disk_is_one_error_and_all_before_it_stays(train, run, whole):

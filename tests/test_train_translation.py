@@ -40,13 +40,15 @@ def finished(tmp_path_factory, files):
     return run, helpers.read_json(run / "results.json"), done
 
 
-def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model():
-    files, was = {"train_source": "a", "train_target": "b"}, {"data": {"source_lang": "ko", "target_lang": "fr"}}
-    cases = [({}, None, None, ("en", "de")), ({}, was, None, ("ko", "fr")), ({}, None, "model", (None, None))]
-    cases.append(({"target_lang": "cs"}, was, None, ("ko", "cs")))
-    cases.append(({"target_lang": "cs"}, None, "model", ("en", "cs")))
+def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model_or_name_columns():
+    text, columns = {"train_source": "a", "train_target": "b"}, {"train_file": "a.csv"}
+    was = {"data": {"source_lang": "ko", "target_lang": "fr"}}
+    cases = [(text, None, None, (None, None)), (columns, None, None, ("en", "de")), (text, was, None, ("ko", "fr"))]
+    cases += [({**files, "target_lang": "cs"}, was, None, ("ko", "cs")) for files in (text, columns)]
+    cases += [({**files, "target_lang": "cs"}, None, "model", (None, "cs")) for files in (text, columns)]
+    cases.append(({**columns, "target_lang": "cs"}, None, None, ("en", "cs")))
     for given, previous, name, expected in cases:
-        data = training_run.with_languages(DataOptions(**files, **given), previous, ModelOptions(model=name))
+        data = training_run.with_languages(DataOptions(**given), previous, ModelOptions(model=name))
         assert (data.source_lang, data.target_lang) == expected
 
 
@@ -139,6 +141,18 @@ def test_a_tokenizer_of_another_model(tmp_path):
     model = make_model(tmp_path / "model", ModelOptions(), {}, tokenizer)
     assert (model.config.vocab_size, model.config.decoder_start_token_id) == (320, tokenizer.pad_token_id)
     assert model(**tokenizer("a dog", text_target="a cat", return_tensors="pt")).loss.isfinite()
+
+
+def test_fine_tuning_that_ended_before_its_first_checkpoint_goes_on_with_its_model(finished, files, tmp_path):
+    """It need not be named again, nor the dropout."""
+    run, options = tmp_path / "run", {**files, "max_steps": 1, "output_dir": tmp_path / "run"}
+    assert call(main, *as_options({**options, "model": finished[0] / "model", "dropout": 0.3})).succeeded
+    record = helpers.read_json(run / "run.json")
+    for path in [path for path in run.iterdir() if path.name != "run.json"]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for _ in range(2):  # the second time from its checkpoint
+        assert call(main, *as_options({**options, "resume": True})).succeeded
+        assert helpers.read_json(run / "run.json") == record
 
 
 # Bad input

@@ -41,22 +41,26 @@ class CorpusOptions:
     dataset_name: str | None = option(None, "A dataset of the Hub, or a local folder of one.")
     dataset_config: str | None = option(None, "Its configuration, for example a language pair.")
     max_train_pairs: int | None = option(None, "Stream dataset_name and read only so many training pairs.")
-    source_lang: str | None = option(None, "Source language, which names its column (default: en).")
-    target_lang: str | None = option(None, "Target language, likewise (default: de).")
+    source_lang: str | None = option(None, "Source language, which names its column (of columns en by default).")
+    target_lang: str | None = option(None, "Target language, likewise (of columns de by default).")
 
     def __post_init__(self):
         if self.max_train_pairs is not None and self.dataset_name is None:
             raise ValueError(f"max_train_pairs {self.max_train_pairs}: needs dataset_name; of files all pairs are read")
         if self.max_train_pairs is not None and self.max_train_pairs < 1:
             raise ValueError(f"max_train_pairs must be at least 1, not {self.max_train_pairs}")
-        has_columns = self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS)
         source, target = self.languages
-        if has_columns and source == target:
+        if self.has_columns and source == target:
             raise ValueError(f"source_lang and target_lang are both {source}, one column: give both")
 
     @property
+    def has_columns(self) -> bool:
+        """Whether a split comes from columns that are named after the languages."""
+        return bool(self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS))
+
+    @property
     def languages(self) -> tuple[str, str]:
-        """Those of source and target."""
+        """Those of source and target, which name the columns."""
         return self.source_lang or "en", self.target_lang or "de"
 
     def files(self, split: str) -> list[str]:

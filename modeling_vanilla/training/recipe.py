@@ -165,7 +165,7 @@ def complete_options(
         options = {name: value for part in (data, training, model) for name, value in vars(part).items()} | overrides
         chosen, reason = choose_recipe(pairs, {name: value for name, value in options.items() if value is not None})
         reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
-    if model.preset is None and model.model is None:
+    if model.preset is None and (previous or model.model is None):
         model = replace(model, preset=chosen["preset"])
         overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
     return RunOptions(complete(training, chosen, model.preset), model, overrides, reason)

@@ -27,6 +27,7 @@ from ..progress import inform
 from .checkpoints import (
     Progress,
     checkpoint_step,
+    is_scheduled,
     list_checkpoints,
     newest_checkpoint,
     read_moments,
@@ -38,8 +39,8 @@ from .model import check_trainable, fit_to_data, make_model, make_tokenizer, sav
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
 from .results import plot, training_results
-from .run_record import check_same_run, read_run, record_run, write_run
-from .train import OPTIMIZERS, TrainingState, read_updates, train, validate
+from .run_record import check_same_run, model_of_run, read_run, record_run, write_run
+from .train import OPTIMIZERS, TrainingState, rate_of, read_updates, train, validate
 from .validation import translate_and_score, validation_scores
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     previous = read_run(run) if given.training.resume else None
     if previous is None:
         check_unused("output_dir", run)
+    else:
+        given = replace(given, model=model_of_run(given.model, previous))
     checkpoint = newest_checkpoint(run) if previous else None
     start = checkpoint or saved_model(given.model, given.overrides)
     installed = [str(name) for name in get_available_trackers()]
@@ -136,10 +139,11 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     # Train: all is checked, so files of the run are written from here on
     if group.is_main_process:
         write_run(run, record)
-        if checkpoint is None:
-            tell_beginning(training, chosen.reason, corpus.removed)
-        else:
+        if previous and checkpoint:
             inform(f"goes on after update {state.progress.step}")
+            tell_new_schedule(previous, state)
+        else:
+            tell_beginning(training, chosen.reason, corpus.removed)
     peak = device_flops(state.accelerator)
     group.wait_for_everyone()
     with trackers(state):
@@ -163,13 +167,13 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
 
 
 def with_languages(data: DataOptions, previous: dict | None, options: ModelOptions) -> DataOptions:
-    """The data with the languages of the run that is resumed, or else English and German, where none are given.
+    """The data with the languages of the run that is resumed, or else of the columns that are read, if none are given.
 
-    A saved model keeps its own; then they stay None.
+    They stay None for text files, whose languages nobody has said, and for a saved model, which keeps its own.
     """
     was = previous["data"] if previous else {}
     source_lang, target_lang = data.source_lang or was.get("source_lang"), data.target_lang or was.get("target_lang")
-    if options.model is None or source_lang or target_lang:
+    if options.model is None and data.has_columns:
         source_lang, target_lang = source_lang or data.languages[0], target_lang or data.languages[1]
     return replace(data, source_lang=source_lang, target_lang=target_lang)
 
@@ -219,6 +223,28 @@ def tell_beginning(training: TrainingOptions, reason: str, removed: dict) -> Non
         )
     if any(removed.values()):
         inform(f"removed from training: {removed}; vanilla check shows faults of the others")
+
+
+def tell_new_schedule(previous: dict, state: TrainingState) -> None:
+    """Print what becomes of the rate and of the average if a run is resumed with another length or other checkpoints.
+
+    Args:
+        previous: the record of the run as it was begun.
+    """
+    training, step, was = state.training, state.progress.step, previous["training"]
+    names = ("max_steps", "checkpoint_steps")
+    changes = [f"{name} {now}, not {was[name]}" for name in names if (now := getattr(training, name)) != was[name]]
+    if not changes:
+        return
+    rate = rate_of(training, state.own_model.config.d_model, step + 1)
+    there = [checkpoint_step(folder) for folder in list_checkpoints(state.run)]
+    due = [each for each in (*there, *range(step + 1, training.max_steps + 1)) if is_scheduled(training, each)]
+    averaged = ", ".join(map(str, due[-training.average_checkpoints :]))
+    line = f"{' and '.join(changes)}: the learning rate goes from {state.progress.rates[-1]:.2g} to {rate:.2g}"
+    line += f"; model/ will be the mean of the checkpoints {averaged}"
+    if dropped := ", ".join(str(each) for each in there if each not in due):
+        line += f"; {dropped} of the old schedule will be deleted"
+    inform(line)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """run.json, the record of what a run was started with; a resumed run must be started with the same."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..corpus.options import DataOptions
@@ -48,6 +48,14 @@ def read_run(run: Path) -> dict:
     if not all(isinstance(record.get(part), dict) for part in ("data", "training", "model", "pairs")):
         raise ValueError(f"resume: {run} was begun by another version of this package: train it anew")
     return record
+
+
+def model_of_run(options: ModelOptions, previous: dict) -> ModelOptions:
+    """The options of a resumed run's model, which is the one that the run fine-tunes if no other is given."""
+    was = previous["model"]
+    if options.model or options.preset or not was.get("model"):
+        return options
+    return replace(options, model=was["model"], revision=was["revision"])
 
 
 def check_same_run(run: Path, previous: dict, record: dict) -> None:
