@@ -1,4 +1,4 @@
-"""A long input in blocks: the same bytes however long a block is, whoever translates it, and after any kill."""
+"""A long input in blocks: the same bytes however long a block is, and after any kill."""
 
 import os
 import random
@@ -13,6 +13,7 @@ import pytest
 from helpers import ROOT, add_noise, as_lines, call, environment, make_tiny, save_folder
 
 from modeling_vanilla.cli import translate as command
+from modeling_vanilla.files import locked
 
 WORDS = ["a", "dog", "sees", "the", "old", "man", "cat"]
 LINES = [" ".join(random.Random(row).choices(WORDS, k=1 + row % 6)) for row in range(40)]
@@ -112,30 +113,10 @@ def start(arguments, folder, **variables):
     return subprocess.Popen(words, cwd=ROOT, env=environment(folder, **variables), start_new_session=True)
 
 
-def test_processes_share_the_blocks(folder, source, tmp_path):
-    """Two processes write what one does."""
-    assert call(command.main, *options(folder, source, tmp_path / "alone"), "--lines_per_block", 4).succeeded
-    given = [*options(folder, source, tmp_path / "shared"), "--lines_per_block", 4, "--quiet"]
-    running = [start(given, tmp_path, RANK=rank, WORLD_SIZE="2") for rank in "01"]
-    assert running[1].wait(120) == 0 and (tmp_path / "shared").exists() and running[0].wait(120) == 0
-    assert (tmp_path / "shared").read_bytes() == (tmp_path / "alone").read_bytes()
-    assert not (tmp_path / "shared.blocks").exists()
-
-
-def test_several_processes_need_files(folder, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "several processes need --input FILE and --output FILE" in call(command.main, folder, stdin=b"a\n").error
-
-
-@pytest.mark.parametrize(("rank", "processes"), [("1", "1"), ("2", "2"), ("", "1"), ("1", "2")])
-def test_no_process_ends_well_without_the_output(folder, source, tmp_path, monkeypatch, rank, processes):
-    """One that is alone, but is not the main one, where an older output lies, too."""
-    expected = call(command.main, *options(folder, source, tmp_path / "expected"))
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", processes)
-    (tmp_path / "out").write_text("older")
-    assert call(command.main, *options(folder, source, tmp_path / "out")).code == expected.code == 0
-    assert (tmp_path / "out").read_bytes() == (tmp_path / "expected").read_bytes()
+def test_a_second_process_is_refused(folder, source, tmp_path):
+    with locked("--output", tmp_path / "out.blocks"):
+        error = call(command.main, *options(folder, source, tmp_path / "out")).error
+    assert error == f"--output: {tmp_path / 'out.blocks'} is in use by another process"
 
 
 @pytest.mark.slow

@@ -1,28 +1,25 @@
-"""Blocks of a long input, which one process or many translate, and keep beside the output until all are done.
+"""Blocks of a long input, which are kept beside the output until all are done.
 
 The folder OUTPUT.blocks holds for each block that is done a folder with its number: the lines of each output, and the
-digest of what was read and how it is translated. Processes share nothing else. Each takes the blocks that no other
-holds, waits for those that others hold, and takes those that they leave; the first that finds all blocks joins them.
+digest of what was read and how it is translated.
 """
 
 import hashlib
-import shutil
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from tqdm import std
 
-from ..files import delete_folder, digest_of, json_text, read_lines, whole_folder
+from ..files import delete_folder, digest_of, json_text, locked, read_lines, whole_folder
 from ..loading import model_folder
 from .streams import input_lines
 
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
-# What the blocks do not depend on, or what is told by their digests.
+# What the blocks do not depend on, or what the digests already cover.
 _NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
 _NOT_COMPARED |= {"revision", "debug", "quiet"}
 
@@ -82,29 +79,6 @@ def is_kept(folder: Path, number: int, digest: str) -> bool:
     return True
 
 
-@contextmanager
-def claimed(folder: Path, name: str, wait: bool) -> Iterator[bool]:
-    """Hold a block, or the folder, by a lock, which the system releases if its process dies.
-
-    Yields:
-        Whether this process has it; another may, unless this one waits, or has joined all and deleted the folder.
-    """
-    folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / f"{name}.lock", blocking=wait)
-    try:
-        lock.acquire()
-    except (Timeout, FileNotFoundError):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-        with suppress(OSError):  # there is something else in it
-            folder.rmdir()
-
-
 def keep_block(folder: Path, number: int, digest: str, outputs: Block) -> None:
     """Write the outputs of a block, whole or not at all."""
     with whole_folder(folder / str(number)) as part:
@@ -112,30 +86,36 @@ def keep_block(folder: Path, number: int, digest: str, outputs: Block) -> None:
             (part / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def version_of(file: Path) -> tuple[int, int] | None:
-    """What tells whether a file has been written anew."""
-    return (file.stat().st_ino, file.stat().st_mtime_ns) if file.exists() else None
-
-
-def join_blocks(
-    folder: Path, total: int, output: Path, before: tuple | None, write: Callable[[Iterator[Block]], list[str]]
+def keep_blocks(
+    folder: Path,
+    settings: dict,
+    blocks: Iterable[tuple[int, Block]],
+    translate: Callable[[int, Block], Block],
+    write: Callable[[Iterator[Block]], list[str]],
 ) -> list[str]:
-    """Join the blocks, unless another process has. What these functions wrote to the folder is deleted, nothing else.
+    """Translate the blocks that are not kept yet, keep each, write all, and delete what was kept and nothing else.
 
     Args:
-        before: the version of the output before this process began. write: writes it from the blocks in order.
+        translate: returns the outputs of a numbered block.
+        write: writes the outputs from the blocks in order.
 
     Returns:
-        What `write` returns; nothing if another process has joined the blocks.
+        What `write` returns.
+
+    Raises:
+        ValueError: another process holds the folder, or a block is one of another input or other settings.
     """
-    best: list[str] = []
-    with claimed(folder, "all", wait=True):
-        if version_of(output) == before:
-            best = write(read_blocks(folder, total))
-        for digest in [*folder.glob("[0-9]*/digest")]:  # those of a longer input that was cut off before, too
-            delete_folder(digest.parent)
-        for path in folder.glob(".*.vanilla.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
+    with locked("--output", folder):
+        number = -1
+        for number, block in blocks:
+            digest = digest_of_block(settings, block)
+            if not is_kept(folder, number, digest):
+                keep_block(folder, number, digest, translate(number, block))
+        best = write(read_blocks(folder, number + 1))
+        for digest_file in [*folder.glob("[0-9]*/digest")]:  # those of a longer input that was cut off before, too
+            delete_folder(digest_file.parent)
+        with suppress(OSError):  # there is something else in it
+            folder.rmdir()
     return best
 
 

@@ -1,7 +1,6 @@
 """What `vanilla translate` and `vanilla score` share: their options, the lines they read, and what they write."""
 
 import gzip
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,8 +43,6 @@ def translator_of(options: Namespace, aligned: bool) -> Translator:
         ValueError: they cannot be loaded, or are to give word alignments and cannot.
     """
     given = loading_of(options) | ({"dtype": torch.bfloat16} if options.bf16 else {})
-    if options.device is None and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        given["device"] = f"cuda:{os.environ['LOCAL_RANK']}"  # each process of torchrun and accelerate has its own GPU
     translator = Translator.from_pretrained(*options.model, **given)
     if aligned:
         translator.check_alignable(options.alignment_layer)

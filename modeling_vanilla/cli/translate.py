@@ -9,10 +9,7 @@ as an ensemble, by the mean of their probabilities at every step. A line ends at
 Of --lines_per_block lines those of similar length form batches; --interactive answers each line at once.
 
 With --output FILE, blocks that are done are kept in the folder FILE.blocks until FILE is whole. If the process is
-killed, the same command goes on with the first block that is missing. Several processes share the blocks:
-
-    accelerate launch --multi_gpu --num_processes 4 -m modeling_vanilla translate runs/mine/model \\
-        --input mono.en --output mono.de
+killed, the same command goes on with the first block that is missing.
 
 --engine ctranslate2 (pip install ctranslate2) translates several times as fast as torch, which searches exactly as the
 paper does. There, a hypothesis that ends while it is not among the best --num_beams is lost, and a sentence is done
@@ -29,7 +26,7 @@ score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model th
 scores of pieces add up. An empty line has one translation, the empty one, of score 0.
 
 --sample draws samples, for back-translation. The engine torch draws those of a line by --seed and the line alone, so
-that blocks and processes change nothing, and equal lines have equal samples; ctranslate2 takes --seed once, when the
+that blocks change nothing, and equal lines have equal samples; ctranslate2 takes --seed once, when the
 process begins, so that the same command draws the same with --inter_threads 1. With --nbest K a line has K samples.
 
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
@@ -51,15 +48,14 @@ Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after 
 
 import json
 import logging
-import os
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import starmap
 from pathlib import Path
-from typing import BinaryIO
 
 from tqdm import std
 
@@ -69,17 +65,7 @@ from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
 from ..progress import inform, progress_bar
 from ..translation_vanilla import Translation
-from .blocks import (
-    Block,
-    claimed,
-    digest_of_block,
-    is_kept,
-    join_blocks,
-    keep_block,
-    settings_of_blocks,
-    take_blocks,
-    version_of,
-)
+from .blocks import Block, keep_blocks, settings_of_blocks, take_blocks
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
@@ -141,33 +127,19 @@ def translate_file(options: Namespace) -> None:
     check_outputs(options, [*inputs, ("--terms", options.terms)])
     if options.lines_per_block < 1:
         raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
-    keeps, several = is_file(options.output), os.environ.get("WORLD_SIZE", "1") != "1"
-    if several and not (options.input and keeps):
-        raise ValueError("several processes need --input FILE and --output FILE")
-    before = version_of(options.output) if keeps else None
     lines = check_lengths(*(path for _, path in inputs))
     references = read_references(options)
     terms = read_terms(options.terms) if options.terms else []
     translator = translator_of(options, bool(options.alignments or options.json))
-    with progress_bar(total=lines, unit=" lines", disable=os.environ.get("RANK", "0") != "0") as bar:
-        read = partial(take_blocks, options.input, options.prefix, references, options.lines_per_block, bar)
-        if not keeps:
-            best = []
-            with output_streams(options) as streams:
-                for number, block in read():
-                    best += write_block(translate_block(options, translator, terms, bar, number, block), *streams)
-        else:
+    with progress_bar(total=lines, unit=" lines") as bar:
+        blocks = take_blocks(options.input, options.prefix, references, options.lines_per_block, bar)
+        outputs_of = partial(translate_block, options, translator, terms, bar)
+        if is_file(options.output):
             folder = options.output.with_name(f"{options.output.name}.blocks")
-            settings, number = settings_of_blocks(options, terms), -1
-            # Several processes first take what no other holds, then what others have left undone.
-            for wait in (False, True) if several else (True,):
-                for number, block in read():
-                    digest = digest_of_block(settings, block)
-                    with claimed(folder, str(number), wait) as is_mine:
-                        if is_mine and not is_kept(folder, number, digest) and version_of(options.output) == before:
-                            outputs = translate_block(options, translator, terms, bar, number, block)
-                            keep_block(folder, number, digest, outputs)
-            best = join_blocks(folder, number + 1, options.output, before, partial(write_blocks, options))
+            settings = settings_of_blocks(options, terms)
+            best = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
+        else:
+            best = write_blocks(options, starmap(outputs_of, blocks))
     if best and references:
         print_scores(best, references, options.bleu_tokenize)
 
@@ -217,17 +189,15 @@ def translate_block(
 
 
 def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
-    """Write the outputs of all blocks; see `write_block`."""
-    with output_streams(options) as streams:
-        return [text for block in blocks for text in write_block(block, *streams)]
-
-
-def write_block(block: Block, output: BinaryIO, alignments: BinaryIO | None) -> list[str]:
-    """Write the outputs of a block, and return the best translations where there are references."""
-    write_lines(block["output"], output)
-    if alignments:
-        write_lines(block["alignments"], alignments)
-    return block.get("best", [])
+    """Write the outputs of the blocks, and return the best translations where there are references."""
+    best: list[str] = []
+    with output_streams(options) as (output, alignments):
+        for block in blocks:
+            write_lines(block["output"], output)
+            if alignments:
+                write_lines(block["alignments"], alignments)
+            best += block.get("best", [])
+    return best
 
 
 def translate_interactively(options: Namespace) -> None:
