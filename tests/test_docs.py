@@ -31,11 +31,11 @@ RECORDS = {page for page in PAGES if page.startswith(("RESULTS", "docs/results/"
 CHANGE = "docs/howto/change.md"
 ELSEWHERE = {"docs/paper.md", "docs/paper.ko.md", "README.ko.md", "docs/howto/export.md", "docs/howto/serve.md", CHANGE}
 FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or start processes
-# What cannot run in a test: it takes minutes or these tests, changes the environment, needs eight GPUs, the Hub, or a
-# model of FSMT or fairseq (tests/importers.py makes one).
+# What cannot run in a test: it takes minutes or these tests, changes the environment, needs eight GPUs, Slurm, the Hub,
+# or a model of FSMT or fairseq (tests/importers.py makes one).
 NOT_RUN = ["make ", "examples/quickstart.py", "python3.11 -m venv", "pip install", "--preset base"]
 NOT_RUN += ["vanilla push", "hf upload", 'model="you/your-model"', 'from_pretrained("you/your-model")']
-NOT_RUN += ["--from fsmt", "--from fairseq"]
+NOT_RUN += ["--from fsmt", "--from fairseq", "--executor slurm"]
 # Before the commands that the shell finds: a script that trains or generates does little of it.
 PROGRAMS = {
     "vanilla": f'#!/bin/sh\nexec {sys.executable} -m modeling_vanilla "$@"\n',
@@ -51,6 +51,8 @@ exec {sys.executable} "$@"
 
 if find_spec("mecab_ko") is None:
     NOT_RUN += ["ko-mecab"]
+if find_spec("datatrove") is None:
+    NOT_RUN += ["many_machines.py", "clean.parquet", "all/train"]
 # Each Latin letter as a syllable of Hangul: docs/howto/korean.md's corpus is the toy corpus in another script.
 HANGUL = {letter: 0xAC00 + letter for letter in range(ord("A"), ord("z") + 1)}
 

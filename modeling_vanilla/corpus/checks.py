@@ -78,17 +78,17 @@ def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
         for split, rows in pairs.items():
             parts = []
             for batch in rows.with_format("arrow").iter(_ROWS):
-                parts.append(_properties(batch.to_pandas().astype(object)))
+                parts.append(properties_of(batch.to_pandas().astype(object)))
                 bar.update(len(batch))
             properties[split] = pd.concat(parts, ignore_index=True)
     train = properties["train"]
     held_out = pd.concat([train[:0], *(table for split, table in properties.items() if split != "train")])
     return {
-        split: _faults(table, train, held_out if split == "train" else train) for split, table in properties.items()
+        split: faults_of(table, train, held_out if split == "train" else train) for split, table in properties.items()
     }
 
 
-def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
+def properties_of(pairs: pd.DataFrame) -> pd.DataFrame:
     """The properties of each pair that show its faults."""
     table = pd.DataFrame({"empty": False, "broken": False}, pairs.index)
     for side in _SIDES:
@@ -110,7 +110,7 @@ def _properties(pairs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _faults(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> dict[str, np.ndarray]:
+def faults_of(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> dict[str, np.ndarray]:
     """The rows with each fault, by the properties of the pairs.
 
     Args:

@@ -1,0 +1,137 @@
+"""Steps for pipelines of datatrove, which run on one machine, on Slurm and on Ray: sentences, translation, check.
+
+A document is a source and its translation is in its metadata, as a reader of two columns has it, too. Each task of a
+pipeline has its own files; datatrove marks it as completed, and skips it when the pipeline is started again.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import chain
+
+import pandas as pd
+import torch
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.filters.base_filter import BaseFilter
+from datatrove.pipeline.writers.disk_base import DiskWriter
+from datatrove.utils.batching import batched
+from datatrove.utils.typeshelper import StatHints
+
+from .corpus.checks import faults_of, properties_of
+from .inference import Translator
+from .splitting_vanilla import split_sentences
+
+
+class SentenceSplitter(PipelineStep):
+    """Make of each document as many as it has sentences, by the rules of a language; `id` becomes `id/number`."""
+
+    type = "✂️ - SPLITTER"
+    name = "🍦 Sentences"
+
+    def __init__(self, language: str):
+        super().__init__()
+        self.language = language
+
+    def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        for document in data:
+            lines = filter(str.strip, document.text.splitlines())
+            sentences = chain.from_iterable(split_sentences(line, self.language) for line in lines)
+            for number, sentence in enumerate(sentences):
+                self.stat_update(StatHints.total)
+                yield Document(sentence.strip(), f"{document.id}/{number}", metadata=dict(document.metadata))
+
+
+class DocumentTranslator(PipelineStep):
+    """Translate the text of each document, line by line, to `metadata[key]`.
+
+    A worker loads the models once, whatever the number of its tasks. Of several GPUs that it sees, the engine
+    ctranslate2 takes all, the engine torch the one that its task's number chooses.
+
+    Args:
+        model, others: as Translator.from_pretrained has them; model_kwargs: its other arguments, such as
+            {"engine": "ctranslate2", "inter_threads": 1}.
+        key: field of the metadata for the translation.
+        batch_size: documents that are read, sorted by length and translated together.
+        settings: of Translator.translations. with_scores=True also writes metadata["score"].
+    """
+
+    type = "🌍 - TRANSLATOR"
+    name = "🍦 Vanilla"
+
+    def __init__(
+        self,
+        model: str,
+        *others: str,
+        key: str = "translation",
+        batch_size: int = 10_000,
+        model_kwargs: dict | None = None,
+        **settings,
+    ):
+        super().__init__()
+        self.models, self.model_kwargs = (model, *others), model_kwargs or {}
+        self.key, self.batch_size, self.settings = key, batch_size, settings
+
+    def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        kwargs, gpus = dict(self.model_kwargs), torch.cuda.device_count()
+        if gpus > 1 and kwargs.get("engine") != "ctranslate2":
+            kwargs.setdefault("device", f"cuda:{rank % gpus}")
+        translator = _load(self.models, *kwargs.items())
+        for documents in batched(data, self.batch_size):
+            with self.track_time("batch"):
+                texts = [document.text for document in documents]
+                for rows, found in translator.translations(texts, **self.settings):
+                    for row, translation in zip(rows, found, strict=True):
+                        best, metadata = translation.hypotheses[0], documents[row].metadata
+                        metadata[self.key] = best.text
+                        if self.settings.get("with_scores"):
+                            metadata["score"] = best.score
+            for document in documents:
+                self.stat_update(StatHints.total)
+                self.update_doc_stats(document)
+                yield document
+
+
+@lru_cache(maxsize=1)
+def _load(models: tuple[str, ...], *kwargs: tuple) -> Translator:
+    return Translator.from_pretrained(*models, **dict(kwargs))
+
+
+class PairFilter(BaseFilter):
+    """Drop the documents that `vanilla check` finds fault with, as pairs of their text and `metadata[key]`.
+
+    The statistics count the documents with each fault, and metadata["filter_reason"] names the faults of one. Lengths,
+    scripts and languages are judged by the task's first batch: it should be a fair sample, in languages and in kind.
+    Duplicates and near-duplicates are found within a batch alone, and no other data are looked at: for duplicates of a
+    whole corpus there is datatrove.pipeline.dedup; for sentences of the test data, `vanilla check` afterwards.
+
+    Args:
+        exclusion_writer: of datatrove, writes what is dropped.
+    """
+
+    name = "🍦 Vanilla check"
+
+    def __init__(self, key: str = "translation", exclusion_writer: DiskWriter | None = None, batch_size: int = 10_000):
+        super().__init__(exclusion_writer, batch_size)
+        self.key = key
+        self.usual: pd.DataFrame | None = None  # the properties of the first batch
+
+    def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        self.usual = None  # an object may run several tasks
+        yield from super().run(data, rank, world_size)
+
+    def filter(self, doc: Document) -> bool:
+        return self.filter_batch([doc])[0]
+
+    def filter_batch(self, batch: list[Document]) -> list[bool]:
+        pairs = [(document.text, document.metadata[self.key] or "") for document in batch]
+        properties = properties_of(pd.DataFrame(pairs, columns=["source", "target"], dtype=object))
+        self.usual = properties if self.usual is None else self.usual
+        reasons: list[list[str]] = [[] for _ in batch]
+        for fault, rows in faults_of(properties, self.usual, properties[:0]).items():
+            for row in rows:
+                reasons[row].append(fault)
+                self.stat_update(fault)
+        for document, faults in zip(batch, reasons, strict=True):
+            if faults:
+                document.metadata["filter_reason"] = " ".join(faults)
+        return [not faults for faults in reasons]
