@@ -4,6 +4,7 @@ It stands beside the package because importing the package takes seconds, for Py
 """
 
 import importlib
+import os
 import re
 import sys
 from difflib import get_close_matches
@@ -21,10 +22,21 @@ COMMANDS = {
     "demo": "try a model in the browser",
     "push": "publish a model on the Hugging Face Hub",
 }
+_DATA = [f"{split}_{part}" for split in ("train", "validation", "test") for part in ("file", "source", "target")]
+# The options of each command that name a file to read.
+READ = {
+    "check": _DATA,
+    "train": ["config", *_DATA],
+    "translate": ["input", "reference", "terms", "prefix"],
+    "score": ["input", "target"],
+    "demo": ["examples"],
+    "push": ["examples"],
+}
 
 
 def main() -> None:
     """Run the command that the first argument names with the arguments behind it."""
+    open_closed_streams()
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("--help", "-h"):
         lines = [f"  {name:10} {what}" for name, what in COMMANDS.items()]
@@ -33,6 +45,7 @@ def main() -> None:
         print(f"vanilla {version('modeling-vanilla')}")
     elif command in COMMANDS:
         sys.argv[:2] = [f"vanilla {command}"]
+        check_files(command, sys.argv[1:])
         run(command)
     else:
         close = "".join(f"did you mean {name!r}? " for name in get_close_matches(command, COMMANDS, 1))
@@ -40,8 +53,35 @@ def main() -> None:
         sys.exit(2)
 
 
+def open_closed_streams() -> None:
+    """Make each closed standard stream /dev/null; a file that is opened later would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # gets the lowest free number, the stream's
+
+
+def check_files(command: str, arguments: list[str]) -> None:
+    """End with one line for a file that is not there, before PyTorch is imported."""
+    for argument, following in zip(arguments, [*arguments[1:], "-"], strict=True):
+        option, given, value = argument.partition("=")
+        path = value if given else following
+        name = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and name in READ.get(command, ()) and path != "-" and not os.path.exists(path):
+            print(f"error: {name}: {path!a} does not exist", file=sys.stderr)
+            sys.exit(2)
+
+
 def run(command: str) -> None:
-    """Import the module of a command, and run it; say in one line which package it lacks."""
+    """Import the module of a command, and run it; say in one line which package it lacks.
+
+    torch's threads wait for each other many times a step. By default they spin 300000 times before they sleep, on cores
+    that other programs need; asleep at once, they wake too late where the cores are quiet (benchmarks/cpu.py). torch
+    reads this when it is imported.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    # No command needs it; accelerate would import it where it is installed, and that prints warnings.
+    sys.modules["torchao"] = None  # type: ignore[assignment]
     from modeling_vanilla.errors import one_line_errors
 
     with one_line_errors("--debug" in sys.argv):

@@ -4,14 +4,7 @@ Importing this package registers the model with AutoConfig, AutoModel and AutoMo
 pipeline("translation") with transformers.
 """
 
-import os
 from typing import TYPE_CHECKING
-
-# torch's threads wait for each other many times a step. By default they spin 300000 times before they sleep, on cores
-# that other programs need; asleep at once, they wake too late where the cores are quiet (benchmarks/shared_cores.py).
-# torch reads this when it is imported, and `python -m modeling_vanilla` imports it here before it runs the command.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 

@@ -27,11 +27,32 @@ def test_an_unknown_command():
     assert call(vanilla.main, "trian").error == "'trian' is no command; did you mean 'train'? see vanilla --help"
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "trian"])
-def test_what_the_table_answers_imports_nothing_heavy(words, tmp_path):
+FILES = [(command, option) for command, options in vanilla.READ.items() for option in options]
+MISSING = [f"{command} --{option}=missing" for command, option in FILES] + ["train --train-file missing"]
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "trian", *MISSING])
+def test_what_is_answered_before_anything_heavy_is_imported(words, tmp_path):
+    """The table of commands, and that a file is missing."""
     program = "import sys, vanilla_command\ntry: vanilla_command.main()\nfinally: print(*sys.modules)"
-    done = run_python("-c", program, words, cwd=tmp_path)
+    done = run_python("-c", program, *words.split(), cwd=tmp_path)
     assert "vanilla_command" in done.output and not {"torch", "transformers", "numpy"} & set(done.output.split())
+    assert "missing" not in words or done.error.endswith(": 'missing' does not exist")
+
+
+@pytest.mark.parametrize(("command", "option"), FILES)
+def test_a_command_has_the_options_that_are_looked_at_first(command, option):
+    assert re.search(rf"^  --{option} ", call(vanilla.main, command, "--help").output, re.M)
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_one_to_nowhere(closed, tmp_path):
+    """No file that the command opens takes its place."""
+    (tmp_path / "pairs.tsv").write_text("a dog\tein Hund\n", encoding="utf-8")
+    words = f"-m modeling_vanilla check --train_file pairs.tsv --output_dir clean {closed}"
+    done = run_python("-c", f"import os; os.execvp('sh', ['sh', '-c', '{sys.executable} {words}'])", cwd=tmp_path)
+    assert (done.code, "Traceback" in done.errors) == (0, False)
+    assert (tmp_path / "clean" / "train.de").read_text(encoding="utf-8") == "ein Hund\n"
 
 
 @pytest.mark.parametrize(("told", "spins"), [({}, "3000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000")])
@@ -39,7 +60,8 @@ def test_threads_wait_asleep_unless_told_otherwise(monkeypatch, tmp_path, told, 
     """GNU's OpenMP, which torch brings, tells how long a waiting thread spins: by its own default 300000 times."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):  # this process has set its own
         monkeypatch.delenv(name, raising=False)
-    done = run_python("-m", "modeling_vanilla", "--version", cwd=tmp_path, OMP_DISPLAY_ENV="verbose", **told)
+    program = "import sys, vanilla_command; vanilla_command.main()"
+    done = run_python("-c", program, "check", "--help", cwd=tmp_path, OMP_DISPLAY_ENV="verbose", **told)
     assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.errors)) == {spins}
 
 
