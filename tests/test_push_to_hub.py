@@ -3,8 +3,10 @@
 import hashlib
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +24,7 @@ from transformers import pipeline
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import train
 from modeling_vanilla.cli.push import main
+from modeling_vanilla.hub import publishing
 
 REPO = "somebody/a-model"
 SENTENCES = ["a small house", "the dog runs across the green meadow"]
@@ -178,6 +181,31 @@ def test_one_line_says_why_and_nothing_is_published(commits, run, monkeypatch):
     monkeypatch.setattr(HfApi, "create_repo", Mock(side_effect=HfHubHTTPError("no right", response=response)))
     assert push(run).error == f"{REPO}: not published: no right"
     assert not commits
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(None, "timed out"), (b"{}", "does not answer as the Hub"), (b"[]", "does not answer as the Hub")],
+)
+def test_a_server_that_is_no_hub(run, monkeypatch, answer, why):
+    """One that accepts and says nothing, and one that answers with other JSON."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(publishing, "SECONDS", 0.5)
+        monkeypatch.setenv("HF_TOKEN", "hf_writer")
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                if answer is not None:
+                    connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer)
+                else:
+                    connection.recv(1)  # until the client has gone
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert re.match(f"{REPO}: not published: .*{why}", push(run).error)
 
 
 def test_bad_input_reaches_no_server(commits, run):

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import get_session, validate_repo_id
 from transformers import PreTrainedModel
 
 from ..errors import one_line
@@ -19,6 +19,7 @@ from ..files import write_text
 from ..loading import load_model, load_tokenizer
 from .model_card import source_metadata, write_card_of_run
 
+SECONDS = 60  # that the Hub may take for an answer; its client would wait for ever
 # What a Space runs, on the port that it has to.
 _APP = '''"""The page of `vanilla demo` for the model beside this file."""
 
@@ -134,7 +135,10 @@ def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
 @contextmanager
 def _refusals(repo: str) -> Iterator[None]:
     """Turn an error of the Hub into an OSError that says in one line why it refuses or cannot be reached."""
+    get_session().timeout = SECONDS
     try:
         yield
     except (HfHubHTTPError, HTTPError, RuntimeError, OSError) as error:
         raise OSError(f"{repo}: not published: {one_line(error.__cause__ or error)}") from error
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        raise OSError(f"{repo}: not published: {constants.ENDPOINT} does not answer as the Hub does") from error
