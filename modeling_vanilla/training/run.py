@@ -39,7 +39,7 @@ from .model import check_trainable, fit_to_data, make_model, make_tokenizer, sav
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
 from .results import plot, training_results
-from .run_record import check_same_run, model_of_run, read_run, record_run, write_run
+from .run_record import check_same_run, is_begun, model_of_run, read_run, record_run, write_run
 from .train import OPTIMIZERS, TrainingState, rate_of, read_updates, train, validate
 from .validation import translate_and_score, validation_scores
 
@@ -97,6 +97,8 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     # Check what needs no data, as reading them may take long
     run = Path(given.training.output_dir)
     previous = read_run(run) if given.training.resume else None
+    if previous is None and is_begun(run):
+        raise ValueError(f"output_dir: {run} holds a run; add --resume to go on with it, or choose another folder")
     if previous is None:
         check_unused("output_dir", run)
     else:
@@ -219,7 +221,8 @@ def tell_beginning(training: TrainingOptions, reason: str, removed: dict) -> Non
     if training.warmup_steps > max(1, training.max_steps / 2):
         logger.warning(
             f"warmup_steps: the learning rate rises for {training.warmup_steps} of {training.max_steps} updates and "
-            "hardly falls; set fewer"
+            f"hardly falls; set fewer, and for a quick trial --tokens_per_update 1000 in place of "
+            f"{training.tokens_per_update}"
         )
     if any(removed.values()):
         inform(f"removed from training: {removed}; vanilla check shows faults of the others")
