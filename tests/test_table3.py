@@ -61,12 +61,14 @@ def test_a_scale_keeps_the_proportions_of_the_rows():
 
 
 def test_orderings_are_judged_by_both_measures():
-    perplexity = {"base": 5.0, "C-N8": 4.0, "C-N4": 6.0, "C-N2": 7.0, "A-h1": 4.9}
-    bleu = {"base": 25.0, "C-N8": 26.0, "C-N4": 24.0, "C-N2": 24.5, "A-h1": 24.0}
+    perplexity = {"base": 5.0, "C-N8": 4.0, "C-N4": 6.0, "C-N2": 7.0, "A-h1": 4.9, "A-h32": 4.99, "D-drop0.0": 5.06}
+    bleu = {"base": 25.0, "C-N8": 26.0, "C-N4": 24.0, "C-N2": 24.6, "A-h1": 24.0, "A-h32": 25.1, "D-drop0.0": 24.6}
     entries = [{"row": row, "PPL": perplexity[row], "BLEU": bleu[row]} for row in perplexity]
     verdicts = {what.split(" (")[0]: found for what, *found in judge(entries)}
     assert verdicts == {
         "one head is worse": ["does not", "holds", "holds", "holds"],
+        "too many heads are worse": ["too close", "too close", "holds", "holds"],
+        "dropout helps": ["holds", "too close", "holds", "holds"],
         "deeper is better": ["holds", "does not", "holds", "does not"],
     }
 

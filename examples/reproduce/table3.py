@@ -31,6 +31,7 @@ ROWS = {
     row: {name: printed.get(name) for name in ("steps", "PPL", "BLEU", "params")}
     for row, printed in PAPER["table3"].items()
 }
+CHANCE = {"PPL": 0.01, "BLEU": 0.5}  # what the seed may change: a share of the perplexity, points of BLEU
 SCALES = Path(__file__).resolve().parent / "scales"
 
 
@@ -109,16 +110,22 @@ def describe(row: str, scale: Scale, **results) -> dict:
 
 
 def judge(entries: list[dict]) -> list[list[str]]:
-    """For each ordering of the paper: what it says, and whether perplexity and BLEU have it here, and in the paper."""
+    """For each ordering of the paper: what it says, and whether perplexity and BLEU have it here, and in the paper.
+
+    Here rows may be "too close" to tell.
+    """
     here = {entry["row"]: entry for entry in entries}
     verdicts = []
     for what, order in PAPER["orderings"].items():
         if set(order) <= set(here):
             verdict = [f"{what} ({' > '.join(order)})"]
-            for table in (here, ROWS):
-                by_perplexity = all(table[better]["PPL"] < table[worse]["PPL"] for better, worse in pairwise(order))
-                by_bleu = all(table[better]["BLEU"] > table[worse]["BLEU"] for better, worse in pairwise(order))
-                verdict += ["holds" if holds else "does not" for holds in (by_perplexity, by_bleu)]
+            for table, factor in ((here, 1), (ROWS, 0)):
+                pairs = [(table[better], table[worse]) for better, worse in pairwise(order)]
+                by_perplexity = min(worse["PPL"] / better["PPL"] - 1 for better, worse in pairs)
+                by_bleu = min(better["BLEU"] - worse["BLEU"] for better, worse in pairs)
+                for gain, chance in ((by_perplexity, CHANCE["PPL"]), (by_bleu, CHANCE["BLEU"])):
+                    close = abs(gain) < factor * chance
+                    verdict.append("too close" if close else "holds" if gain > 0 else "does not")
             verdicts.append(verdict)
     return verdicts
 
