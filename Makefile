@@ -16,11 +16,17 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 .PHONY: quickstart speedrun reproduce test slow gpu newest floor check docs clean
 
 quickstart: $(VENV)/train  ## train on the embedded corpus, save, load, translate
-	rm -rf runs/quickstart
 	$(BIN)/python examples/quickstart.py
 
+END = lc.norm.tok
 speedrun: $(VENV)/train  ## Multi30k's record by three seeds, DATA=folder of its files
-	$(BIN)/python examples/reproduce/speedrun.py --data $(DATA) --output_dir runs/speedrun
+	for seed in 0 1 2; do run=runs/speedrun/$$seed; \
+		$(BIN)/vanilla train --train_source $(DATA)/train.$(END).en.gz --train_target $(DATA)/train.$(END).de.gz \
+		--validation_source $(DATA)/val.$(END).en.gz --validation_target $(DATA)/val.$(END).de.gz --bleu_tokenize none \
+		--seed $$seed --output_dir $$run $$(test ! -e $$run/run.json || echo --resume) && \
+		$(BIN)/vanilla translate $$run/model --input $(DATA)/test_2016_flickr.$(END).en.gz --output $$run/test.de \
+		--reference $(DATA)/test_2016_flickr.$(END).de.gz --num_beams 5 --length_penalty 1 --bleu_tokenize none || exit; done
+	$(BIN)/python examples/reproduce/seeds.py runs/speedrun/0 runs/speedrun/1 runs/speedrun/2
 
 reproduce: $(VENV)/test  ## every table and figure of the paper at smoke scale, and a report
 	$(BIN)/python examples/reproduce/report.py

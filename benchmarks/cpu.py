@@ -2,14 +2,19 @@
 
     OMP_NUM_THREADS=1 python benchmarks/cpu.py
     OMP_NUM_THREADS=1 python benchmarks/cpu.py --dims base --float32 --rounds 3
+    OMP_NUM_THREADS=2 python benchmarks/cpu.py --busy 1  # beside a process that never rests
 
 Each variant is a process of its own, which take turns; the table has real tokens a second, the median of the rounds,
-and how much faster the step is with all of it. "kernels" is oneDNN's cache of compiled kernels left as it is: it saves
-memory above all, and is measured, as the others, on batches of always new shapes, with the peak of the process beside
-it.
+and how much faster the step is with all of it. "short spins" is OpenMP's own default, by which a waiting thread spins
+300000 times where the command has 3000; "spins" is without any: both count where there are several threads. "kernels"
+is oneDNN's cache of compiled kernels left as it is: it saves memory above all, and is measured, as the others, on
+batches of always new shapes, with the peak of the process beside it.
 """
 
+import os
 import random
+import subprocess
+import sys
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -36,12 +41,14 @@ def use_log_softmax() -> None:
     loss_vanilla.softmax_in_one_pass = lambda z, h, w, y: loss_vanilla.softmax(z, y)
 
 
+SPINS = {"short spins": "300000", "spins": "0"}  # of other variants 3000, as vanilla_command.py sets it
 # What is changed before the model is made, and which of the process's two settings are left out.
 VARIANTS: dict[str, tuple[list[Callable], set[Callable]]] = {
     "nothing": ([], set()),
     "dropout": ([use_torchs_dropout], set()),
     "attention": ([use_the_fused_kernel], set()),
     "loss": ([use_log_softmax], set()),
+    **{name: ([], set()) for name in SPINS},
     "freed memory": ([], {keep_freed_memory}),
     "kernels": ([], {bound_kernel_caches}),
 }
@@ -73,11 +80,28 @@ def make_turn(name: str, options: Namespace) -> Callable[[], tuple[float, float]
     return turn
 
 
+def start(name: str, options: Namespace) -> Callable:
+    """The turns of a process of its own, which starts with the variant's OpenMP."""
+    run = common.in_own_process(make_turn, name, options)
+
+    def turn() -> object:
+        os.environ["GOMP_SPINCOUNT"] = SPINS.get(name, "3000")
+        return run()
+
+    return turn
+
+
 def measure(options: Namespace) -> None:
     print(common.machine())
-    turns = {name: common.in_own_process(make_turn, name, options) for name in VARIANTS}
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
     rates, peaks = {}, {}
-    for name, measured in common.take_turns(turns, options.rounds).items():
+    try:
+        found = common.take_turns({name: start(name, options) for name in VARIANTS}, options.rounds)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    for name, measured in found.items():
         rates[name], peaks[name] = zip(*measured, strict=True)
     rows = [
         (
@@ -96,5 +120,6 @@ if __name__ == "__main__":
     parser.add_argument("--dims", choices=common.DIMS, default="tiny", help="of the model")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch on either side")
     parser.add_argument("--float32", action="store_true", help="32 bits instead of autocast to bfloat16")
+    parser.add_argument("--busy", type=int, default=0, help="other processes that are busy")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     run_command(parser, measure)

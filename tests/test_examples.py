@@ -1,16 +1,11 @@
 """The quickstart goes all its way, and the report has all tables and figures."""
 
-import gzip
 import json
 import re
-from functools import partial
 
 import pytest
 import report
-import sacrebleu
-import speedrun
-from helpers import as_lines, call, run_python, tree
-from toy_corpus import toy_corpus
+from helpers import ROOT, run_python, tree
 
 SMALL_QUICKSTART = """
 import sys
@@ -40,20 +35,11 @@ def test_every_table_and_figure_is_made(tmp_path):
     assert re.findall(r"^# (\w+)$", text, re.MULTILINE) == [*names]
 
 
-@pytest.mark.usefixtures("own_cache", "own_precision")
-def test_the_record_is_of_all_seeds_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    """From files of Multi30k's names; a seed that is done is not trained again."""
-    for split, pairs in zip(("train", "val", "test_2016_flickr"), toy_corpus(120, 4, 8).values(), strict=True):
-        for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            (tmp_path / f"{split}.lc.norm.tok.{language}.gz").write_bytes(gzip.compress(as_lines(lines)))
-    monkeypatch.setattr(speedrun, "TrainingOptions", partial(speedrun.TrainingOptions, max_steps=1))
-    run = tmp_path / "runs"
-    for seeds in ((0,), (0, 1)):
-        before = tree(run)
-        assert call(speedrun.main, "--data", tmp_path, "--output_dir", run, "--seeds", *seeds).succeeded
-    assert all(tree(run)[name] == content for name, content in before.items() if name.startswith("seed-0"))
-    rows = json.loads((run / "speedrun.json").read_text())["seeds"]
-    references = [[target for _, target in toy_corpus(120, 4, 8)["test"]]]
-    for seed, row in enumerate(rows):
-        lines = (run / f"seed-{seed}" / "test.de").read_text(encoding="utf-8").split("\n")[:-1]
-        assert row["test"] == sacrebleu.corpus_bleu(lines, references, tokenize="none", force=True).score
+def test_mean_and_deviation_of_runs(tmp_path):
+    for name, bleu in (("a", 40.0), ("b", 41.0), ("c", 43.5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps({"bleu": bleu, "validation": {"perplexity": 5.0}}))
+    runs = [tmp_path / name for name in "abc"]
+    head, _, *rows = run_python(ROOT / "examples/reproduce/seeds.py", *runs, cwd=tmp_path).succeeded.output.splitlines()
+    assert head == f"|  | {' | '.join(map(str, runs))} | mean | standard deviation |"
+    assert rows[:2] == ["| bleu | 40 | 41 | 43.5 | 41.5 | 1.80278 |", "| validation perplexity | 5 | 5 | 5 | 5 | 0 |"]
