@@ -1,6 +1,7 @@
 """CTranslate2 as the engine of a Translator gives what torch does."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -185,7 +186,7 @@ def test_every_setting_of_transformers_is_known(exact):
 
 @pytest.mark.parametrize("early_stopping", [True, "never"])
 def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_path, early_stopping):
-    """Of a model that often ends a sentence; by default, the engine stops between the two."""
+    """Of a model that often ends a sentence; with False, the engine stops between the two."""
     exact = Translator.from_pretrained(folder)
     with torch.no_grad():
         exact.model.get_input_embeddings().weight[exact.tokenizer.eos_token_id] *= 3
@@ -196,6 +197,15 @@ def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_pa
         nbest = Translator.from_pretrained(saved, engine=name).nbest(PAIRS, 3, **settings)
         ids.append([[best.ids for best in one] for one in nbest])
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(("given", "patience"), [({}, 1), ({"early_stopping": False}, 1.5)])
+def test_equality_has_to_be_asked_for(folder, given, patience):
+    """By the rules of transformers; without, the search is as fast as CTranslate2's own."""
+    ours = Translator.from_pretrained(folder, engine="ctranslate2")
+    ours.engine.translator = Mock(wraps=ours.engine.translator)
+    ours.translate(PAIRS, **{"length_penalty_type": "length", **given})
+    assert ours.engine.translator.translate_batch.call_args.kwargs["patience"] == patience
 
 
 # As opus-mt-en-de and -en-fr have them, with the ids of a smaller vocabulary.

@@ -34,9 +34,9 @@ from .engines import Ids, pair_batches
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
 QUEUE = 4  # batches that wait for each translator
 # By early_stopping, with length_penalty_type="length": a sentence is done when num_beams times so many hypotheses have
-# ended. transformers stops there with True; with "never" only where nothing better can follow; by default in between.
-PATIENCE = {True: 1, "never": 1000}
-DEFAULT_PATIENCE = 1.5
+# ended. transformers stops there with True; with "never" only where nothing better can follow; with False in between.
+# Unset it is False there, and here the fastest.
+PATIENCE = {False: 1.5, "never": 1000}
 DEFAULT_TOP_K = 50  # of samples, as in transformers
 _SEED: list[int | None] = []  # of the samples of this process, once it has drawn any; None if none was given
 _TRANSLATORS: WeakSet[Translator] = WeakSet()
@@ -112,9 +112,10 @@ class CTranslate2Engine:
             temperature = 1.0 if temperature is None else TemperatureLogitsWarper(temperature).temperature
             sampled = {"sampling_topk": min(top_k, len(self.tokens)), "sampling_temperature": temperature}
         return {
-            "patience": PATIENCE.get(generation.early_stopping, DEFAULT_PATIENCE) if waits else 1,
+            "patience": PATIENCE.get(generation.early_stopping, 1) if waits else 1,
             "beam_size": settings.beams,
-            "num_hypotheses": settings.nbest if generation.do_sample else settings.beams,
+            # By our penalty another may be the best.
+            "num_hypotheses": settings.nbest if generation.do_sample or waits else settings.beams,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
@@ -156,15 +157,15 @@ class CTranslate2Engine:
             scores = [score for result in results for score in result.scores]
             alpha = options["length_penalty"]
             log_probs = [[score * len(ids) ** alpha] for score, (_, ids) in zip(scores, rows, strict=True)]
+        start, eos = self.model.config.decoder_start_token_id or 0, self.model.config.eos_token_id
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
         formula: Any = getattr(settings.generation, "length_penalty_type", None)
         for (row, ids), values in zip(rows, log_probs, strict=True):
             penalty = length_penalty(len(ids) or 1, options["length_penalty"], formula)
-            score, finished = sum(values) / float(penalty), ids[-1:] == [self.model.config.eos_token_id]
+            score, finished = sum(values) / float(penalty), ids[-1:] == [eos]
             finished |= formula == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
-            ids = [self.model.config.decoder_start_token_id or 0, *ids]
-            grouped[row].append(Hypothesis("", score, (), shown, tuple(ids), finished, score))
+            grouped[row].append(Hypothesis("", score, (), shown, (start, *ids), finished, score))
         best = [sorted(each, key=order, reverse=True)[: settings.nbest] for each in grouped]
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
         return keys, [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
