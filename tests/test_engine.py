@@ -200,12 +200,12 @@ def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_pa
 
 
 @pytest.mark.parametrize(("given", "patience"), [({}, 1), ({"early_stopping": False}, 1.5)])
-def test_equality_has_to_be_asked_for(folder, given, patience):
+def test_equality_has_to_be_asked_for(engine, monkeypatch, given, patience):
     """By the rules of transformers; without, the search is as fast as CTranslate2's own."""
-    ours = Translator.from_pretrained(folder, engine="ctranslate2")
-    ours.engine.translator = Mock(wraps=ours.engine.translator)
-    ours.translate(PAIRS, **{"length_penalty_type": "length", **given})
-    assert ours.engine.translator.translate_batch.call_args.kwargs["patience"] == patience
+    spy = Mock(wraps=engine.engine.translator, num_translators=1)
+    monkeypatch.setattr(type(engine.engine), "translator", spy)
+    engine.translate(PAIRS, **{"length_penalty_type": "length", **given})
+    assert spy.translate_batch.call_args.kwargs["patience"] == patience
 
 
 # As opus-mt-en-de and -en-fr have them, with the ids of a smaller vocabulary.

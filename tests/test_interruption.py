@@ -60,6 +60,13 @@ def whole(tmp_path_factory, train):
     return whole
 
 
+def test_a_run_that_is_there_can_go_on(whole, train):
+    assert (
+        train(whole).error
+        == f"output_dir: {whole} holds a run; add --resume to go on with it, or choose another folder"
+    )
+
+
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, train):
     """A run that came to its end in good order after STOP steps."""
