@@ -96,14 +96,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     """Train in a folder that no other process uses; arguments and result are those of train_translation."""
     # Check what needs no data, as reading them may take long
     run = Path(given.training.output_dir)
-    previous = read_run(run) if given.training.resume else None
-    if previous is None and is_begun(run):
-        raise ValueError(f"output_dir: {run} holds a run; add --resume to go on with it, or choose another folder")
-    if previous is None:
-        check_unused("output_dir", run)
-    else:
-        given = replace(given, model=model_of_run(given.model, previous))
-    checkpoint = newest_checkpoint(run) if previous else None
+    given, previous, checkpoint = find_start(given, run)
     start = checkpoint or saved_model(given.model, given.overrides)
     installed = [str(name) for name in get_available_trackers()]
     if missing := [name for name in given.training.trackers() if name not in installed]:
@@ -166,6 +159,21 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     }
     write_and_score(state, model, pairs, results)
     return results
+
+
+def find_start(given: RunOptions, run: Path) -> tuple[RunOptions, dict | None, Path | None]:
+    """The options with the model of a run that is resumed, its record and its newest checkpoint; else None.
+
+    Raises:
+        ValueError: a new run would write to a folder in use, or there is no run to resume.
+    """
+    if given.training.resume:
+        previous = read_run(run)
+        return replace(given, model=model_of_run(given.model, previous)), previous, newest_checkpoint(run)
+    if is_begun(run):
+        raise ValueError(f"output_dir: {run} holds a run; add --resume to go on with it, or choose another folder")
+    check_unused("output_dir", run)
+    return given, None, None
 
 
 def with_languages(data: DataOptions, previous: dict | None, options: ModelOptions) -> DataOptions:
