@@ -1,6 +1,7 @@
 """CTranslate2 as the engine of a Translator gives what torch does."""
 
 import json
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +15,7 @@ from modeling_vanilla.cli import convert, export
 from modeling_vanilla.cli import translate as command
 
 pytest.importorskip("ctranslate2")
+from modeling_vanilla.interop.to_ctranslate2 import check_settings
 
 TEXTS = ["a dog sees a cat", "", "the old man gives the small child a red apple", "a big dog\n\nhas cats", "a"]
 PAIRS = [text.replace("\n", " ") for text in TEXTS if text]
@@ -136,52 +138,24 @@ def test_settings_that_one_engine_lacks(engine, exact, folder):
         Translator.from_pretrained(folder, folder, engine="ctranslate2")
 
 
-# Settings of generate(), each with a value that changes no beam search, with one that does, or "had" by the engine.
-FRACTIONS = ("temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-FRACTIONS += ("assistant_confidence_threshold", "assistant_ensemble_weight")
-COUNTS = ("top_k", "max_cache_len", "prefill_chunk_size", "num_assistant_tokens", "max_matching_ngram_size")
-COUNTS += ("assistant_lookbehind", "target_lookbehind")
-SWITCHES = ("disable_compile", "renormalize_logits", "remove_invalid_values", "output_attentions", "output_scores")
-SWITCHES += ("output_hidden_states", "output_logits")
-INERT = {
-    **dict.fromkeys(FRACTIONS, 0.5) | dict.fromkeys(COUNTS, 5) | dict.fromkeys(SWITCHES, True),
-    **dict.fromkeys(("use_cache", "return_dict_in_generate", "use_mtp", "token_healing", "is_assistant"), False),
-    **dict.fromkeys(("compile_config", "continuous_batching_config")),
-    **{"cache_implementation": "dynamic", "cache_config": {}, "num_assistant_tokens_schedule": "constant"},
-    **{"transformers_version": "4.0", "min_length": 1, "min_new_tokens": 0, "guidance_scale": 1, "penalty_alpha": 0.0},
-    **{"suppress_tokens": []},
-}
-CHANGING = {
-    **dict.fromkeys(("do_sample", "use_mtp", "token_healing", "is_assistant", "low_memory"), True),
-    **dict.fromkeys(("min_length", "min_new_tokens", "encoder_no_repeat_ngram_size", "num_beam_groups"), 3),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "diversity_penalty", "penalty_alpha"), 1.2),
-    **dict.fromkeys(("guidance_scale", "forced_bos_token_id", "forced_eos_token_id", "max_time"), 0),
-    **dict.fromkeys(("prompt_lookup_num_tokens", "decoder_start_token_id"), 0),
-    **{"suppress_tokens": [5], "begin_suppress_tokens": [0], "eos_token_id": [2, 5], "force_words_ids": [[5]]},
-    **{"sequence_bias": [[[5], 1.0]], "exponential_decay_length_penalty": (1, 1.1), "stop_strings": "a"},
-    **{"watermarking_config": {"bias": 2}, "constraints": [1], "dola_layers": "low", "assistant_early_exit": 1},
-    **{"speculation_type": "dflash"},
-}
-HAD = {"num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "bad_words_ids", "max_new_tokens"}
-HAD |= {"max_length", "num_return_sequences", "pad_token_id", "bos_token_id"}
+DEFAULTS = GenerationConfig._get_default_generation_params()
+SAMPLES = {"do_sample": True, "num_beams": 1}
+INERT = [DEFAULTS, DEFAULTS | SAMPLES, dict.fromkeys(vars(GenerationConfig())), {"top_p": 0.9, "epsilon_cutoff": 0.1}]
+INERT += [{"use_cache": False, "renormalize_logits": True}, {"min_new_tokens": 0, "suppress_tokens": []}]
+CHANGING = [SAMPLES | {"top_p": 0.9}, {"do_sample": True}, {"repetition_penalty": 1.2}, {"min_length": 3}]
+CHANGING += [{"forced_eos_token_id": 0}, {"eos_token_id": [2, 5]}, {"guidance_scale": 0}, {"max_time": 0}]
+CHANGING += [{"suppress_tokens": [5]}, {"stop_strings": "a"}, {"of_a_later_version": 1}]
 
 
-def test_every_setting_of_transformers_is_known(exact):
-    """A new one of transformers has to be judged. What is inert is so in torch, too."""
-    from modeling_vanilla.interop.to_ctranslate2 import check_settings
-
-    fields = {name for name in vars(GenerationConfig()) if name[0] != "_"}
-    assert not fields - INERT.keys() - CHANGING.keys() - HAD
-    check_settings({"num_beams": 4, **GenerationConfig._get_default_generation_params()}, exact.model.config)
-    expected, inert = exact.translate(PAIRS[:2]), sorted(fields & INERT.keys())
-    for values in (INERT, dict.fromkeys(inert)):
-        check_settings({"num_beams": 4, **values}, exact.model.config)
-    assert exact.translate(PAIRS[:2], **dict.fromkeys(inert)) == expected
-    for name in inert:
-        assert exact.translate(PAIRS[:2], **{name: INERT[name]}) == expected, name
-    for name, value in CHANGING.items():
-        with pytest.raises(ValueError, match=f"^{name} "):
-            check_settings({"num_beams": 4, name: value}, exact.model.config)
+def test_a_setting_that_the_engine_lacks_is_refused_if_it_changes_the_search(exact):
+    check = partial(check_settings, config=exact.model.config)
+    for settings in INERT:
+        check({"num_beams": 4, **settings})
+    for settings in INERT[3:]:
+        assert exact.translate(PAIRS, **settings) == exact.translate(PAIRS)
+    for settings in CHANGING:
+        with pytest.raises(ValueError, match=f"^{[*settings][-1]} "):
+            check({"num_beams": 4, **settings})
 
 
 @pytest.mark.parametrize("early_stopping", [True, "never"])

@@ -14,7 +14,7 @@ import torch
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
 from ..modeling_vanilla import VanillaForConditionalGeneration
@@ -24,23 +24,14 @@ ALIGNMENT_LAYER = 0
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELUTanh}
 ACTIVATIONS |= {"silu": Activation.SWISH, "swish": Activation.SWISH}
 
-# Settings of generate() that the engine has (inference/ctranslate2.py) ...
-KNOWN = {"num_beams", "length_penalty", "length_penalty_type", "early_stopping", "no_repeat_ngram_size"}
-KNOWN |= {"max_extra_tokens", "max_new_tokens", "max_length", "num_return_sequences", "bad_words_ids"}
-# ... those that change no search without samples and assistants, but say how torch computes and what it returns ...
-IDLE = {"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
-IDLE |= {"use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"}
-IDLE |= {"compile_config", "disable_compile", "continuous_batching_config", "transformers_version"}
-IDLE |= {"output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"}
-IDLE |= {"num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"}
-IDLE |= {"assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size"}
-IDLE |= {"renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id"}
-# (those of samples that it lacks) ...
-UNSAMPLED = {"top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
-# ... and, of all others, the numbers that change nothing, beside None, False and what is empty.
-NEUTRAL = {"min_length": (0, 1), "min_new_tokens": (0,), "repetition_penalty": (1,), "encoder_repetition_penalty": (1,)}
-NEUTRAL |= {"encoder_no_repeat_ngram_size": (0,), "guidance_scale": (1,), "num_beam_groups": (1,)}
-NEUTRAL |= {"diversity_penalty": (0,), "penalty_alpha": (0,)}
+# Settings of generate() that the engine has (inference/ctranslate2.py), or that say how torch computes and what it
+# returns; and those of samples that it lacks, which change no search.
+_KNOWN = """num_beams length_penalty length_penalty_type early_stopping no_repeat_ngram_size bad_words_ids temperature
+top_k max_extra_tokens max_new_tokens max_length num_return_sequences use_cache cache_implementation pad_token_id
+bos_token_id renormalize_logits remove_invalid_values output_attentions output_hidden_states output_scores output_logits
+return_dict_in_generate transformers_version"""
+KNOWN = {*_KNOWN.split()}
+OF_SAMPLES = {"top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 
 
 def to_ctranslate2(
@@ -101,15 +92,16 @@ def to_ctranslate2(
 
 
 def check_settings(settings: Mapping[str, Any], config: VanillaConfig) -> None:
-    """Raise ValueError for a setting of generate() that changes what CTranslate2 would search."""
-    tokens = {name: getattr(config, name) for name in ("eos_token_id", "decoder_start_token_id")}
-    neutral = NEUTRAL | {name: (number, [number]) for name, number in tokens.items()}
+    """Raise ValueError for a setting of generate() that the engine does not know, unless it is as by default."""
+    defaults = {**GenerationConfig._get_default_generation_params(), "min_new_tokens": 0}
+    defaults |= {name: getattr(config, name) for name in ("eos_token_id", "decoder_start_token_id")}
     # With beams, transformers scales log P, and CTranslate2 the logits; and it draws no samples.
-    known = KNOWN | IDLE | ({"repetition_penalty", "do_sample"} if settings.get("num_beams") in (None, 1) else set())
-    known -= UNSAMPLED if settings.get("do_sample") else set()
+    known = KNOWN | ({"repetition_penalty", "do_sample"} if settings.get("num_beams") in (None, 1) else set())
+    known |= set() if settings.get("do_sample") else OF_SAMPLES
     for name, value in settings.items():
         is_empty = value is None or value is False or (isinstance(value, Sized) and not len(value))
-        if name[0] != "_" and name not in known and not is_empty and value not in neutral.get(name, ()):
+        is_default = name in defaults and value in (defaults[name], [defaults[name]])
+        if name[0] != "_" and name not in known and not is_empty and not is_default:
             raise ValueError(f"{name} {value!r:.60}: the engine ctranslate2 has no such setting; the engine torch has")
 
 
