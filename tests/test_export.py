@@ -12,7 +12,7 @@ from test_interop_importers import assert_same_logits, reference_of
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianMTModel
 
-from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli import export
 from modeling_vanilla.interop import folders, from_marian
 from modeling_vanilla.interop.to_marian import marian_search, to_marian
@@ -187,16 +187,39 @@ class Doubled(VanillaForConditionalGeneration):
         return output
 
 
-def test_what_the_exporters_do_not_know_is_refused_by_name(make_model, tokenizer, tmp_path):
+class Variant(VanillaConfig):
+    """Fields that turn changes on, by default, and fields that turn them off."""
+
+    relu_squared: bool = True
+    pre_norm: bool = False
+    key_heads: int | None = None
+
+
+@pytest.mark.parametrize("library", ["marian", "ctranslate2"])
+def test_what_the_exporters_do_not_know_is_refused_by_name(make_model, tokenizer, tmp_path, library):
     model = make_model(vocab_size=len(tokenizer))
-    for library in ("marian", "ctranslate2"):
-        model.config.pre_norm = True
-        with pytest.raises(ValueError, match=r"^the unknown field pre_norm True: "):
-            write(library, model, tokenizer, tmp_path)
-        model.config.pre_norm, variant = None, copy.deepcopy(model)
-        variant.model.encoder.norm = torch.nn.LayerNorm(24)
-        with pytest.raises(ValueError, match=r"^the unknown weight model\.encoder\.norm\.weight: "):
+    model.config = Variant(**model.config.to_dict())
+    for change, fault in (
+        ({}, "the unknown field relu_squared True"),
+        ({"relu_squared": False, "pre_norm": True}, "the unknown field pre_norm True"),
+        ({"relu_squared": False, "key_heads": 0}, "the unknown field key_heads 0"),
+    ):
+        variant = copy.deepcopy(model)
+        vars(variant.config).update(change)
+        with pytest.raises(ValueError, match=f"^{fault}: .* cannot express this"):
             write(library, variant, tokenizer, tmp_path)
+    model.config.relu_squared, variant = False, copy.deepcopy(model)
+    variant.model.encoder.layers[1].ffn_add_norm = torch.nn.RMSNorm(24)
+    with pytest.raises(ValueError, match=r"^the missing weight model\.encoder\.layers\.1\.ffn_add_norm\.bias: "):
+        write(library, variant, tokenizer, tmp_path)
+    variant.model.encoder.norm = torch.nn.LayerNorm(24)
+    with pytest.raises(ValueError, match=r"^the unknown weight model\.encoder\.norm\.weight: "):
+        write(library, variant, tokenizer, tmp_path)
+    assert not list(tmp_path.iterdir())
+    write(library, model, tokenizer, tmp_path)
+
+
+def test_what_is_not_known_to_onnx_and_to_no_format_is_refused(make_model, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"^ONNX: .* miss the model's logits by "):
         write("onnx", make_model(Doubled, vocab_size=len(tokenizer)), tokenizer, tmp_path)
     with pytest.raises(ValueError, match=r"^format: 'ONNX' is none of ctranslate2, "):
