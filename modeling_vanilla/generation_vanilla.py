@@ -46,6 +46,14 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     return GenerationConfig(**search, **{name: getattr(config, name) for name in names})
 
 
+def savable(search: GenerationConfig) -> GenerationConfig:
+    """A copy that transformers saves: without beams, it refuses a length penalty and early stopping."""
+    search = copy.copy(search)
+    if (search.num_beams or 1) == 1:
+        search.length_penalty = search.early_stopping = None
+    return search
+
+
 def search_settings(
     model: PreTrainedModel, generation_config: GenerationConfig | None = None, **given
 ) -> GenerationConfig:

@@ -20,7 +20,7 @@ from .attention_vanilla import CrossAttention, SelfAttention
 from .cache_vanilla import CACHE, named_arguments
 from .configuration_vanilla import VanillaConfig, check_tokens
 from .cpu_vanilla import Dropout
-from .generation_vanilla import GnmtGenerationMixin, default_generation_config
+from .generation_vanilla import GnmtGenerationMixin, default_generation_config, savable
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, FusedLossOutput, fused_smoothed_cross_entropy, is_plain, smoothed_cross_entropy
 from .masks_vanilla import check_mask, cross_mask, decoder_mask, encoder_mask
@@ -108,19 +108,29 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         return shifted.masked_fill(shifted == IGNORED, pad)
 
     def adjust_generation_fn(self, *args, **kwargs) -> None:
-        """As GenerationMixin's; a folder without generation_config.json has the search of 6.1."""
+        """As GenerationMixin's; a folder without generation_config.json, or without an alpha, has that of 6.1."""
         super().adjust_generation_fn(*args, **kwargs)
+        default = default_generation_config(self.config)
         if (found := self.generation_config)._from_model_config:
-            self.generation_config = default_generation_config(self.config)
+            self.generation_config = default
             self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
+        elif found.length_penalty is None and getattr(found, "length_penalty_type", None) == "gnmt":
+            found.length_penalty = default.length_penalty
         check_tokens(self.generation_config, self.config.vocab_size)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As PreTrainedModel's; it writes both embeddings where PEFT has merged an lm_head of its own."""
+        """As PreTrainedModel's, also of a model whose num_beams is set to 1: alpha and early stopping are left out.
+
+        It writes both embeddings where PEFT has merged an lm_head of its own.
+        """
         source, target = self.model.encoder.embed_tokens, self.model.decoder.embed_tokens
         if not self.config.tie_word_embeddings and source.weight is target.weight:
             target.weight = nn.Parameter(source.weight.detach().clone())
-        super().save_pretrained(*args, **kwargs)
+        search, self.generation_config = self.generation_config, savable(self.generation_config)
+        try:
+            super().save_pretrained(*args, **kwargs)
+        finally:
+            self.generation_config = search
 
 
 class VanillaModel(VanillaPreTrainedModel):

@@ -15,6 +15,7 @@ from transformers import EosTokenCriteria, GenerationConfig, GenerationMixin, St
 from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_vanilla.cache_vanilla import CACHE
+from modeling_vanilla.generation_vanilla import default_generation_config
 
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -257,6 +258,22 @@ def test_sentences_leave_the_batch_unless_a_processor_finds_them_at_their_rows(s
     expected, count = model.generate(**given).tolist(), sum(rows)
     assert model.generate(**given, logits_processor=[lambda input_ids, scores: scores]).tolist() == expected
     assert (count < sum(rows) - count) == (setting in BY_ITSELF)
+
+
+def test_a_model_whose_beams_are_set_to_one_is_saved(tmp_path):
+    """transformers refuses to save what only beams use; with beams, the saved model has the alpha of 6.1."""
+    model, sources = random_model(0), batch_of(random_sources(0, (3, 1, 4)))
+    model.generation_config = default_generation_config(model.config)
+    expected = {beams: model.generate(**sources, num_beams=beams).tolist() for beams in (1, 4)}
+    model.generation_config.update(num_beams=1, early_stopping=True)
+    model.save_pretrained(tmp_path)
+    loaded, kept = type(model).from_pretrained(tmp_path), model.generation_config
+    assert loaded.generation_config.num_beams == 1 and (kept.length_penalty, kept.early_stopping) == (0.6, True)
+    assert loaded.generate(**sources).tolist() == expected[1]
+    assert (
+        loaded.generation_config.length_penalty == 0.6
+        and loaded.generate(**sources, num_beams=4).tolist() == expected[4]
+    )
 
 
 def test_stop_strings_end_a_hypothesis_as_in_transformers():

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..configuration_vanilla import VanillaConfig
+from ..generation_vanilla import savable
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .exports import POSITIONS, check_expressible, save_tokenizer
 
@@ -86,7 +87,7 @@ def to_ctranslate2(
         if name != "auto_map":  # the code that it names is not in this folder
             spec.config.add_attribute(name, value)
     spec.save(str(folder))
-    model.generation_config.save_pretrained(folder)
+    savable(model.generation_config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return []
 

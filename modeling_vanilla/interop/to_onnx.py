@@ -25,6 +25,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from ..generation_vanilla import savable
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from .exports import save_tokenizer
 
@@ -46,7 +47,7 @@ def to_onnx(model: VanillaForConditionalGeneration, tokenizer: PreTrainedTokeniz
     """
     export_graphs(model, folder / "encoder.onnx", folder / "decoder.onnx")
     model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
+    savable(model.generation_config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return []
 
