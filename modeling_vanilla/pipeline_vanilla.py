@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
@@ -18,6 +19,7 @@ class TranslationPipeline(Pipeline):
     With `num_return_sequences` above 1, the result of an input is a list of so many, best first.
 
     Args:
+        return_tensors: whether a result is {"translation_token_ids": ids}, those that generate() returns.
         truncation: truncate a text that is too long for the model, instead of splitting it.
         src_lang, tgt_lang: the languages, for a tokenizer of many; by default those in the name of the task. Where tags
             such as ">>de<<" name them, tgt_lang is that of lines without a tag. A model of one pair ignores both.
@@ -26,8 +28,8 @@ class TranslationPipeline(Pipeline):
 
     _load_tokenizer = True
 
-    def _sanitize_parameters(self, **arguments):
-        return {}, arguments, {}
+    def _sanitize_parameters(self, return_tensors=None, **arguments):
+        return {}, arguments, {} if return_tensors is None else {"return_tensors": return_tensors}
 
     def __call__(self, inputs, *args, **kwargs):
         """A list of one result for each input; an iterator of lists for a torch Dataset or a generator."""
@@ -73,16 +75,17 @@ class TranslationPipeline(Pipeline):
         settings = SearchSettings(self.model, self.tokenizer, **arguments)
         pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, settings)
         found = search_batches(self.model, self.tokenizer, make_batches(pieces, settings), settings)
-        every: list[list[str]] = [[]] * len(pieces)
+        every: list[list[dict]] = [[]] * len(pieces)
         for rows, translations in join_hypotheses(pieces, found, settings.nbest):
             for row, translation in zip(rows, translations, strict=True):
-                best = [hypothesis.text for hypothesis in translation.hypotheses]
+                best = [{"text": one.text, "token_ids": torch.tensor(one.ids)} for one in translation.hypotheses]
                 # A text with fewer translations, such as a blank one, repeats the last.
                 every[row] = best + best[-1:] * (settings.nbest - len(best))
         return {"translations": every[0] if isinstance(texts, str) else every}
 
-    def postprocess(self, output) -> list[dict]:
-        return [{"translation_text": text} for text in output["translations"]]
+    def postprocess(self, output, return_tensors=False) -> list[dict]:
+        name = "token_ids" if return_tensors else "text"
+        return [{f"translation_{name}": one[name]} for one in output["translations"]]
 
 
 def register_translation() -> None:

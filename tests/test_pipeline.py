@@ -90,6 +90,8 @@ def test_several_translations_are_the_best_and_of_a_text_in_pieces_the_best_comb
     assert texts_of(blank) == ["", ""]
     for results, hypotheses in zip(found, expected, strict=True):
         assert texts_of(results) == [best.text for best in hypotheses]
+    for results, hypotheses in zip(translator(texts, return_tensors=True, **settings), expected, strict=True):
+        assert [one["translation_token_ids"].tolist() for one in results] == [[*best.ids] for best in hypotheses]
 
 
 # Arguments
