@@ -209,5 +209,6 @@ class VanillaConfig(PreTrainedConfig):
             require(field, value is None or 0 < value < math.inf, "above 0 and finite")
         known = ("sinusoidal", "learned")
         require("position_embedding_type", self.position_embedding_type in known, " or ".join(known))
+        require("is_encoder_decoder", self.is_encoder_decoder, "True")
         require("activation_function", self.activation_function in ACT2FN, "an activation that transformers knows")
         check_tokens(self, self.vocab_size)

@@ -52,20 +52,31 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder.
 
     Raises:
-        ValueError: if the folder lacks it or its model, one of them is damaged, or the model does not know the id of
-            each token or has other special tokens. Whether two other tokens have changed places cannot be seen.
+        ValueError: if the folder lacks it or its model, one of them is damaged, or as check_vocabulary does.
     """
     config, tokenizer = load_config(folder), load_vocabulary(folder)
-    of = f"vocabulary: the tokenizer of {folder}"
+    check_vocabulary(tokenizer, config, f"of {folder}")
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: VanillaConfig, source: str) -> None:
+    """Raise ValueError for a tokenizer that is not the model's, as its size or its special tokens tell.
+
+    A model may have more tokens: a vocabulary that is padded to a multiple of up to 512 has at most 512 or twice the
+    tokenizer's. Whether other tokens have changed places cannot be seen.
+
+    Args:
+        source: where the tokenizer is from, for the message.
+    """
+    of = f"vocabulary: the tokenizer {source}"
     size = 1 + max(tokenizer.get_vocab().values())
-    if size > config.vocab_size:
+    if not size <= config.vocab_size <= 2 * max(size, 256):
         raise ValueError(f"{of} has ids for {size} tokens, the model {config.vocab_size}")
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         ours, models = getattr(tokenizer, name), getattr(config, name)
         used = token_ids(models)
         if ours is not None and used and ours not in used:
             raise ValueError(f"{of} has {name} {ours}, the model {models}")
-    return tokenizer
 
 
 def load_config(folder: Path) -> VanillaConfig:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import change_json, change_weights, make_tiny, make_tokenizer, pickled, save_folder, text
 
-from modeling_vanilla import Translator, VanillaModel
+from modeling_vanilla import Translator, VanillaForConditionalGeneration, VanillaModel
 
 WEIGHTS = "model.safetensors"
 
@@ -55,6 +55,10 @@ def nested(folder):
 FAULTS = {
     "NaN": (not_a_number, "model: {} .*: the weight model[^ ]+ has values that are NaN or infinite$"),
     "huge": (changed(d_model=10**7), "model: {} .*: its weights are of other shapes than config.json says"),
+    "decoder alone": (
+        changed(is_encoder_decoder=False),
+        "model: {}/.* is_encoder_decoder must be True, not False",
+    ),
     "layers": (changed(encoder_layers=10**7), "model: {}/config.json is bad: .*encoder_layers must be from 1 to 1000"),
     "elsewhere": (elsewhere, "model: {} .*: model.safetensors.index.json names '../other.safetensors', "),
     "eos": (search(eos_token_id=[2, 9999]), "model: {} .*: eos_token_id 9999 is outside the vocabulary"),
@@ -62,6 +66,10 @@ FAULTS = {
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
     "the folder above": (nested, "model: {} is .* config.json; did you mean {}/model[?]$"),
     "adapter": (text("adapter_config.json", "{}"), "model: {} holds an adapter, as it has adapter_config.json; "),
+    "another vocabulary": (
+        changed(vocab_size=1000),
+        "vocabulary: .* of {} has ids for 272 tokens, the model 1000",
+    ),
     "special tokens": (changed(pad_token_id=2, eos_token_id=0), "vocabulary: .* {} has pad_token_id 0, the model "),
 }
 
@@ -83,6 +91,11 @@ def test_from_pretrained_takes_no_pickle(folder):
 
 
 def test_models_and_tokenizers_that_do_not_fit_together(good, folder):
+    padded = VanillaForConditionalGeneration.from_pretrained(good)
+    padded.resize_token_embeddings(pad_to_multiple_of=512)
+    padded.save_pretrained(folder)
+    assert Translator.from_pretrained(folder).model.config.vocab_size == 512
+    shutil.copytree(good, folder, dirs_exist_ok=True)
     make_tokenizer(["xyz"]).save_pretrained(folder)
     with pytest.raises(ValueError, match=rf"^vocabulary: {good} and {folder} have different ones, of "):
         Translator.from_pretrained(good, folder)

@@ -270,10 +270,7 @@ def test_a_model_whose_beams_are_set_to_one_is_saved(tmp_path):
     loaded, kept = type(model).from_pretrained(tmp_path), model.generation_config
     assert loaded.generation_config.num_beams == 1 and (kept.length_penalty, kept.early_stopping) == (0.6, True)
     assert loaded.generate(**sources).tolist() == expected[1]
-    assert (
-        loaded.generation_config.length_penalty == 0.6
-        and loaded.generate(**sources, num_beams=4).tolist() == expected[4]
-    )
+    assert loaded.generate(**sources, num_beams=4).tolist() == expected[4]
 
 
 def test_stop_strings_end_a_hypothesis_as_in_transformers():

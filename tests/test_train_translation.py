@@ -176,7 +176,10 @@ BAD_INPUT = [
     ({**MODEL, "report_to": "nobody"}, "report_to: 'nobody' is no installed tracker of accelerate; tensorboard"),
     ({**MODEL, "resume": True}, "holds no run, as it has no run.json"),
     ({**MODEL, "early_stopping": 3, "validation_file": None}, "early_stopping 3: there are no validation data"),
-    ({**MODEL, "tokenizer": "tokenizer", "vocab_size": 263}, "tokenizer tokenizer has 264 tokens, the model.*has 263"),
+    (
+        {**MODEL, "tokenizer": "tokenizer", "vocab_size": 263},
+        "tokenizer has ids for 264 tokens, the model 263",
+    ),
     ({"model": "model", "d_model": 32}, "d_model cannot be changed"),
     ({"model": "marian"}, "^model: marian is a marian; vanilla convert may convert it$"),
     ({"model": "no_start"}, "^decoder_start_token_id is None in VanillaConfig; training needs one$"),

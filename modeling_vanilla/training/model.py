@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..configuration_vanilla import VanillaConfig, token_ids
 from ..corpus.tokenized import TokenizedPairs, pair_lengths, tokenize_pairs
 from ..corpus.tokenizer import language_tags, train_tokenizer, vocabulary_texts
-from ..loading import load_config, load_model, load_tokenizer, load_vocabulary, model_folder
+from ..loading import check_vocabulary, load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
 from ..splitting_vanilla import count_sentences, source_language, tags_of
 from .options import REGULARISATION, ModelOptions
@@ -66,7 +66,7 @@ def make_model(
     """The model saved in the folder, or a new one of the preset and the overrides, with the tokenizer's special tokens.
 
     Raises:
-        ValueError: the model has fewer tokens than the tokenizer, or cannot be loaded.
+        ValueError: the model does not fit the tokenizer, or cannot be loaded.
     """
     if folder is None:
         special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
@@ -77,11 +77,7 @@ def make_model(
         if options.tokenizer:  # a multiple of 64, say
             special["vocab_size"] = overrides.get("vocab_size", size)
         config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
-        if config.vocab_size < size:
-            raise ValueError(
-                f"vocabulary: the tokenizer {options.tokenizer} has {size} tokens, "
-                f"the model {options.preset} has {config.vocab_size}"
-            )
+        check_vocabulary(tokenizer, config, str(options.tokenizer))
         new = VanillaForConditionalGeneration(config)
         new.generation_config.update(**PAPER_SEARCH.get(str(options.preset), {}))
         return new
