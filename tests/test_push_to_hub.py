@@ -201,7 +201,7 @@ def test_a_server_that_is_no_hub(run, monkeypatch, answer, why):
                 connection.recv(65536)
                 if answer is not None:
                     connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer)
-                while connection.recv(65536):  # the rest of the request, until the client has gone
+                while answer is None and connection.recv(65536):  # the rest of the request, until the client has gone
                     pass
 
         threading.Thread(target=serve, daemon=True).start()
