@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import math
 from numbers import Integral, Real
 
 import torch
@@ -13,6 +14,7 @@ from transformers.generation import (
     GenerationConfig,
     GenerationMixin,
     GenerationMode,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
@@ -37,6 +39,12 @@ InfNanRemoveLogitsProcessor LogitNormalization MinLengthLogitsProcessor MinNewTo
 NoBadWordsLogitsProcessor NoRepeatNGramLogitsProcessor RepetitionPenaltyLogitsProcessor SequenceBiasLogitsProcessor
 SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor WatermarkLogitsProcessor"""
 ROW_BY_ROW = _NAMES.split()
+# The processors of transformers that may raise a token's score above log 1, so that a score may rise with its length.
+# A caller's own counts as one unless it says `never_raises`.
+_RAISING = """ExponentialDecayLengthPenalty SequenceBiasLogitsProcessor WatermarkLogitsProcessor
+UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor"""
+RAISING = _RAISING.split()
+LEAST_TEMPERATURE = 1e-6  # below, logits divided by it overflow
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
@@ -75,6 +83,11 @@ def search_settings(
     is_alpha = isinstance(alpha, Real) and abs(alpha) <= 10  # beyond, the penalty of long outputs overflows
     require(alpha is None or is_alpha, "length_penalty", "a number from -10 to 10")
     require(getattr(settings, "length_penalty_type", None) in known, "length_penalty_type", "gnmt or length")
+    for name, value in vars(settings).items():
+        require(not isinstance(value, float) or math.isfinite(value), name, "finite")
+    temperature = settings.temperature
+    cold = isinstance(temperature, Real) and 0 < temperature < LEAST_TEMPERATURE  # transformers refuses those up to 0
+    require(not cold, "temperature", f"at least {LEAST_TEMPERATURE}")
     return settings
 
 
@@ -112,6 +125,29 @@ class SourceLengthCriteria(StoppingCriteria):
         return input_ids.shape[1] >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
 
 
+class ForcedEos(LogitsProcessor):
+    """Forces EOS, one of `eos`, on each sequence at the length of its sentence, lengths (B,), as its last token.
+
+    transformers' own forces it at the limit of the batch.
+    """
+
+    row_by_row = never_raises = True
+
+    def __init__(self, lengths: Tensor, eos: int | list[int]):
+        self.lengths, self.eos = lengths, eos
+
+    def select(self, sentences: Tensor) -> "ForcedEos":
+        """The processor of some sentences of the batch, given as indices (B',)."""
+        return ForcedEos(self.lengths[sentences], self.eos)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """input_ids (rows, length), with as many rows for each sentence; scores (rows, V)."""
+        last = input_ids.shape[1] + 1 >= self.lengths.repeat_interleave(len(input_ids) // len(self.lengths))
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self.eos] = 0
+        return torch.where(last[:, None], forced, scores)
+
+
 class GnmtGenerationMixin(GenerationMixin):
     """GenerationMixin with the search of 6.1 behind generate(num_beams=...)."""
 
@@ -147,6 +183,10 @@ class GnmtGenerationMixin(GenerationMixin):
             if self.config.position_embedding_type == "learned":
                 new_tokens = new_tokens.clamp(max=max(1, self.config.max_position_embeddings - prompt))
             given |= {"max_new_tokens": int(new_tokens.max()), "max_length": None}
+            if settings.forced_eos_token_id is not None:
+                forced = ForcedEos(prompt + new_tokens, settings.forced_eos_token_id)
+                given["logits_processor"] = [forced, *(given.get("logits_processor") or ())]
+                given["forced_eos_token_id"] = None
         criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
         if given.get("custom_generate") is None and settings.get_generation_mode() is GenerationMode.BEAM_SEARCH:
             for name in ("streamer", "synced_gpus", "decoder_attention_mask"):
@@ -186,6 +226,13 @@ def _is_of_the_search(criterion: StoppingCriteria, config: GenerationConfig) -> 
     return isinstance(criterion, MaxLengthCriteria)
 
 
+def _may_raise(processor: LogitsProcessor) -> bool:
+    """Whether it may raise a token's score above log 1."""
+    kind = type(processor)
+    known = kind.__name__ in RAISING if kind.__module__.startswith("transformers.") else True
+    return known and not getattr(processor, "never_raises", False)
+
+
 def beam_search(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -215,6 +262,7 @@ def beam_search(
     decoder = NextTokens(model, config, logits_processor, model_kwargs)
     decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
     state = search(config, prompts, limits, criteria, drop_done, penalty_type)
+    state.scores_fall = not any(map(_may_raise, logits_processor))
     while state.searching.any():
         log_probs, unprocessed = decoder.log_probs(state.alive.tokens.flatten(0, 1))
         rows, sentences = state.step(log_probs, unprocessed)

@@ -114,6 +114,7 @@ class BeamSearch:
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,), the sentences in the batch
         # (B,), whether a sentence is not done; on the CPU, so that a step waits for a GPU only once.
         self.searching = torch.ones(len(limits), dtype=torch.bool)
+        self.scores_fall = True  # whether no logits processor raises a score, which lets the search end early
         self.length = 0  # the number of new tokens so far
         self.results: list[tuple[Tensor, Hypotheses]] = []  # sentences that are done, and their outputs
         self.log_probs: list[Tensor] = []  # before each step, log P of the hypotheses in its rows
@@ -184,15 +185,18 @@ class BeamSearch:
     def done(self) -> Tensor:
         """Whether no alive hypothesis of a sentence can still be returned. (B,)
 
-        log P falls with each token, so an alive hypothesis can at best reach its present log P over the largest penalty
-        ahead: the one at the limit, or for a negative alpha the next one. transformers takes that of the present
-        length, unless early_stopping is "never", and waits for K to finish. early_stopping=True only waits for that.
+        log P falls with each token, unless a logits processor raises it, so an alive hypothesis can at best reach its
+        present log P over the largest penalty ahead: the one at the limit, or for a negative alpha the next one.
+        transformers takes that of the present length, unless early_stopping is "never", and waits for K to finish.
+        early_stopping=True only waits for that.
         """
         finished, best_alive, early_stopping = self.finished.score, self.alive.score[:, 0], self.config.early_stopping
         if early_stopping is True:
             return (finished[:, -1] > -torch.inf) | (best_alive == -torch.inf)
         to_the_limit = self.config.length_penalty > 0
         if self.penalty_type == "gnmt":
+            if not self.scores_fall:
+                return best_alive == -torch.inf
             worst, ahead = finished[:, self.config.num_return_sequences - 1], self.length + 1
         else:
             worst, ahead = finished[:, -1], self.length

@@ -16,6 +16,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_vanilla.cache_vanilla import CACHE
 from modeling_vanilla.generation_vanilla import default_generation_config
+from modeling_vanilla.search_vanilla import BeamSearch
 
 ALPHAS = (0.0, 0.6, 1.0)
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -256,7 +257,9 @@ def test_sentences_leave_the_batch_unless_a_processor_finds_them_at_their_rows(s
     given = {**batch_of(random_sources(0, (1, 9, 2))), "num_beams": 3, setting: value}
     model.get_decoder().embed_tokens.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
     expected, count = model.generate(**given).tolist(), sum(rows)
-    assert model.generate(**given, logits_processor=[lambda input_ids, scores: scores]).tolist() == expected
+    unknown = lambda input_ids, scores: scores  # noqa: E731
+    unknown.never_raises = True
+    assert model.generate(**given, logits_processor=[unknown]).tolist() == expected
     assert (count < sum(rows) - count) == (setting in BY_ITSELF)
 
 
@@ -271,6 +274,35 @@ def test_a_model_whose_beams_are_set_to_one_is_saved(tmp_path):
     assert loaded.generation_config.num_beams == 1 and (kept.length_penalty, kept.early_stopping) == (0.6, True)
     assert loaded.generate(**sources).tolist() == expected[1]
     assert loaded.generate(**sources, num_beams=4).tolist() == expected[4]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_eos_is_forced_at_the_limit_of_each_sentence(beams):
+    """As of a sentence by itself."""
+    settings = {"num_beams": beams, "forced_eos_token_id": [EOS], "max_extra_tokens": 0}
+    for seed in range(4):
+        model, sources = random_model(seed, sharpness=0.1), random_sources(seed, (2, 9, 4))
+        alone = [model.generate(**batch_of([source]), **settings)[0].tolist() for source in sources]
+        assert model.generate(**batch_of(sources), **settings).tolist() == pad_right(alone).tolist()
+        assert all(EOS in tokens for tokens in alone)
+
+
+class ToTheLimit(BeamSearch):
+    def done(self):
+        return torch.zeros(len(self.limits), dtype=torch.bool)
+
+
+RAISING = [{"exponential_decay_length_penalty": (1, 1.8)}, {"sequence_bias": {(5,): 3.0}}]
+RAISING += [{"logits_processor": [lambda input_ids, scores: scores + 1]}]
+
+
+@pytest.mark.parametrize("setting", RAISING)
+def test_no_hypothesis_beats_the_best_where_scores_may_rise(setting):
+    for seed in range(8):
+        model, inputs = random_model(seed), batch_of(random_sources(seed))
+        settings = {"num_beams": 3, "max_extra_tokens": 8, **setting}
+        expected = model.generate(**inputs, **settings, search=ToTheLimit)
+        assert model.generate(**inputs, **settings).tolist() == expected.tolist()
 
 
 def test_stop_strings_end_a_hypothesis_as_in_transformers():
