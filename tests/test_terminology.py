@@ -14,10 +14,12 @@ SENTENCES = ["the old man has a dog", "", "a big dog and a dog", "the man sees a
 FOUND = {"dogs and hotdog": [], "Dog": [], "dog-tired dog": ["dog"], "a guide dog, a dog": ["guide dog", "dog"]}
 FOUND |= {"a guide dog show": ["guide dog show"], "a guide dog shows": ["guide dog"], "on .NET (C++)": [".NET", "C++"]}
 FOUND |= {"小さな猫は": ["猫"], "कमल किताब": [], "राम की किताब": ["की"], "ein Ma\u0308dchen": ["M\u00e4dchen"]}
+FOUND |= {"a guide\u00a0dog": ["guide dog"], "guide  dog": ["guide dog"], "guide dog\u2009\tshow": ["guide dog show"]}
+FOUND |= {"guide\ndog": ["dog"]}
 
 
 def test_terms_are_whole_words_the_longest_first(tokenizer):
-    sources = ("dog", "show", "guide dog", "guide dog show", ".NET", "C++", "猫", "क", "की", "Mädchen")
+    sources = ("dog", "show", "guide\u00a0 dog", "guide dog show", ".NET", "C++", "猫", "क", "की", "Mädchen")
     terms = Terminology([(source, "Hund") for source in sources], tokenizer)
     assert {text: terms.find(text) for text in FOUND} == FOUND
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..splitting_vanilla import Piece, encode
+from ..splitting_vanilla import TAG, Piece, encode
 from ..translation_vanilla import Translation
 from .engines import Engine
 
 Links = list[tuple[int, int]]  # source word and target word, both from 0
 Words = list[int | None]  # of each token the word that it is a piece of, None if of none
 Encoded = tuple[list[int], Words]  # a text
+_TAG = re.compile(rf"\s*{TAG.pattern}")
 
 
 def align_translations(
@@ -85,6 +86,9 @@ def join_links(source: str, pieces: Sequence[Piece], targets: Sequence[str], lin
     """
     joined, end, target_words = set(), 0, 0
     for piece, target, own in zip(pieces, targets, links, strict=True):
+        tag = _TAG.match(source, end)
+        if tag and not piece.text.lstrip().startswith(tag[0].strip()):  # it was cut off, and may contain the piece
+            end = tag.end()
         start = source.index(piece.text, end)
         end = start + len(piece.text)
         # A word that was cut is one word of the whole.

@@ -21,12 +21,18 @@ logger = logging.getLogger(__name__)
 
 # A letter of a script that puts blanks between words; a letter of Chinese, Japanese or Thai is a word by itself.
 _LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_BLANKS = re.compile(r"[^\S\r\n]+")  # between the words of a term: also a tab, one without a break, several
 _BOUNDARY = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
 
 
 def read_terms(path: Path) -> list[tuple[str, ...]]:
     """The terms of a file of lines "SOURCE TERM<tab>TARGET TERM"."""
     return [tuple(line.split("\t")) for line in read_lines(path)]
+
+
+def _plain(text: str) -> str:
+    """A source as terms are looked for in it: composed letters, and one blank between words."""
+    return _BLANKS.sub(" ", normalize("NFC", text))
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:
@@ -62,7 +68,7 @@ class Terminology:
             pairs.append(pair)
         tokens = target_ids(tokenizer, [target for _, target in pairs], "term")
         for row, ((source, _), ids) in enumerate(zip(pairs, tokens, strict=True)):
-            source = normalize("NFC", source)
+            source = _plain(source)
             if source in self.targets and self.targets[source][1] != ids:
                 raise RowError("term", row, f"the term {source!r:.60} has two translations")
             # As text that the tokenizer may have changed.
@@ -71,7 +77,7 @@ class Terminology:
 
     def find(self, text: str) -> list[str]:
         """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
-        return list(dict.fromkeys(self.pattern.findall(normalize("NFC", text)))) if self.targets else []
+        return list(dict.fromkeys(self.pattern.findall(_plain(text)))) if self.targets else []
 
     def add_to(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces with the phrases that their translations must contain."""
@@ -148,7 +154,7 @@ class ForcedPrefix(LogitsProcessor):
         prefixes: of each sentence of the batch, the tokens after the start token; empty for none.
     """
 
-    row_by_row = True
+    row_by_row = never_raises = True
 
     def __init__(self, prefixes: Sequence[Sequence[int]]):
         rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
