@@ -148,7 +148,8 @@ def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iter
         for number, piece in enumerate(pieces)
         if not is_blank(piece.text)
     ]
-    lengths = [len(texts[row][number].ids) * settings.beams for row, number in keys]
+    rows = max(settings.beams, settings.nbest)  # of the decoder for each sentence; samples have one each
+    lengths = [len(texts[row][number].ids) * rows for row, number in keys]
     for indices in batches_by_length(lengths, settings.tokens_per_batch):
         chosen = [keys[index] for index in indices]
         yield chosen, [texts[row][number] for row, number in chosen]

@@ -56,6 +56,13 @@ def test_samples_have_the_probabilities_of_the_model(translator, folder, given):
     assert terms > 1 and ((observed - expected)[often] ** 2 / expected[often]).sum() < terms + 5 * (2 * terms) ** 0.5
 
 
+def test_samples_count_as_rows_of_a_batch(folder, monkeypatch):
+    translator, sizes = Translator.from_pretrained(folder), []
+    translator.model.get_decoder().embed_tokens.register_forward_hook(lambda *given: sizes.append(len(given[2])))
+    translator.nbest(TEXTS, 20, tokens_per_batch=400, **SAMPLE)
+    assert 20 < max(sizes) <= 400 / 3  # each text has three tokens or more
+
+
 def test_a_sample_depends_on_the_seed_and_the_text_alone(folder):
     translator = Translator.from_pretrained(folder)
     given = SAMPLE | {"seed": 1}

@@ -155,8 +155,8 @@ class Translator:
             seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
                 samples of the text; ctranslate2 has one for each process, which its first samples take.
             settings: those of `SearchSettings`, such as
-                tokens_per_batch, the most source tokens of a batch, padding included, times the beams; None is 4096 on
-                a CPU, 32768 on a GPU;
+                tokens_per_batch, the most source tokens of a batch, padding included, times the beams or samples; None
+                is 4096 on a CPU, 32768 on a GPU;
                 max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever
                 the model has seen, and longer ones in pieces of at most so many;
                 tgt_lang, the target language of a model of several: its tag, such as ">>de<<", is put before the tokens
