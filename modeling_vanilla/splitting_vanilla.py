@@ -27,6 +27,9 @@ _TWO_LETTERS = dict(re.findall("(...)=(..)", _LANGUAGES))
 _WINDOW = 4000  # characters that sentencex gets at once, as its time is quadratic in repeated quotation marks
 # sentencex knows the danda, but not the marks of Khmer and Tibetan.
 _KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964"))
+# Tokens of the pieces of a sentence that is too long for one: such a text may have no end of its translation, and a
+# search takes as many steps as the limit of its output has.
+_FRAGMENT_TOKENS = 128
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
@@ -213,8 +216,8 @@ def _cut_at(text: str, ends: Iterable[int]) -> list[str]:
 
 
 def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: int) -> list[str]:
-    """Cut a line into pieces of at most `room` tokens: at sentences, else blanks, else anywhere."""
-    ways = [re.compile(r"\s+"), re.compile(f"(?s).{{1,{max(1, room // 8)}}}")]
+    """Cut a line into pieces of at most `room` tokens: at sentences, else blanks, else anywhere, into smaller ones."""
+    ways = [re.compile(r"\s+"), re.compile(f"(?s).{{1,{max(1, min(room, _FRAGMENT_TOKENS) // 8)}}}")]
     sentences = split_sentences(line, limits.language)
     if limits.by_sentence:
         pieces = [piece for sentence in sentences for piece in _fit(tokenizer, [sentence], ways, room)]
@@ -242,7 +245,7 @@ def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re
         whole = "".join(parts[start:end])
         if ways and not fits(whole):
             ends = (match.end() for match in ways[0].finditer(whole))
-            pieces += _fit(tokenizer, _cut_at(whole, ends), ways[1:], room)
+            pieces += _fit(tokenizer, _cut_at(whole, ends), ways[1:], min(room, _FRAGMENT_TOKENS))
         else:
             pieces.append(whole)
         start = end

@@ -113,6 +113,13 @@ def test_every_piece_begins_with_the_prefix(tokenizer):
         assert [*piece.ids] == tokenizer("a house: " + piece.text).input_ids and len(piece.ids) <= 16
 
 
+@pytest.mark.parametrize("text", ["a" * 5000, "a " * 5000], ids=["a word", "words"])
+def test_a_sentence_that_is_no_piece_is_cut_into_small_ones(tokenizer, text):
+    """A search takes a step for each token of an output, and such a text's may end at its limit alone."""
+    (pieces,) = split_texts(tokenizer, [text], Limits(512, None, 512, by_sentence=False))
+    assert 100 < max(len(piece.ids) for piece in pieces) <= 128
+
+
 SLOW = [pytest.param(mark, marks=pytest.mark.slow) for mark in (":", " ", "a", "a. ", ",»", "\u200b", "犬", "“a.” ")]
 
 
