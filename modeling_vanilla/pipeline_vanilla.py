@@ -8,7 +8,7 @@ from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import search_settings
-from .splitting_vanilla import check_texts, tags_of
+from .splitting_vanilla import check_texts
 from .translation_vanilla import SearchSettings, cut_texts, join_hypotheses, make_batches, search_batches
 
 
@@ -22,7 +22,7 @@ class TranslationPipeline(Pipeline):
         return_tensors: whether a result is {"translation_token_ids": ids}, those that generate() returns.
         truncation: truncate a text that is too long for the model, instead of splitting it.
         src_lang, tgt_lang: the languages, for a tokenizer of many; by default those in the name of the task. Where tags
-            such as ">>de<<" name them, tgt_lang is that of lines without a tag. A model of one pair ignores both.
+            such as ">>de<<" name them, tgt_lang is that of lines without a tag.
         **others: those of `SearchSettings` and of generate().
     """
 
@@ -65,7 +65,7 @@ class TranslationPipeline(Pipeline):
             if not are_known:
                 raise ValueError(f"{pair['src_lang']} or {pair['tgt_lang']} is no language of the tokenizer")
             arguments["forced_bos_token_id"] = built["forced_bos_token_id"]
-        elif tgt_lang is not None and tags_of(self.tokenizer):
+        elif tgt_lang is not None:
             arguments["tgt_lang"] = tgt_lang
         # A model such as T5 reads its task at the beginning of the source, and has settings of its search for it.
         of_task = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
