@@ -100,6 +100,12 @@ def load_config(folder: Path) -> VanillaConfig:
     return config
 
 
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer without the truncation and padding of its last call, which tokenizer.json would keep."""
+    tokenizer("")  # a call without any
+    tokenizer.save_pretrained(folder)
+
+
 def load_vocabulary(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, whether there is a model or not.
 
@@ -198,4 +204,4 @@ def check_weights(
 def save_model(model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a model folder: weights, code, configuration, generation configuration and tokenizer."""
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)

@@ -7,9 +7,11 @@ from datasets import Dataset
 from helpers import batch_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 from transformers import AddedToken, AutoTokenizer
 
 from modeling_vanilla.corpus.tokenizer import MARK, SPECIAL_TOKENS, language_tags, train_tokenizer
+from modeling_vanilla.loading import save_tokenizer
 
 ALGORITHMS = ("bpe", "wordpiece")
 CORPUS = [
@@ -29,6 +31,13 @@ def tokenizer(request, tmp_path_factory):
     assert tokenizer(CORPUS) == trained(CORPUS)
     assert type(tokenizer.backend_tokenizer.model).__name__.lower() == request.param
     return tokenizer
+
+
+def test_a_truncation_of_an_earlier_call_is_not_saved(tokenizer, tmp_path):
+    whole = tokenizer(CORPUS[0]).input_ids
+    assert len(tokenizer(CORPUS[0], truncation=True, padding="max_length", max_length=6).input_ids) == 6 < len(whole)
+    save_tokenizer(tokenizer, tmp_path)
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(CORPUS[0]).ids == whole
 
 
 # With a token of each kind that may be added.

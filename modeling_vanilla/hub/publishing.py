@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..errors import one_line
 from ..files import write_text
-from ..loading import load_model, load_tokenizer
+from ..loading import load_model, load_tokenizer, save_tokenizer
 from .model_card import source_metadata, write_card_of_run
 
 SECONDS = 60  # that the Hub may take for an answer; its client would wait for ever
@@ -128,7 +128,7 @@ def _copy_model(model: Path, folder: Path) -> PreTrainedModel:
     tokenizer = load_tokenizer(model)  # first, as it says what is wrong with a folder that is no model's
     loaded = load_model(model, "auto")
     loaded.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     return loaded
 
 

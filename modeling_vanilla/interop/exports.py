@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .. import loading
 from ..configuration_vanilla import VanillaConfig
 from ..files import read_json
 from ..modeling_vanilla import VanillaForConditionalGeneration
@@ -24,7 +25,7 @@ FIELDS |= {"max_source_tokens", "max_source_sentences", "source_lang", "auto_map
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer that transformers 4, 5 and transformers.js load: 5 has renamed its class and a field."""
-    tokenizer.save_pretrained(folder)
+    loading.save_tokenizer(tokenizer, folder)
     if type(tokenizer) is PreTrainedTokenizerFast:
         file = folder / "tokenizer_config.json"
         settings = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -36,7 +36,7 @@ def convert(library: str, source: str, destination: Path) -> None:
     folder = Path(source).parent if Path(source).is_file() else Path(source)
     with whole_folder(destination) as part:
         model.save_pretrained(part)
-        tokenizer.save_pretrained(part)
+        loading.save_tokenizer(tokenizer, part)
         write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
 
 
