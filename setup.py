@@ -40,6 +40,7 @@ test = [
     "hypothesis>=6.100",
     "parameterized>=0.9",
     "peft>=0.18",
+    "polib>=1.2",
     "pytest>=8",
     "pytest-xdist>=3.6.1",
     "markdown-it-py>=3",
