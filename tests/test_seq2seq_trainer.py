@@ -1,0 +1,21 @@
+"""The peer of `vanilla train`, MarianMT by Seq2SeqTrainer, for two steps."""
+
+import pytest
+from helpers import ROOT, as_options, make_tokenizer, read_json, run_python
+from toy_corpus import toy_corpus, write_corpus
+
+
+@pytest.mark.slow
+def test_the_peer_trains_on_the_same_pairs(tmp_path):
+    corpus = toy_corpus(64, 4, 6)
+    files = zip(("train_file", "validation_file", "test_file"), write_corpus(corpus, tmp_path), strict=True)
+    tokenizer = make_tokenizer(["A dog runs.", "Ein Hund rennt."])
+    tokenizer.save_pretrained(tmp_path / "vocabulary")
+    options = {**dict(files), "tokenizer": tmp_path / "vocabulary", "output_dir": tmp_path / "run"}
+    options |= {"max_steps": 2, "eval_steps": 1, "generation_max_length": 8, "per_device_train_batch_size": 32}
+    assert run_python(ROOT / "benchmarks/seq2seq_trainer.py", *as_options(options), cwd=tmp_path).succeeded
+    first, last = read_json(tmp_path / "run/validation.json")["validations"]
+    assert (first["step"], last["step"]) == (1, 2)
+    assert 0 < first["processor_seconds"] < last["processor_seconds"]
+    assert last["tokens"] == sum(len(tokenizer(text)["input_ids"]) for pair in corpus["train"] for text in pair)
+    assert len((tmp_path / "run/test.txt").read_text(encoding="utf-8").split("\n")) == 6 + 1
