@@ -27,6 +27,7 @@ from modeling_vanilla.files import check_unused, whole_folder, write_json
 from modeling_vanilla.loading import save_model
 from modeling_vanilla.metrics import translation_scores
 from modeling_vanilla.progress import set_quiet
+from modeling_vanilla.spans_vanilla import span_pattern
 from modeling_vanilla.training import DataOptions
 
 
@@ -72,13 +73,15 @@ def finetune(data: DataOptions, arguments: FinetuningArguments) -> dict:
         pairs = load_pairs(data)
         if "validation" not in pairs:
             raise ValueError("no validation data: give validation_file, by whose BLEU the best checkpoint is chosen")
-        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data)
-        validation_data = tokenize_pairs(pairs["validation"], tokenizer)
+        spans = span_pattern(model.config.protected_spans)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans)
+        validation_data = tokenize_pairs(pairs["validation"], tokenizer, spans)
 
     def bleu(prediction) -> dict[str, float]:
-        ids = np.where(prediction.predictions < 0, tokenizer.pad_token_id, prediction.predictions)
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return {"bleu": translation_scores(texts, pairs["validation"]["target"][:])["bleu"]}
+        sides = (prediction.predictions, prediction.label_ids)  # both with reserved tokens for spans
+        filled = (np.where(ids < 0, tokenizer.pad_token_id, ids) for ids in sides)
+        texts, references = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in filled)
+        return {"bleu": translation_scores(texts, references)["bleu"]}
 
     def test_scores() -> dict | None:
         if "test" not in pairs:

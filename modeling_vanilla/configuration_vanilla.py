@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .cache_vanilla import CACHE
+from .spans_vanilla import span_pattern
 
 # For those who load a model without this package (trust_remote_code=True).
 AUTO_MAP = {
@@ -116,6 +117,7 @@ class VanillaConfig(PreTrainedConfig):
         max_source_tokens, max_source_sentences: 99.9th percentile of the tokens (EOS included) and of the sentences of
             a training source; a longer text is translated sentence by sentence. None: unknown.
         source_lang: the sources' language, such as "en", by whose rules a text is cut into sentences. None: unknown.
+        protected_spans: {kind: regular expression} of what is copied (spans_vanilla.py). None or empty: nothing.
     """
 
     model_type = "vanilla"
@@ -157,6 +159,7 @@ class VanillaConfig(PreTrainedConfig):
     max_source_tokens: int | None = None
     max_source_sentences: int | None = None
     source_lang: str | None = None
+    protected_spans: dict[str, str] | None = None
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
@@ -212,3 +215,4 @@ class VanillaConfig(PreTrainedConfig):
         require("is_encoder_decoder", self.is_encoder_decoder, "True")
         require("activation_function", self.activation_function in ACT2FN, "an activation that transformers knows")
         check_tokens(self, self.vocab_size)
+        span_pattern(self.protected_spans)

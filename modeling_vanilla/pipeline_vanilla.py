@@ -16,7 +16,8 @@ class TranslationPipeline(Pipeline):
     """Translates text: `pipeline("translation", model=...)("A sentence.") -> [{"translation_text": "Ein Satz."}]`.
 
     The input is a string, a list or column of strings, or a torch Dataset or generator of them for an iterator.
-    With `num_return_sequences` above 1, the result of an input is a list of so many, best first.
+    With `num_return_sequences` above 1, the result of an input is a list of so many, best first. The best has
+    "differing", too, if spans that are copied or numbers are not the source's: a list of these.
 
     Args:
         return_tensors: whether a result is {"translation_token_ids": ids}, those that generate() returns.
@@ -79,13 +80,16 @@ class TranslationPipeline(Pipeline):
         for rows, translations in join_hypotheses(pieces, found, settings.nbest):
             for row, translation in zip(rows, translations, strict=True):
                 best = [{"text": one.text, "token_ids": torch.tensor(one.ids)} for one in translation.hypotheses]
+                if differing := translation.differing:
+                    best[0]["differing"] = differing
                 # A text with fewer translations, such as a blank one, repeats the last.
                 every[row] = best + best[-1:] * (settings.nbest - len(best))
         return {"translations": every[0] if isinstance(texts, str) else every}
 
     def postprocess(self, output, return_tensors=False) -> list[dict]:
         name = "token_ids" if return_tensors else "text"
-        return [{f"translation_{name}": one[name]} for one in output["translations"]]
+        names = {name: f"translation_{name}", "differing": "differing"}
+        return [{names[key]: one[key] for key in names.keys() & one.keys()} for one in output["translations"]]
 
 
 def register_translation() -> None:

@@ -4,7 +4,7 @@ import itertools
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -44,6 +44,8 @@ class Piece(NamedTuple):
     separator: str  # what follows its translation: a line end, a blank, or nothing at the end of the text
     prefix: Sequence[int] = ()  # the tokens with which its translation must begin
     phrases: Sequence[Sequence[int]] = ()  # sequences of tokens that its translation must contain
+    spans: Mapping[str, str] | None = None  # what each reserved token stands for, None if the tokenizer has none
+    targets: Mapping[str, str] | None = None  # and in the translation
 
 
 class Limits(NamedTuple):
@@ -91,10 +93,12 @@ def split_texts(
     limits: Limits | None,
     tgt_lang: str | None = None,
     source_prefix: str = "",
+    replace: Callable[[str], tuple] = lambda line: (line, None, None),
     **settings,
 ) -> list[list[Piece]]:
     """The pieces of each text; without limits its lines. `settings` are the tokenizer's.
 
+    `replace` returns for a line, without its tag, the text, the spans and the targets of its pieces.
     The tokens of a piece are the tag of its line, such as ">>de<<", or of tgt_lang for a line without one, and those of
     source_prefix and its text, which has no tag.
     """
@@ -105,13 +109,14 @@ def split_texts(
     length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
-    lines = [_untagged(tokenizer, line) for parts in split for line in parts[::2]]
-    encoded = zip(lines, encoded_pieces([line for _, line in lines]), strict=True)
+    untagged = [_untagged(tokenizer, line) for parts in split for line in parts[::2]]
+    lines = [(tag, *replace(line)) for tag, line in untagged]
+    encoded = zip(lines, encoded_pieces([line[1] for line in lines]), strict=True)
     found = []
     for parts in split:
         pieces: list[Piece] = []
         for line_end in [*parts[1::2], ""]:
-            (own, line), ids = next(encoded)
+            (own, line, spans, targets), ids = next(encoded)
             tag = own or default
             cut = [(line, ids)]
             if limits is not None and (
@@ -123,7 +128,8 @@ def split_texts(
             for number, (text, ids) in enumerate(cut, start=1):
                 separator = line_end if number == len(cut) else _BLANK
                 # All pieces are in memory at once; an array takes 4 bytes a token, a list 8 to 40.
-                pieces.append(Piece(text, array("i", [*tag, *ids]), separator))
+                more = {"spans": spans, "targets": targets}
+                pieces.append(Piece(text, array("i", [*tag, *ids]), separator, **more))
         found.append(pieces)
     return found
 

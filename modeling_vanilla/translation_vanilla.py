@@ -4,7 +4,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from transformers.utils import logging
 from .configuration_vanilla import token_ids
 from .generation_vanilla import search_settings
 from .search_vanilla import length_penalty
+from .spans_vanilla import differing, has_reserved, put_back, replace_spans, span_pattern
 from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts, tags_of
 
 logger = logging.get_logger(__name__)
@@ -27,7 +28,7 @@ _NO_HYPOTHESIS = -1e6
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a text. Hypotheses are sorted by `finished`, then by `rank`.
+    """A translation of a text. Hypotheses are sorted by `finished`, `missed` and `rank`.
 
     score: log P / ((5 + |Y|) / 6)^alpha (6.1), or log P / |Y|^alpha with length_penalty_type="length", as models of
     transformers have it. P is the model's probability, log the natural logarithm, and |Y| counts EOS.
@@ -40,14 +41,21 @@ class Hypothesis(NamedTuple):
     ids: tuple[int, ...] = ()  # as generate() returns them, without padding
     finished: bool = True  # whether it ended before the limit of the length
     rank: float = 0.0  # the score with the probabilities that prefixes and logits processors leave
+    missed: int = 0  # how many spans and numbers differ from the source's, where spans are protected
 
 
 class Translation(NamedTuple):
-    """The hypotheses of a text, best first; its pieces, and the best translation of each."""
+    """The hypotheses of a text, best first; its pieces, and the best translation of each, with reserved tokens."""
 
     hypotheses: list[Hypothesis]
     pieces: list[Piece]
     best: list[str]
+
+    @property
+    def differing(self) -> list[str]:
+        """The spans and numbers of which the text and its best translation have not the same."""
+        pairs = zip(self.pieces, self.best, strict=True)
+        return [put_back(each, piece.spans) for piece, best in pairs for each in differing(piece.text, best)]
 
 
 Keys = list[tuple[int, int]]  # the number of the text, and of the piece in it, for each piece of a batch
@@ -61,7 +69,7 @@ class SearchSettings:
     Args:
         model: a model or an engine; its `config`, `generation_config` and `device` are read.
         nbest: the number of hypotheses of each text. with_scores: whether to score a single one, too.
-        tokens_per_batch, max_source_tokens, tgt_lang, source_prefix: see `Translator.translations`.
+        tokens_per_batch, max_source_tokens, tgt_lang, source_prefix, protect: see `Translator.translations`.
         arguments: of generate().
         encoding: arguments of the tokenizer. With `truncation`, a longer text is truncated to `max_length`, or to the
             limit of tokenizer and model, and not cut into pieces; then `limits` is None.
@@ -78,6 +86,7 @@ class SearchSettings:
         max_source_tokens: int | None = None,
         tgt_lang: str | None = None,
         source_prefix: str = "",
+        protect: Mapping[str, str] | None = None,
         encoding: dict | None = None,
         **arguments,
     ):
@@ -88,6 +97,11 @@ class SearchSettings:
         self.beams = self.generation.num_beams or 1
         if nbest < 1 or (nbest > self.beams and not self.generation.do_sample):
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
+        self.spans = span_pattern(getattr(model.config, "protected_spans", None) if protect is None else protect)
+        # Terms for which reserved tokens stand, too, with their targets, and what gives a text the form of the terms.
+        self.terms: Mapping[str, str] = {}
+        self.prepare: Callable[[str], str] = str
+        self.has_reserved = has_reserved(tokenizer)
         # Whether it is the search of 6.1.
         self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample
         formula = getattr(self.generation, "length_penalty_type", None)
@@ -104,6 +118,24 @@ class SearchSettings:
         self.arguments["output_scores"] = self.with_scores and self.beams > 1 and not self.is_own
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether a search may find more hypotheses than are wanted, of which one has all spans."""
+        return self.spans is not None and self.nbest < self.beams and not self.generation.do_sample
+
+    def replace(self, line: str) -> tuple[str, dict | None, dict | None]:
+        """A line with reserved tokens, their spans and what stands for them in the translation."""
+        if self.spans is None or not self.has_reserved:
+            return line, None, None
+        text, spans = replace_spans(self.prepare(line), self.spans)
+        return text, spans, {token: self.terms.get(span, span) for token, span in spans.items()}
+
+    def choose(self, piece: Piece, found: list[Hypothesis]) -> list[Hypothesis]:
+        """The hypotheses of a piece, best first: those that miss the fewest of its spans and numbers."""
+        if self.spans is not None:
+            found = [one._replace(missed=len(differing(piece.text, one.text))) for one in found]
+        return sorted(found, key=order, reverse=True)
 
 
 def default_tokens(device: torch.device) -> int:
@@ -128,7 +160,13 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
     split = split_texts(
-        tokenizer, texts, settings.limits, settings.tgt_lang, settings.source_prefix, **settings.encoding
+        tokenizer,
+        texts,
+        settings.limits,
+        settings.tgt_lang,
+        settings.source_prefix,
+        settings.replace,
+        **settings.encoding,
     )
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
     if cut and settings.limits is not None:
@@ -184,24 +222,42 @@ def search_batches(
     `further` returns more arguments of generate() for the pieces of a batch.
     """
     for keys, pieces in batches:
-        inputs = tokenizer.pad({"input_ids": [piece.ids.tolist() for piece in pieces]}, return_tensors="pt")
-        more = further(pieces)
-        processors = [*(settings.arguments.get("logits_processor") or ()), *more.pop("logits_processor", ())]
-        given = {**settings.arguments, **more, "logits_processor": processors}
-        with evaluating(model):
-            output = model.generate(**inputs.to(model.device), **given)
-        grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * settings.nbest, strict=True)
-        if settings.beams > 1:
-            # There may be fewer outputs than beams.
-            yield keys, [[best, *(one for one in others if one.score > -math.inf)] for best, *others in grouped]
-        else:
-            # Samples are not sorted.
-            yield keys, [sorted(group, key=order, reverse=True) for group in grouped]
+        found = [settings.choose(*each) for each in _search(model, tokenizer, pieces, settings, further)]
+        # More hypotheses take longer, and few texts need them.
+        again = [row for row, (best, *_) in enumerate(found) if best.missed] if settings.can_choose else []
+        if again:
+            more = {"num_return_sequences": settings.beams, "return_dict_in_generate": True}
+            more["output_scores"] = not settings.is_own
+            wider = _search(model, tokenizer, [pieces[row] for row in again], settings, further, **more)
+            for row, each in zip(again, wider, strict=True):
+                found[row] = settings.choose(*each)[: settings.nbest]
+        yield keys, found
 
 
-def order(hypothesis: Hypothesis) -> tuple[bool, float]:
+def _search(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pieces: list[Piece],
+    settings: SearchSettings,
+    further: Callable[[list[Piece]], dict],
+    **arguments,
+) -> Iterator[tuple[Piece, list[Hypothesis]]]:
+    """Each piece of a batch and its hypotheses. arguments: of generate(), in place of those of `settings`."""
+    inputs = tokenizer.pad({"input_ids": [piece.ids.tolist() for piece in pieces]}, return_tensors="pt")
+    more = further(pieces)
+    processors = [*(settings.arguments.get("logits_processor") or ()), *more.pop("logits_processor", ())]
+    given = {**settings.arguments, **more, **arguments, "logits_processor": processors}
+    with evaluating(model):
+        output = model.generate(**inputs.to(model.device), **given)
+    grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * given["num_return_sequences"], strict=True)
+    for piece, (best, *others) in zip(pieces, grouped, strict=True):
+        # There may be fewer outputs than beams.
+        yield piece, [best, *(one for one in others if settings.beams == 1 or one.score > -math.inf)]
+
+
+def order(hypothesis: Hypothesis) -> tuple[bool, int, float]:
     """The key by which hypotheses are sorted; the best has the highest."""
-    return hypothesis.finished, hypothesis.rank
+    return hypothesis.finished, -hypothesis.missed, hypothesis.rank
 
 
 def _hypotheses(
@@ -249,22 +305,22 @@ def join_hypotheses(
 
 def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Translation:
     """The `nbest` best combinations of the hypotheses of a text's pieces; scores and ranks add up."""
-    joined: list[tuple] = [(0, 0.0, None)]  # finished hypotheses, rank, and the chain (hypotheses before, last one)
+    joined: list[tuple] = [((0, 0, 0.0), None)]  # the sums of `order`, and the chain (hypotheses before, last one)
     for hypotheses in found:
         longer = (
-            (finished + last.finished, rank + last.rank, (chain, last))
-            for (finished, rank, chain), last in itertools.product(joined, hypotheses)
+            (tuple(map(sum, zip(sums, order(last), strict=True))), (chain, last))
+            for (sums, chain), last in itertools.product(joined, hypotheses)
         )
-        joined = heapq.nlargest(nbest, longer, key=lambda way: way[:2])
+        joined = heapq.nlargest(nbest, longer, key=lambda way: way[0])
     whole = []
-    for finished, rank, chain in joined:
+    for (finished, missed, rank), chain in joined:
         parts: list[Hypothesis] = []
         while chain:
             chain, part = chain
             parts.append(part)
         parts.reverse()
-        texts, scores, *sequences, _, _ = zip(*parts, strict=True)
+        texts, scores, *sequences, _, _, _ = zip(*parts, strict=True)
         tokens, log_probs, ids = (tuple(itertools.chain(*each)) for each in sequences)
-        text = join_pieces(pieces, texts)
-        whole.append(Hypothesis(text, sum(scores), tokens, log_probs, ids, finished == len(parts), rank))
+        text = join_pieces(pieces, [put_back(text, piece.targets) for text, piece in zip(texts, pieces, strict=True)])
+        whole.append(Hypothesis(text, sum(scores), tokens, log_probs, ids, finished == len(parts), rank, -missed))
     return Translation(whole, pieces, [best.text for best, *_ in found])

@@ -113,7 +113,7 @@ def test_an_exported_folder_is_taken_as_it_is(folder, tmp_path, engine):
 
 
 LACKING = [
-    (("--terms", "terms"), "terms: the engine ctranslate2 has none"),
+    (("--terms", "terms"), "terms: the engine ctranslate2 needs a model trained with --protect"),
     (("--alignments", "out", "--alignment_layer", "1"), "layer must be from 0 to 0 with this engine, not 1"),
     (("--device", "mps"), "mps"),
 ]

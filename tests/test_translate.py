@@ -143,7 +143,8 @@ def test_json_has_tokens_scores_and_alignment(folder, translator, tmp_path):
         assert (line["translation"], line["tokens"]) == (best.text, [*best.tokens])
         assert [line["score"], *line["log_probs"]] == pytest.approx([best.score, *best.log_probs], abs=1e-4)
         assert pharaoh(line["alignment"]) == links
-    assert written[1] == {"translation": "", "score": 0.0, "tokens": [], "log_probs": [], "alignment": []}
+    lists = ("tokens", "log_probs", "alignment", "differing")
+    assert written[1] == {"translation": "", "score": 0.0, **{name: [] for name in lists}}
 
 
 def test_warnings_name_the_lines(folder):

@@ -157,7 +157,7 @@ def test_nbest_are_the_searchs_with_its_scores(model, tokenizer, alpha):
     settings = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True}
     for sentence, hypotheses in zip(SENTENCES, nbest, strict=True):
         output = model.generate(**tokenizer(sentence, return_tensors="pt"), length_penalty=alpha, **settings)
-        texts, scores, _, _, ids, finished, ranks = zip(*hypotheses, strict=True)
+        texts, scores, _, _, ids, finished, ranks, _ = zip(*hypotheses, strict=True)
         assert [*texts] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4) == ranks
         assert pad_right(ids).tolist() == output.sequences.tolist()

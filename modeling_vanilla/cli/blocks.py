@@ -21,7 +21,7 @@ Block = dict[str, list[str]]  # lines of each stream that is read, or of each ou
 
 # What the blocks do not depend on, or what the digests already cover.
 _NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
-_NOT_COMPARED |= {"revision", "debug", "quiet"}
+_NOT_COMPARED |= {"differing", "revision", "debug", "quiet"}
 
 
 def take_blocks(
@@ -91,8 +91,8 @@ def keep_blocks(
     settings: dict,
     blocks: Iterable[tuple[int, Block]],
     translate: Callable[[int, Block], Block],
-    write: Callable[[Iterator[Block]], list[str]],
-) -> list[str]:
+    write: Callable[[Iterator[Block]], Block],
+) -> Block:
     """Translate the blocks that are not kept yet, keep each, write all, and delete what was kept and nothing else.
 
     Args:
@@ -111,12 +111,12 @@ def keep_blocks(
             digest = digest_of_block(settings, block)
             if not is_kept(folder, number, digest):
                 keep_block(folder, number, digest, translate(number, block))
-        best = write(read_blocks(folder, number + 1))
+        kept = write(read_blocks(folder, number + 1))
         for digest_file in [*folder.glob("[0-9]*/digest")]:  # those of a longer input that was cut off before, too
             delete_folder(digest_file.parent)
         with suppress(OSError):  # there is something else in it
             folder.rmdir()
-    return best
+    return kept
 
 
 def read_blocks(folder: Path, total: int) -> Iterator[Block]:

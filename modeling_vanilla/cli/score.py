@@ -38,13 +38,13 @@ def score(options: Namespace) -> None:
     targets = list(read_lines(options.target))
     translator = translator_of(options, aligned=bool(options.alignments))
     size = options.tokens_per_batch
-    with output_streams(options) as (output, alignments):
+    with output_streams(options) as streams:
         scores = translator.score(sources, targets, tokens_per_batch=size, show_progress=True)
-        if alignments:
+        if "alignments" in streams:
             links = translator.align(sources, targets, layer=options.alignment_layer, tokens_per_batch=size)
-            write_lines(map(pharaoh, links), alignments)
+            write_lines(map(pharaoh, links), streams["alignments"])
         lines = (f"{pair.log_prob:.6f}\t{pair.perplexity:.6g}\t{pair.tokens}" for pair in scores)
-        write_lines(lines, output)
+        write_lines(lines, streams["output"])
     if scores:
         total = PairScore(sum(pair.log_prob for pair in scores), sum(pair.tokens for pair in scores))
         inform(f"log P {total.log_prob:.6f}, perplexity {total.perplexity:.6g}, {total.tokens} tokens")

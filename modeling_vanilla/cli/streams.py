@@ -4,7 +4,7 @@ import gzip
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +13,8 @@ import torch
 from ..files import decode_lines, read_lines, whole_file
 from ..inference import Translator
 from .parser import CommandParser, add_loading, loading_of
+
+OUTPUTS = ("output", "alignments", "differing")  # the options that write
 
 
 def add_shared_options(parser: CommandParser) -> None:
@@ -82,13 +84,13 @@ def count_lines(path: Path | None) -> int | None:
 
 
 def check_outputs(options: Namespace, inputs: Sequence[tuple[str, Path | None]]) -> None:
-    """Raise ValueError if --output or --alignments is a folder, both are one file, or one of them is an input.
+    """Raise ValueError if one of OUTPUTS is a folder, two are one file, or one of them is an input.
 
     Args:
         inputs: the files that are read, each with its option.
     """
     others = [*inputs]
-    for name, path in (("--output", options.output), ("--alignments", options.alignments)):
+    for name, path in ((f"--{name}", getattr(options, name, None)) for name in OUTPUTS):
         if path and path.is_dir():
             raise ValueError(f"{name}: {path} is a folder, not a file")
         if path and not path.parent.is_dir():
@@ -106,11 +108,11 @@ def is_file(path: Path | None) -> bool:
 
 
 @contextmanager
-def output_streams(options: Namespace) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
-    """Open the streams of --output and --alignments."""
-    alignments = _stream(options.alignments) if options.alignments else nullcontext()
-    with _stream(options.output) as output, alignments as aligned:
-        yield output, aligned
+def output_streams(options: Namespace) -> Iterator[dict[str, BinaryIO]]:
+    """Open the streams of the options that write, each by its name; --output is always there."""
+    paths = {name: getattr(options, name, None) for name in OUTPUTS}
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(_stream(path)) for name, path in paths.items() if path or name == "output"}
 
 
 @contextmanager

@@ -13,8 +13,8 @@ killed, the same command goes on with the first block that is missing.
 
 --engine ctranslate2 (pip install ctranslate2) translates several times as fast as torch, which searches exactly as the
 paper does. There, a hypothesis that ends while it is not among the best --num_beams is lost, and a sentence is done
-when --num_beams hypotheses have ended, so that of a hundred translations about one is another. It has neither terms nor
-ensembles. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
+when --num_beams hypotheses have ended, so that of a hundred translations about one is another. It has no ensembles, and
+terms only of a model trained with --protect. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by
@@ -30,11 +30,16 @@ that blocks change nothing, and equal lines have equal samples; ctranslate2 take
 process begins, so that the same command draws the same with --inter_threads 1. With --nbest K a line has K samples.
 
 --json writes each translation as a line of JSON: "translation", its "score" as above, its "tokens" with EOS, the
-"log_probs" of these, natural logarithm, and the word "alignment", pairs [source word, target word], from 0.
+"log_probs" of these, natural logarithm, the word "alignment", pairs [source word, target word], from 0, and what is
+"differing", as below.
 
 --terms FILE has in each line a source term, a tab, and its translation. If a line of the input contains the source term
 as whole words, its translation contains the target term. If terms overlap, the first one counts, then the longest. A
-warning names a term that cannot be met within the limit; the translation is then the best without it.
+warning names a term that is lost; the translation is then the best without it.
+
+--protect names the spans that are copied, such as %d or <b>, in place of the model's own. Of the hypotheses, one with
+all spans and numbers of the line is taken, if there is one. --differing FILE has the number of each line, from 1, whose
+translation has others, a tab, and these.
 
 --prefix FILE gives, line by line, what the translations begin with; a line of it may be blank.
 
@@ -64,6 +69,7 @@ from ..files import read_lines
 from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
 from ..progress import inform, progress_bar
+from ..spans_vanilla import PROTECT, span_table
 from ..translation_vanilla import Translation
 from .blocks import Block, keep_blocks, settings_of_blocks, take_blocks
 from .parser import CommandParser, run_command
@@ -88,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_shared_options(parser)
     add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
+    add("--protect", metavar="SPANS", help=f"what is copied, in place of the model's own: {PROTECT}")
+    add("--differing", type=Path, metavar="FILE", help="write the lines whose spans or numbers differ to FILE")
     add("--prefix", type=Path, metavar="FILE", help="lines with which the translations of the input's lines begin")
     add("--tgt_lang", help="language to translate to, of a model of several: the tag of lines that have none")
     add("--nbest", type=int, metavar="K", help="write K translations of each line, with scores")
@@ -109,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def translate(options: Namespace) -> None:
-    for name in ("input", "output", "reference", "alignments", "prefix", "json"):
+    for name in ("input", "output", "reference", "alignments", "differing", "prefix", "json"):
         if options.interactive and getattr(options, name):
             raise ValueError(f"--{name} cannot be combined with --interactive")
     if options.json and options.nbest is not None:
@@ -137,11 +145,13 @@ def translate_file(options: Namespace) -> None:
         if is_file(options.output):
             folder = options.output.with_name(f"{options.output.name}.blocks")
             settings = settings_of_blocks(options, terms)
-            best = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
+            kept = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
         else:
-            best = write_blocks(options, starmap(outputs_of, blocks))
-    if best and references:
-        print_scores(best, references, options.bleu_tokenize)
+            kept = write_blocks(options, starmap(outputs_of, blocks))
+    if differing := kept.get("differing"):
+        inform(f"{len(differing)} lines differ from their sources in spans or numbers; --differing FILE names them")
+    if references and kept.get("best"):
+        print_scores(kept["best"], references, options.bleu_tokenize)
 
 
 def read_references(options: Namespace) -> dict[Path, list[str]]:
@@ -166,7 +176,7 @@ def print_scores(best: list[str], references: dict[Path, list[str]], tokenize: s
 def translate_block(
     options: Namespace, translator: Translator, terms: list, bar: std.tqdm, number: int, block: Block
 ) -> Block:
-    """The lines of each output of a block: "output", "alignments" and, for scores, "best"."""
+    """The lines of each output of a block: "output", "alignments", "differing" and, for scores, "best"."""
     sources, first = block["input"], number * options.lines_per_block
     found: dict[int, Translation] = {}
     given = {"terms": terms, "prefix": block.get("prefix", ""), **search_options(options)}
@@ -183,21 +193,26 @@ def translate_block(
     if options.alignments:
         outputs["alignments"] = [*map(pharaoh, links)]
     outputs["output"] = [*(map(as_json, in_order, links) if options.json else as_lines(in_order, options.nbest, first))]
+    outputs["differing"] = [
+        f"{number}\t{on_one_line(' '.join(differing))}"
+        for number, translation in enumerate(in_order, start=first + 1)
+        if (differing := translation.differing)
+    ]
     if options.reference:
         outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in in_order]
     return outputs
 
 
-def write_blocks(options: Namespace, blocks: Iterable[Block]) -> list[str]:
-    """Write the outputs of the blocks, and return the best translations where there are references."""
-    best: list[str] = []
-    with output_streams(options) as (output, alignments):
+def write_blocks(options: Namespace, blocks: Iterable[Block]) -> Block:
+    """Write the outputs of the blocks, and return what is told at the end: the lines of "differing" and "best"."""
+    kept: Block = {"differing": [], "best": []}
+    with output_streams(options) as streams:
         for block in blocks:
-            write_lines(block["output"], output)
-            if alignments:
-                write_lines(block["alignments"], alignments)
-            best += block.get("best", [])
-    return best
+            for name, stream in streams.items():
+                write_lines(block[name], stream)
+            for name, lines in kept.items():
+                lines += block.get(name, [])
+    return kept
 
 
 def translate_interactively(options: Namespace) -> None:
@@ -226,6 +241,8 @@ def search_options(options: Namespace) -> dict:
     if options.sample:
         given |= {"do_sample": True, "num_beams": 1, **SAMPLING}
         given |= {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
+    if options.protect is not None:
+        given["protect"] = span_table(options.protect)
     with_scores = options.json or options.nbest is not None
     return given | {"with_scores": with_scores, "tokens_per_batch": options.tokens_per_batch}
 
@@ -273,4 +290,4 @@ def as_json(translation: Translation, links: Links) -> str:
     """The best translation of a line as a line of JSON."""
     (best,) = translation.hypotheses
     values = {"translation": best.text, "score": best.score, "tokens": best.tokens, "log_probs": best.log_probs}
-    return json.dumps({**values, "alignment": links}, ensure_ascii=False)
+    return json.dumps({**values, "alignment": links, "differing": translation.differing}, ensure_ascii=False)

@@ -22,6 +22,7 @@ except ImportError:
 
 from ..files import whole_folder
 from ..progress import progress_bar
+from ..spans_vanilla import differing_numbers
 from ..splitting_vanilla import is_blank
 
 logger = logging.get_logger(__name__)
@@ -47,11 +48,9 @@ _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever 
 _SCRIPT_SHARE = 0.05  # of a text's letters, below which it has hardly any of a script
 _LANGUAGE_LETTERS = 20  # that a text needs for its language to be told
 _LANGUAGE_SCORE = 0.9  # that the language needs
-_SPELT = "20"  # the largest number that may be a word on the other side, but for a digit with noughts
 
 _WORD = regex.compile(r"(?<![^\s(\"“])[\p{L}\p{M}]{2,}(?![^\s)\"”.,:;!?])")  # no part of a path or a placeholder
 _MARKS = regex.compile(r"[^\p{L}\p{M}]+")
-_NUMBER = regex.compile(r"\d+(?:[.,'\u2019\p{Zs}]\d{3})*(?!\d)")  # with marks between groups of three
 _ADDRESS = regex.compile(r"\b(?:https?://|www\.)", regex.IGNORECASE)
 _BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
 # The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
@@ -105,7 +104,7 @@ def properties_of(pairs: pd.DataFrame) -> pd.DataFrame:
         table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
     sources, targets = pairs["source"], pairs["target"]
     table["equal"] = (sources == targets) & sources.map(_has_words)
-    table["number"] = [*map(_numbers_differ, sources, targets)]
+    table["number"] = [*map(bool, map(differing_numbers, sources, targets))]
     table["address"] = sources.map(_ADDRESS.search).notna() != targets.map(_ADDRESS.search).notna()
     return table
 
@@ -154,22 +153,6 @@ def _language(text: str) -> str | None:
         return None
     (found,) = detect(text, model="lite")
     return str(found["lang"]) if found["score"] >= _LANGUAGE_SCORE else None
-
-
-def _numbers(text: str) -> set[str]:
-    """The numbers of a text: their digits without marks and leading noughts."""
-    found = _NUMBER.findall(text)
-    return {"".join(str(int(each)) for each in number if each.isdecimal()).lstrip("0") for number in found}
-
-
-def _numbers_differ(source: str, target: str) -> bool:
-    """Whether a number of one side is missing on the other, and neither written out nor otherwise divided there."""
-    sources, targets = _numbers(source), _numbers(target)
-    sources, targets = sources - targets, targets - sources
-    if sources and targets:  # dates, decimals and 2만, which is 20,000, are the same digits
-        return set("".join(sources)) - {"0"} != set("".join(targets)) - {"0"}
-    missing = sources | targets
-    return any(len(each.strip("0")) > 1 and (len(each) > len(_SPELT) or each > _SPELT) for each in missing)
 
 
 _one_object = cache(tuple)  # for all equal tuples, of which millions are kept

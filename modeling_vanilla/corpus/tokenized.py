@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..spans_vanilla import replace_in_pair
 from ..splitting_vanilla import is_blank
 from .data import cache_errors
 from .options import DataOptions
@@ -20,7 +22,7 @@ _PAIRS_OF_A_PROCESS = 10_000  # at least: about a second of work
 _MAX_PROCESSES = 16  # each takes some 200 MB
 
 
-def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, spans: re.Pattern | None = None) -> Dataset:
     """Encode every pair, however long: validation and test data are never filtered.
 
     A large corpus is encoded by a process for each core, at most 16. The result does not depend on their number.
@@ -28,6 +30,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
     Args:
         pairs: string columns "source" and "target".
         tokenizer: one that ends every sequence with its end-of-sentence token.
+        spans: those for which reserved tokens stand; see `replace_in_pair`.
 
     Returns:
         The same rows in the same order, as lists of token ids: "input_ids" (the source) and "labels" (the target), both
@@ -50,7 +53,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             return pairs.map(
                 _encode,
                 batched=True,
-                fn_kwargs={"tokenizer": tokenizer},
+                fn_kwargs={"tokenizer": tokenizer, "spans": spans},
                 remove_columns=pairs.column_names,
                 features=_TOKENIZED_PAIR,
                 num_proc=processes if processes > 1 else None,  # None: in this one
@@ -62,9 +65,15 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datase
             raise
 
 
-def _encode(rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+def _encode(
+    rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, spans: re.Pattern | None
+) -> dict[str, list[list[int]]]:
+    sources, targets = rows["source"], rows["target"]
+    if spans is not None:
+        replaced = [replace_in_pair(*pair, spans) for pair in zip(sources, targets, strict=True)]
+        sources, targets = map(list, zip(*replaced, strict=True))
     # verbose would warn of the tokenizer's model_max_length, which is not this model's limit.
-    encoded = tokenizer(rows["source"], text_target=rows["target"], return_attention_mask=False, verbose=False)
+    encoded = tokenizer(sources, text_target=targets, return_attention_mask=False, verbose=False)
     return {"input_ids": encoded["input_ids"], "labels": encoded["labels"]}
 
 
@@ -95,18 +104,20 @@ class TokenizedPairs:
         return digest.hexdigest()[:16]
 
 
-def tokenize_training_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions) -> TokenizedPairs:
+def tokenize_training_pairs(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions, spans: re.Pattern | None = None
+) -> TokenizedPairs:
     """Encode the training pairs, and remove those with an empty side or more tokens than the options allow.
 
     A pair with an empty side counts as empty, even if its other side is too long.
 
     Args:
-        pairs: string columns "source" and "target".
+        pairs: string columns "source" and "target". spans: as for tokenize_pairs.
 
     Raises:
         ValueError: if no pair remains, or as tokenize_pairs does.
     """
-    tokenized = tokenize_pairs(pairs, tokenizer)
+    tokenized = tokenize_pairs(pairs, tokenizer, spans)
     source, target = pair_lengths(tokenized)
     # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
     empty = _blank(pairs, "source") | _blank(pairs, "target") | (source <= 1) | (target <= 1)

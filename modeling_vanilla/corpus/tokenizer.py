@@ -1,6 +1,7 @@
 """The vocabulary shared by source and target (section 5.1): byte-level BPE or WordPiece, as a stock fast tokenizer."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from datasets import Dataset
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ..spans_vanilla import put_back, replace_in_pair
 from ..splitting_vanilla import TAG
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3
@@ -39,20 +41,24 @@ MAX_PIECE_BYTES = 1 + MAX_PIECE * 2 * 4  # the blank, then a joiner and a letter
 MARK = "\ufdd0"
 
 
-def vocabulary_texts(pairs: Dataset) -> Iterator[str]:
+def vocabulary_texts(pairs: Dataset, spans: re.Pattern | None = None) -> Iterator[str]:
     """The sentences of both sides for train_tokenizer: all, or those of MAX_PAIRS pairs spread over a larger corpus.
 
     From each of MAX_PAIRS stretches of (nearly) equal length one pair is drawn: the same ones whenever it is called.
 
     Args:
-        pairs: string columns "source" and "target".
+        pairs: string columns "source" and "target". spans: what is left out, where both sides have the same.
     """
     if len(pairs) > MAX_PAIRS:
         edges = np.arange(MAX_PAIRS + 1) * len(pairs) // MAX_PAIRS
         pairs = pairs.select(np.random.default_rng(0).integers(edges[:-1], edges[1:]))
     for rows in pairs.with_format("arrow").iter(1000):
-        for side in ("source", "target"):
-            yield from rows[side].to_pylist()
+        sides = [rows[side].to_pylist() for side in ("source", "target")]
+        if spans is not None:
+            replaced = [replace_in_pair(source, target, spans) for source, target in zip(*sides, strict=True)]
+            sides = [[put_back(text, {}) for text in pair] for pair in replaced]
+        for texts in sides:
+            yield from texts
 
 
 def language_tags(pairs: Dataset) -> list[str]:

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..spans_vanilla import put_back
 from ..splitting_vanilla import TAG, Piece, encode
 from ..translation_vanilla import Translation
 from .engines import Engine
+from .terms import plain
 
 Links = list[tuple[int, int]]  # source word and target word, both from 0
 Words = list[int | None]  # of each token the word that it is a piece of, None if of none
@@ -32,19 +34,30 @@ def align_translations(
 ) -> list[Links]:
     """The links of each source and its best translation, which may have been made in pieces."""
     pieces = [piece for translation in translations for piece in translation.pieces]
-    words = [words for _, words in encode_words(tokenizer, [piece.text for piece in pieces], "text")]
-    # The tag of a language that was put before the tokens is no word.
+    before = [len(piece.ids) for piece in pieces]
+    for number, ids in enumerate(encode(tokenizer, [piece.text for piece in pieces])):
+        before[number] -= len(ids)  # the tag of a language, which is no word
+    # The words are those of the texts with their spans.
+    restored = [_restored(text, one.pieces) for text, one in zip(sources, translations, strict=True)]
+    targets_of = [[*map(put_back, one.best, (each.targets for each in one.pieces))] for one in translations]
+    words = encode_words(tokenizer, [piece.text for _, own in restored for piece in own], "text")
     encoded = [
-        (piece.ids.tolist(), [None] * (len(piece.ids) - len(own)) + own)
-        for piece, own in zip(pieces, words, strict=True)
+        ([*piece.ids.tolist()[:tags], *ids], [None] * tags + own)
+        for piece, tags, (ids, own) in zip(pieces, before, words, strict=True)
     ]
-    best = [text for translation in translations for text in translation.best]
-    targets = encode_words(tokenizer, best, "text_target")
+    targets = encode_words(tokenizer, [text for own in targets_of for text in own], "text_target")
     links = iter(align_pairs(engine, encoded, targets, layer, tokens_per_batch))
     return [
-        join_links(source, translation.pieces, translation.best, [next(links) for _ in translation.pieces])
-        for source, translation in zip(sources, translations, strict=True)
+        join_links(source, own, texts, [next(links) for _ in own])
+        for (source, own), texts in zip(restored, targets_of, strict=True)
     ]
+
+
+def _restored(source: str, pieces: list[Piece]) -> tuple[str, list[Piece]]:
+    """A text and its pieces with spans in the place of their reserved tokens, in the form in which terms are found."""
+    if not any(piece.spans for piece in pieces):
+        return source, pieces
+    return plain(source), [piece._replace(text=plain(put_back(piece.text, piece.spans))) for piece in pieces]
 
 
 def align_pairs(

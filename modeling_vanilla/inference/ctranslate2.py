@@ -92,7 +92,7 @@ class CTranslate2Engine:
                 more = more if settings.beams > 1 else {}
                 given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
             found = self.translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
-            waiting.append((keys, sources, limits, given, found))
+            waiting.append((keys, pieces, sources, limits, given, found))
             if len(waiting) > QUEUE * self.translator.num_translators:
                 yield self._found(settings, *waiting.popleft())
         while waiting:
@@ -103,6 +103,7 @@ class CTranslate2Engine:
         generation = settings.generation
         check_settings({**vars(generation), **settings.arguments}, self.model.config)
         waits = getattr(generation, "length_penalty_type", None) == "length"
+        only_best = waits and not settings.can_choose
         sampled: dict = {}
         if generation.do_sample:
             temperature, top_k = generation.temperature, generation.top_k
@@ -114,8 +115,8 @@ class CTranslate2Engine:
         return {
             "patience": PATIENCE.get(generation.early_stopping, 1) if waits else 1,
             "beam_size": settings.beams,
-            # By our penalty another may be the best.
-            "num_hypotheses": settings.nbest if generation.do_sample or waits else settings.beams,
+            # By our penalty, or by its spans, another may be the best.
+            "num_hypotheses": settings.nbest if generation.do_sample or only_best else settings.beams,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
@@ -128,7 +129,7 @@ class CTranslate2Engine:
             **sampled,
         }
 
-    def _found(self, settings: SearchSettings, keys, sources, limits, options, found) -> Found:
+    def _found(self, settings: SearchSettings, keys, pieces, sources, limits, options, found) -> Found:
         """The `settings.nbest` best hypotheses of each source of a batch."""
         results = self._results(found, sources)
         longer = {
@@ -166,9 +167,11 @@ class CTranslate2Engine:
             finished |= formula == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
             grouped[row].append(Hypothesis("", score, (), shown, (start, *ids), finished, score))
-        best = [sorted(each, key=order, reverse=True)[: settings.nbest] for each in grouped]
+        most = None if settings.can_choose else settings.nbest
+        best = [sorted(each, key=order, reverse=True)[:most] for each in grouped]
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
-        return keys, [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
+        texts = [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
+        return keys, [settings.choose(*each)[: settings.nbest] for each in zip(pieces, texts, strict=True)]
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None

@@ -13,8 +13,9 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from ..errors import RowError
 from ..files import read_lines
+from ..spans_vanilla import put_back, replace_by, span_pattern
 from ..splitting_vanilla import Piece, check_texts, encode, is_blank, join_pieces
-from ..translation_vanilla import Translation
+from ..translation_vanilla import SearchSettings, Translation
 from .constraints import constrained
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 _LETTER = r"[^\W\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 _BLANKS = re.compile(r"[^\S\r\n]+")  # between the words of a term: also a tab, one without a break, several
 _BOUNDARY = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
+_TERMS = rf"{_BOUNDARY}\L<terms>{_BOUNDARY}"  # the longest that fits
 
 
 def read_terms(path: Path) -> list[tuple[str, ...]]:
@@ -30,7 +32,7 @@ def read_terms(path: Path) -> list[tuple[str, ...]]:
     return [tuple(line.split("\t")) for line in read_lines(path)]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A source as terms are looked for in it: composed letters, and one blank between words."""
     return _BLANKS.sub(" ", normalize("NFC", text))
 
@@ -68,22 +70,34 @@ class Terminology:
             pairs.append(pair)
         tokens = target_ids(tokenizer, [target for _, target in pairs], "term")
         for row, ((source, _), ids) in enumerate(zip(pairs, tokens, strict=True)):
-            source = _plain(source)
+            source = plain(source)
             if source in self.targets and self.targets[source][1] != ids:
                 raise RowError("term", row, f"the term {source!r:.60} has two translations")
             # As text that the tokenizer may have changed.
             self.targets[source] = str(tokenizer.decode(ids, skip_special_tokens=True)).strip(), ids
-        self.pattern = re.compile(rf"{_BOUNDARY}\L<terms>{_BOUNDARY}", terms=self.targets)  # the longest that fits
+        self.pattern = re.compile(_TERMS, terms=self.targets)
 
     def find(self, text: str) -> list[str]:
         """The source terms that a text has as whole words, each once; of overlapping ones the first, then longest."""
-        return list(dict.fromkeys(self.pattern.findall(_plain(text)))) if self.targets else []
+        return list(dict.fromkeys(self.pattern.findall(plain(text)))) if self.targets else []
 
     def add_to(self, pieces: Iterable[Piece]) -> list[Piece]:
         """The pieces with the phrases that their translations must contain."""
         if not self.targets:
             return [*pieces]
         return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
+
+    def protect_in(self, settings: SearchSettings) -> None:
+        """Let reserved tokens stand for the source terms, and the target terms be put in their place.
+
+        ValueError if the tokenizer has none.
+        """
+        if not settings.has_reserved:
+            raise ValueError("terms: the engine ctranslate2 needs a model trained with --protect, torch does not")
+        spans = settings.spans.pattern if settings.spans else span_pattern({"none": "(?!)"}).pattern
+        settings.spans = re.compile(f"{_TERMS}|{spans}", terms=self.targets)
+        settings.terms = {term: target for term, (target, _) in self.targets.items()}
+        settings.prepare = plain
 
     def warn_of_missing(self, row: int, translation: Translation) -> None:
         """Log each term of the text `row` that its translation lacks, as where the text is cut within the term."""
@@ -96,9 +110,20 @@ class Terminology:
             for term in self.find(source)
             if self.targets[term][0] not in target
         }
+        for piece, target in zip(pieces, best, strict=True):
+            lost = [span for token, span in (piece.spans or {}).items() if token in piece.text and token not in target]
+            missing |= {span: put_back(piece.text, piece.spans) for span in lost if span in self.targets}
         for term, source in missing.items():
             missed = f"the term {term!r} could not be met in the translation of {source[:60]!r}"
             logger.warning(missed, extra={"what": "text", "rows": [row]})
+
+
+def prefix_with_spans(prefix: str | Sequence[str], pieces: Sequence[list[Piece]], settings: SearchSettings):
+    """The prefixes of texts, with the tokens that stand for the spans of the first pieces."""
+    if settings.spans is None or not any(prefix):
+        return prefix
+    each = [prefix] * len(pieces) if isinstance(prefix, str) else prefix
+    return [replace_by(text, settings.spans, first.spans or {}) for text, (first, *_) in zip(each, pieces, strict=True)]
 
 
 def prefix_ids(

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..loading import load_model, load_tokenizer, model_folder
 from ..progress import progress_bar
+from ..spans_vanilla import has_reserved, replace_in_pair, span_pattern
 from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import (
     Found,
@@ -23,7 +24,7 @@ from .alignment import Links, align_pairs, align_translations, encode_words
 from .engines import Engine, TorchEngine
 from .ensemble import Ensemble
 from .scoring import PairScore, check_pairs
-from .terms import Terminology, begin_with, check_prefix, prefix_ids
+from .terms import Terminology, begin_with, check_prefix, prefix_ids, prefix_with_spans
 
 ENGINES = ("torch", "ctranslate2")
 
@@ -45,6 +46,7 @@ class Translator:
 
     def __init__(self, model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase, engine: Engine | None = None):
         self.model, self.tokenizer = model, tokenizer
+        self._last_terms: tuple[list, Terminology] | None = None
         self.engine: Engine = TorchEngine(model, tokenizer) if engine is None else engine  # type: ignore[arg-type]
 
     @classmethod
@@ -149,7 +151,8 @@ class Translator:
 
         Args:
             terms: pairs (source term, target term), as `read_terms` returns them. Where a text has the source term, as
-                whole words, the translation has the target term. The log warns of one that cannot be met.
+                whole words, the translation has the target term: torch searches for it, ctranslate2 has a reserved
+                token in its place (spans_vanilla.py). The log warns of one that is lost.
             prefix: what every translation begins with, or a list with the beginning of each. It counts in score and
                 length.
             seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
@@ -162,6 +165,7 @@ class Translator:
                 tgt_lang, the target language of a model of several: its tag, such as ">>de<<", is put before the tokens
                 of each line that has none;
                 source_prefix, which T5 reads before each source, such as "translate English to German: ";
+                protect, the spans that are copied, {kind: regular expression}, in place of the model's own; {} is none;
                 and what generate() takes.
 
         Yields:
@@ -175,11 +179,14 @@ class Translator:
         chosen = SearchSettings(self.engine.model, self.tokenizer, **settings)
         if seed is not None and not (chosen.generation.do_sample and chosen.beams == 1):
             raise ValueError(f"seed {seed}: needs do_sample=True and num_beams=1")
-        terminology = Terminology(terms, self.tokenizer)
-        if terminology.targets:
-            self._check_terms(chosen)
-        prefixes = prefix_ids(prefix, self.tokenizer, len(texts), chosen.generation.forced_bos_token_id)
+        terminology = self._terminology([*terms])
+        if terminology.targets and self.model is None:
+            terminology.protect_in(chosen)
+        elif terminology.targets and (not chosen.is_own or chosen.beams == 1):
+            raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
         pieces = cut_texts(self.tokenizer, texts, chosen)
+        prefix = prefix_with_spans(prefix, pieces, chosen)
+        prefixes = prefix_ids(prefix, self.tokenizer, len(texts), chosen.generation.forced_bos_token_id)
         for row, (ids, of_text) in enumerate(zip(prefixes, pieces, strict=True)):
             pieces[row] = begin_with(ids, terminology.add_to(of_text))
         found = self.engine.search(make_batches(pieces, chosen), chosen, seed)
@@ -191,11 +198,12 @@ class Translator:
                 terminology.warn_of_missing(row, translation)
             yield rows, translations
 
-    def _check_terms(self, settings: SearchSettings) -> None:
-        if self.model is None:
-            raise ValueError("terms: the engine ctranslate2 has none; the engine torch has")
-        if not settings.is_own or settings.beams == 1:
-            raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
+    def _terminology(self, terms: list[tuple[str, ...]]) -> Terminology:
+        """That of these terms; the last one is kept, as a service has the same ones in each call."""
+        key = [*map(tuple, terms)]
+        if self._last_terms is None or self._last_terms[0] != key:
+            self._last_terms = key, Terminology(terms, self.tokenizer)
+        return self._last_terms[1]
 
     def _with_tokens(self, found: Found) -> Found:
         """What a search found in a batch, with the tokens as text."""
@@ -223,6 +231,10 @@ class Translator:
             ValueError: if the numbers differ, one is a string, or tokens_per_batch is below 1.
         """
         check_pairs(sources, targets)
+        if has_reserved(self.tokenizer):  # as in training
+            spans = span_pattern(self.engine.model.config.protected_spans)
+            pairs = [replace_in_pair(*pair, spans) for pair in zip(sources, targets, strict=True)]
+            sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
         ids = list(encode(self.tokenizer, sources)), list(encode(self.tokenizer, targets, "text_target"))
         scores = [PairScore(0.0, 0)] * len(sources)
         found = self.engine.log_probs(*ids, tokens_per_batch)

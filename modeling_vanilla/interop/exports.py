@@ -20,7 +20,7 @@ FIELDS |= {"vocab_size", "d_model", "d_k", "d_v", "activation_function", "layer_
 FIELDS |= {"position_embedding_type", "max_position_embeddings", "tie_word_embeddings", "attention_bias", "output_bias"}
 FIELDS |= {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "use_cache"}
 FIELDS |= {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "init_std"}
-FIELDS |= {"max_source_tokens", "max_source_sentences", "source_lang", "auto_map", "model_type"}
+FIELDS |= {"max_source_tokens", "max_source_sentences", "source_lang", "protected_spans", "auto_map", "model_type"}
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 from .. import loading
 from ..files import check_unused, whole_folder
 from ..hub.model_card import source_metadata, write_card_of_run, write_model_card
+from ..spans_vanilla import RESERVED
 from .from_fairseq import fairseq_tokenizer, from_fairseq
 from .from_fsmt import from_fsmt, fsmt_tokenizer
 from .from_marian import from_marian, marian_tokenizer
@@ -73,6 +74,9 @@ def export(
     model, tokenizer = loading.load_model(folder), loading.load_tokenizer(folder)
     with whole_folder(destination) as part:
         notes = write(model, tokenizer, part, **settings)
+        if model.config.protected_spans and to != "ctranslate2":  # which Translator loads
+            kinds = ", ".join(model.config.protected_spans)
+            notes.append(f"protected_spans: {RESERVED[0]} to {RESERVED[-1]} stand for {kinds}; put them in, and back")
         if to == "marian":
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             write_card_of_run(part, model, source, is_marian=True, **(card or {}))

@@ -1,5 +1,6 @@
 """The tokenizer and the model that a training starts from, saved or new, and what the data set in its configuration."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..corpus.tokenized import TokenizedPairs, pair_lengths, tokenize_pairs
 from ..corpus.tokenizer import language_tags, train_tokenizer, vocabulary_texts
 from ..loading import check_vocabulary, load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..spans_vanilla import RESERVED, has_reserved, span_pattern
 from ..splitting_vanilla import count_sentences, source_language, tags_of
 from .options import REGULARISATION, ModelOptions
 from .recipe import PAPER_SEARCH
@@ -38,6 +40,11 @@ def saved_model(options: ModelOptions, overrides: dict) -> Path | None:
     return folder
 
 
+def spans_of(folder: Path | None, options: ModelOptions) -> re.Pattern | None:
+    """What the saved model copies, or a new one by the options."""
+    return span_pattern(options.spans() if folder is None else load_config(folder).protected_spans)
+
+
 def make_tokenizer(
     folder: Path | None, options: ModelOptions, overrides: dict, pairs: Dataset
 ) -> PreTrainedTokenizerBase:
@@ -55,8 +62,10 @@ def make_tokenizer(
     size = VanillaConfig.preset(str(options.preset), **overrides).vocab_size
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
-        given: dict = {"vocab_size": size, "tags": language_tags(pairs), "algorithm": options.tokenizer_algorithm}
-        shared = [train_tokenizer(vocabulary_texts(pairs), **given)]
+        spans = spans_of(None, options)
+        tags = [*language_tags(pairs), *(RESERVED if spans else ())]
+        given: dict = {"vocab_size": size, "tags": tags, "algorithm": options.tokenizer_algorithm}
+        shared = [train_tokenizer(vocabulary_texts(pairs, spans), **given)]
     return broadcast_object_list(shared)[0]
 
 
@@ -73,7 +82,9 @@ def make_model(
         size = 1 + max(tokenizer.get_vocab().values())
         # T5 and MarianMT, whose tokenizers have no BOS, start the decoder from PAD.
         start = tokenizer.pad_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        special |= {"vocab_size": size, "decoder_start_token_id": start}
+        special |= {"vocab_size": size, "decoder_start_token_id": start, "protected_spans": options.spans()}
+        if options.spans() and not has_reserved(tokenizer):
+            raise ValueError(f"protect: the tokenizer {options.tokenizer} lacks the tokens {RESERVED[0]} ...")
         if options.tokenizer:  # a multiple of 64, say
             special["vocab_size"] = overrides.get("vocab_size", size)
         config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
@@ -107,7 +118,9 @@ def check_trainable(
     if config.position_embedding_type == "learned":
         lengths = [*corpus.lengths]
         if "validation" in pairs:
-            lengths += pair_lengths(tokenize_pairs(pairs["validation"], tokenizer))
+            lengths += pair_lengths(
+                tokenize_pairs(pairs["validation"], tokenizer, span_pattern(config.protected_spans))
+            )
         longest = max(int(each.max()) for each in lengths)
         if longest > (limit := config.max_position_embeddings):
             raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")

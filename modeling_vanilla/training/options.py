@@ -12,6 +12,7 @@ from typing import get_args
 from ..configuration_vanilla import VanillaConfig
 from ..corpus.options import option
 from ..metrics import TOKENIZE, TOKENIZERS, check_tokenize
+from ..spans_vanilla import PROTECT, span_table
 
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
@@ -28,15 +29,21 @@ class ModelOptions:
     revision: str | None = option(None, "Branch, tag or commit of a model on the Hub.")
     tokenizer: str | None = option(None, "Use this saved tokenizer instead of training one on the training data.")
     tokenizer_algorithm: str = option("bpe", "The algorithm of a tokenizer that is trained: bpe or wordpiece.")
+    protect: str | None = option(None, f"Spans that are copied: {PROTECT} (default: the recipe's).")
 
     def __post_init__(self):
-        for name in ("preset", "tokenizer"):
+        for name in ("preset", "tokenizer", "protect"):
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} {getattr(self, name)}: model {self.model} has its own")
         if self.revision is not None and self.model is None:
             raise ValueError(f"revision {self.revision}: there is no model that it is of")
         if self.tokenizer_algorithm not in ("bpe", "wordpiece"):
             raise ValueError(f"tokenizer_algorithm must be bpe or wordpiece, not {self.tokenizer_algorithm}")
+        self.spans()
+
+    def spans(self) -> dict[str, str] | None:
+        """The table of spans that `protect` asks for."""
+        return span_table(self.protect) if self.protect else None
 
 
 def _field_texts() -> dict[str, str]:
@@ -55,7 +62,8 @@ def _model_fields() -> list[tuple]:
     return [
         (name, (get_args(annotation) or (annotation,))[0], option(None, texts.get(name, "")))
         for name, annotation in VanillaConfig.__annotations__.items()
-        if not name.endswith("_token_id") and not name.startswith(("is_", "use_", "max_source_", "source_"))
+        if not name.endswith("_token_id")
+        and not name.startswith(("is_", "use_", "max_source_", "source_", "protected_"))
     ]
 
 

@@ -20,6 +20,7 @@ from datasets import Dataset, DatasetDict
 
 from ..configuration_vanilla import PRESETS
 from ..corpus.options import DataOptions
+from ..spans_vanilla import DEFAULT, find_spans
 from .cpu_memory import bound_kernel_caches
 from .options import ModelOptions, TrainingOptions
 
@@ -166,7 +167,7 @@ def complete_options(
         chosen, reason = choose_recipe(pairs, {name: value for name, value in options.items() if value is not None})
         reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
     if model.preset is None and (previous or model.model is None):
-        model = replace(model, preset=chosen["preset"])
+        model = replace(model, preset=chosen["preset"], protect=chosen.get("protect", model.protect))
         overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
     return RunOptions(complete(training, chosen, model.preset), model, overrides, reason)
 
@@ -245,6 +246,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         "dropout": _MORE_DROPOUT if steps > recipe.many_passes * updates_of_pass else recipe.dropout,
         "label_smoothing": recipe.label_smoothing,
         "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
+        "protect": None if {"model", "tokenizer"} & given.keys() else _protected(pairs["train"]),
         "max_steps": steps,
         "tokens_per_update": tokens,
         "tokens_per_batch": batch,
@@ -269,6 +271,14 @@ def _longest(pairs: Dataset, given: dict) -> int:
     """A bound of the tokens of the longest side: its bytes but for two, as the vocabulary has a token for each byte."""
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
     return min(most, 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES))
+
+
+def _protected(pairs: Dataset) -> str | None:
+    """What is copied: all spans, if a hundredth of the pairs have some, and most of these the same on both sides."""
+    rows = pairs[:: -(-len(pairs) // 10_000)]
+    sides = [[find_spans(text[:1000], DEFAULT) for text in rows[side]] for side in _SIDES]
+    have = [source == target for source, target in zip(*sides, strict=True) if source or target]
+    return "all" if len(have) >= len(sides[0]) / 100 and sum(have) > len(have) / 2 else None
 
 
 def _vocabulary_size(characters: int) -> int:

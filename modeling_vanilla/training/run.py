@@ -35,7 +35,7 @@ from .checkpoints import (
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
 from .flops import device_flops
-from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model
+from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model, spans_of
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
 from .results import plot, training_results
@@ -118,7 +118,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     # Tokenise: the main process trains a tokenizer, the others receive it
     tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
     with group.main_process_first():
-        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans_of(start, options))
     record = record_run(data, training, options, overrides, corpus)
     if previous:
         check_same_run(run, previous, record)

@@ -1,0 +1,150 @@
+"""Spans that are copied, such as "%d", "<b>" or an address: reserved tokens stand for them while a text is translated.
+
+"Error %d: see <b>manual</b>." is translated as "Error ｟12｠: see ｟13｠manual｟14｠.", and the spans are put back into
+the output, in whatever order it has them. The tokens look like those of OpenNMT's tokenizer. A token may also stand for
+another text in the output, the target of a term.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+# The kinds of spans, and a regular expression of each; the time of a search grows with the text's length alone.
+SPANS = {
+    "address": r"(?:(?:https?|ftp)://|\bwww\.)[^\s<>\"')]*[^\s<>\"').,;:!?]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+",
+    "braces": r"[$%#]?\{[\w.:]*\}",  # of ICU, Python, Ruby and shells
+    # Of printf, Python and Qt. A blank before the letter is text: "50 % der".
+    "directive": r"%%|%(?:\([A-Za-z_]\w*\)|\d{1,3}\$)?[-+#0]{0,4}(?:\d{1,4}|\*)?(?:\.(?:\d{1,4}|\*))?"
+    r"(?:hh|ll|[hlLqjzt])?[diouxXeEfgGcsp](?![A-Za-z])|%\d{1,3}(?![\w%$])|%n\b",
+    "entity": r"&(?:[A-Za-z]{2,8}|#\d{1,5});",
+    "option": r"(?<![\w-])--[a-z][\w-]+",
+    "tag": r"</?[A-Za-z][\w:.-]*(?:\s+[\w:.-]+=(?:\"[^\"]*\"|'[^']*'))*\s*/?>",
+    "variable": r"%[A-Z][A-Z_]{2,}|\$\([A-Za-z_]+\)|\$[A-Za-z_]\w*",
+}
+# Tokens that stand for spans. A text with more spans keeps the others as text.
+RESERVED = tuple(f"｟{number}｠" for number in range(1, 17))
+_RESERVED = "｟[0-9]+｠"
+
+_BLANKS = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_NUMBER = re.compile(rf"\d+(?:[.,'\u2019{_BLANKS}]\d{{3}})*(?!\d)")  # with marks between groups of three
+_SPELT = "20"  # the largest number that may be a word on the other side, but for a digit with noughts
+
+
+PROTECT = f"none, all, or some of {', '.join(SPANS)} and of your own, KIND=REGEX, separated by blanks"
+
+
+def span_table(text: str) -> dict[str, str]:
+    """The table {kind: regular expression} that an option gives as PROTECT describes; ValueError for another."""
+    table: dict[str, str] = {}
+    for each in text.split():
+        kind, is_own, expression = each.partition("=")
+        known = {"none": {}, "all": SPANS} | {name: {name: SPANS[name]} for name in SPANS}
+        if not is_own and kind not in known:
+            raise ValueError(f"protect: {kind!r} must be {PROTECT}")
+        table |= {kind: expression} if is_own else known[kind]
+    span_pattern(table)
+    return table
+
+
+def span_pattern(table: Mapping[str, str] | None) -> re.Pattern | None:
+    """The pattern of all spans of a table {kind: regular expression}; None for an empty one.
+
+    Where several kinds match, one that SPANS does not have comes first, then the first by its name. A reserved token
+    that a text has is a span, too.
+
+    Raises:
+        ValueError: for a regular expression that is none, or that matches the empty text.
+    """
+    if not table:
+        return None
+    for kind, expression in table.items():
+        try:
+            if re.compile(f"(?:{expression})").search(""):
+                raise ValueError(f"spans of {kind}: {expression!r} matches the empty text")
+        except re.error as error:
+            raise ValueError(f"spans of {kind}: {expression!r} is no regular expression: {error}") from error
+    # A configuration in JSON has no order.
+    kinds = sorted(table, key=lambda kind: (kind in SPANS, kind))
+    return re.compile("|".join(f"(?:{expression})" for expression in (_RESERVED, *map(table.__getitem__, kinds))))
+
+
+DEFAULT: re.Pattern = span_pattern(SPANS)  # type: ignore[assignment]
+
+
+def has_reserved(tokenizer) -> bool:
+    """Whether a tokenizer has the reserved tokens."""
+    number = tokenizer.convert_tokens_to_ids(RESERVED[-1])  # of another token if it is unknown
+    return number is not None and tokenizer.convert_ids_to_tokens(number) == RESERVED[-1]
+
+
+def find_spans(text: str, pattern: re.Pattern) -> Counter[str]:
+    """How many times a text has each span."""
+    return Counter(match[0] for match in pattern.finditer(text))
+
+
+def replace_spans(text: str, pattern: re.Pattern) -> tuple[str, dict[str, str]]:
+    """Replace the spans of a text, in order of appearance, by reserved tokens.
+
+    The first token follows from the length of the text, so that in training all of them are seen equally often.
+
+    Returns:
+        The text, and the span of each token.
+    """
+    spans: dict[str, str] = {}
+
+    def token(match: re.Match) -> str:
+        if len(spans) == len(RESERVED):
+            return match[0]
+        name = RESERVED[(len(text) + len(spans)) % len(RESERVED)]
+        spans[name] = match[0]
+        return name
+
+    return pattern.sub(token, text), spans
+
+
+def replace_by(text: str, pattern: re.Pattern, spans: Mapping[str, str]) -> str:
+    """Replace the spans of a translation by the tokens that stand for them in its source."""
+    left = dict(spans)
+
+    def token(match: re.Match) -> str:
+        name = next((name for name, span in left.items() if span == match[0]), match[0])
+        left.pop(name, None)
+        return name
+
+    return pattern.sub(token, text)
+
+
+def replace_in_pair(source: str, target: str, pattern: re.Pattern | None) -> tuple[str, str]:
+    """Replace the spans of a pair if both sides have the same ones; else it stays as it is, as "<file>" may be text."""
+    if pattern is None or not (found := find_spans(source, pattern)) or found != find_spans(target, pattern):
+        return source, target
+    source, spans = replace_spans(source, pattern)
+    return source, replace_by(target, pattern, spans)
+
+
+def put_back(text: str, spans: Mapping[str, str] | None) -> str:
+    """Put texts in the place of the reserved tokens; one that stands for nothing goes. None: there are none."""
+    return text if spans is None else re.sub(_RESERVED, lambda match: spans.get(match[0], ""), text)
+
+
+def differing(source: str, translation: str, pattern: re.Pattern = DEFAULT) -> list[str]:
+    """The spans and numbers that source or translation has and the other lacks, a span as many times."""
+    sources, targets = find_spans(source, pattern), find_spans(translation, pattern)
+    spans = (sources - targets) + (targets - sources)
+    return [*spans.elements(), *differing_numbers(pattern.sub(" ", source), pattern.sub(" ", translation))]
+
+
+def differing_numbers(source: str, target: str) -> list[str]:
+    """The numbers of one side that are missing on the other, and neither written out nor otherwise divided there."""
+    sources, targets = _numbers(source), _numbers(target)
+    sources, targets = sources - targets, targets - sources
+    missing = sorted(sources | targets)
+    if sources and targets:  # dates, decimals and 2만, which is 20,000, are the same digits
+        return missing if set("".join(sources)) - {"0"} != set("".join(targets)) - {"0"} else []
+    return [each for each in missing if len(each.strip("0")) > 1 and (len(each) > len(_SPELT) or each > _SPELT)]
+
+
+def _numbers(text: str) -> set[str]:
+    """The numbers of a text: their digits without marks and leading noughts."""
+    found = _NUMBER.findall(text)
+    return {"".join(str(int(each)) for each in number if each.isdecimal()).lstrip("0") for number in found}
