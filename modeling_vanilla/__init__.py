@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name == "Translator":  # imported when it is asked for, as few who load a model need what it needs
+    if name == "Translator":  # imported when asked for: few who load a model need its dependencies
         from .inference import Translator
 
         return Translator

@@ -62,9 +62,9 @@ if not hashlib.sha256(inspect.getsource(_EQ_1).encode()).hexdigest().startswith(
 
 
 def fused_linear(config: VanillaConfig, parts: list[int]) -> nn.Linear:
-    """Projections of one input as one product: their matrices one below the other, of so many rows each."""
+    """Projections of one input as one product; their matrices, of `parts` rows, stand one below the other."""
     linear = nn.Linear(config.d_model, sum(parts), bias=config.attention_bias)
-    linear.parts = parts  # for what sees the layer alone: the initialisation, and Muon
+    linear.parts = parts  # for the initialisation and Muon, which see the layer alone
     return linear
 
 

@@ -155,7 +155,7 @@ def _temporary_folder(target: Path) -> Iterator[Path]:
 
 
 def _clean(temporary: Path) -> None:
-    """Delete what a killed process has left; where it had moved the old folder away, put the new one in its place."""
+    """Delete the leftovers of a killed process; if it had moved the old folder away, put the new one in its place."""
     target = temporary.with_name(temporary.name.removesuffix(_TEMPORARY).rpartition(".")[0].removeprefix("."))
     new, old = temporary / "new", temporary / "old"
     if new.exists() and old.exists() and not target.exists():

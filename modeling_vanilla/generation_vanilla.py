@@ -220,7 +220,7 @@ def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
 
 
 def _is_of_the_search(criterion: StoppingCriteria, config: GenerationConfig) -> bool:
-    """Whether it is a limit or the EOS of the settings, which the search knows itself."""
+    """Whether it is a limit or the EOS of the settings, both of which BeamSearch handles."""
     if type(criterion) is EosTokenCriteria:
         return {*criterion.eos_token_id.tolist()} == {*token_ids(config.eos_token_id)}
     return isinstance(criterion, MaxLengthCriteria)

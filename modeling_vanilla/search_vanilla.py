@@ -56,7 +56,7 @@ class Hypotheses:
         return Hypotheses(*(torch.cat(each, dim) for each in zip(*values, strict=True)))
 
     def pad(self, pad_token_id: int, steps: int = 1) -> "Hypotheses":
-        """The hypotheses as they are after some more steps."""
+        """The hypotheses, padded by `steps` positions."""
         tokens = nn.functional.pad(self.tokens, (0, steps), value=pad_token_id)
         return replace(self, tokens=tokens, path=nn.functional.pad(self.path, (0, steps), value=-1))
 

@@ -83,7 +83,7 @@ BAD_CONFIGS = [
     ("learning_rate: 1", "learning_rate and learning_rate_scale set the same"),
     ("mixed_precision: fp15", "mixed_precision must be no or bf16 or fp16, not fp15"),
     ("tokenizer_algorithm: unigram", "tokenizer_algorithm must be bpe or wordpiece, not unigram"),
-    ("revision: main", "revision main: there is no model that it is of"),
+    ("revision: main", "revision main: needs model, which it is a revision of"),
 ]
 
 

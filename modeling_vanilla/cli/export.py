@@ -35,8 +35,8 @@ transformers.js runs in Node and in a browser. Its folder has weights of 32 bits
     const translator = await pipeline("translation", "js", { dtype: "q8" });
     await translator("A sentence.");
 
-It takes the most probable token at each step. Give it one sentence at a time: of several at once it continues those
-that are finished until the last one is.
+It takes the most probable token at each step. Give it one sentence at a time: it continues the finished sentences of a
+batch until the last is finished.
 """
 
 from argparse import Namespace

@@ -127,6 +127,6 @@ def run_command(
     options = parser.parse_args(arguments)
     set_quiet(options.quiet)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file need not be text; as stderr has it
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text; stderr does the same
     with one_line_errors(options.debug), _warnings_as_lines():
         command(options)

@@ -12,9 +12,9 @@ With --output FILE, blocks that are done are kept in the folder FILE.blocks unti
 killed, the same command goes on with the first block that is missing.
 
 --engine ctranslate2 (pip install ctranslate2) translates several times as fast as torch, which searches exactly as the
-paper does. There, a hypothesis that ends while it is not among the best --num_beams is lost, and a sentence is done
-when --num_beams hypotheses have ended, so that of a hundred translations about one is another. It has no ensembles, and
-terms only of a model trained with --protect. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
+paper does. CTranslate2 drops a hypothesis that ends outside the best --num_beams, and stops when --num_beams
+hypotheses have ended: about one translation in a hundred differs. It has no ensembles, and terms only of a model
+trained with --protect. MODEL may be a folder that `vanilla export --to ctranslate2` wrote.
 
 The default search is the model's own: the paper's has beam 4, alpha 0.6 and at most 50 tokens more than the source. A
 line that is longer than what the model has seen in training, in tokens or sentences, is translated sentence by

@@ -30,16 +30,16 @@ logger = logging.get_logger(__name__)
 # The faults, and the words in which each is reported.
 FAULTS = {
     "empty": "with an empty side",
-    "equal": "whose sides are the same words",
-    "duplicate": "that occurred before",
-    "near": "that differs from one before in digits and marks alone",
-    "length": "of which one side is far too long for the other",
-    "script": "of which a side has letters, but hardly any of its usual script",
+    "equal": "with the same words on both sides",
+    "duplicate": "duplicates of an earlier pair",
+    "near": "near-duplicates: an earlier pair but for digits and marks",
+    "length": "with one side far too long",
+    "script": "with a side that has hardly a letter of its usual script",
     "language": "with a side in another language than most of that side",
-    "number": "whose sides have different numbers",
+    "number": "with different numbers on both sides",
     "address": "with a web address on one side alone",
     "broken": "with broken characters: control characters, U+FFFD, UTF-8 read as Latin-1",
-    "shared": "of which a sentence is both in the training data and in validation or test data",
+    "shared": "with a sentence both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
 _ROWS = 10_000  # of a batch
@@ -92,7 +92,7 @@ def properties_of(pairs: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"empty": False, "broken": False}, pairs.index)
     for side in _SIDES:
         texts = pairs[side] = pairs[side].map(partial(unicodedata.normalize, "NFC"))
-        # Few batches have such characters at all, which the set of all characters of a batch tells.
+        # Few batches have such characters at all: the batch's character set shows this at once.
         characters = set().union(*texts)
         broken = {one for one in characters if one in "\ufffd\ufeff" or unicodedata.category(one) in _BROKEN_CATEGORIES}
         table[f"{side}_hash"] = texts.map(hash)
@@ -114,7 +114,7 @@ def faults_of(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) ->
 
     Args:
         train: the properties of the training pairs, by which lengths and scripts are judged.
-        others: those of the pairs that may share no sentence with these.
+        others: the properties of the pairs that may share no sentence with these.
     """
     # One language writes shorter than another: lengths are scaled by the median ratio of the training pairs.
     scale = (train["target_length"] / train["source_length"])[~train["empty"]].median()
@@ -133,9 +133,9 @@ def faults_of(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) ->
         if most := [*languages.index[languages > 0.5]]:  # a language that the library does not know has no majority
             faults["language"] |= ~pairs[f"{side}_language"].isin([*most, None])
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
-    faults[pairs["empty"]] = False  # such a pair has no other fault worth a word
+    faults[pairs["empty"]] = False  # other faults of such a pair are of no use
     faults["empty"] = pairs["empty"]
-    right = pairs[~faults.any(axis=1)]  # so that the first of those that differ so little stays
+    right = pairs[~faults.any(axis=1)]  # so that the first of near-duplicates stays
     faults.loc[right.index, "near"] = right.duplicated(["source_letters", "target_letters"])
     return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
 
@@ -181,7 +181,7 @@ def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[s
 
     Args:
         rows: the training pairs.
-        faults: theirs of find_faults.
+        faults: what find_faults returns for them.
         languages: of source and target. The files are train.source and train.target if these are the same.
 
     Returns:

@@ -56,10 +56,10 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, spans: re
                 fn_kwargs={"tokenizer": tokenizer, "spans": spans},
                 remove_columns=pairs.column_names,
                 features=_TOKENIZED_PAIR,
-                num_proc=processes if processes > 1 else None,  # None: in this one
+                num_proc=processes if processes > 1 else None,  # None: in this process
                 desc=f"Tokenising {pairs.split or 'pairs'}",
             )
-        except Exception as error:  # at a signal map raises in its place that its processes are late
+        except Exception as error:  # at a signal map raises an error about its processes instead
             if isinstance(error.__context__, KeyboardInterrupt):
                 raise error.__context__ from None
             raise

@@ -117,8 +117,8 @@ def write_card_of_run(folder: Path, model: PreTrainedModel, made_from: str | Pat
 def source_metadata(model: str | Path) -> dict:
     """What a model inherits of INHERITED from the one that it is made from: its metadata on the Hub.
 
-    base_model is its own name on the Hub or, of a folder, the name of what that was made from. What its README.md does
-    not say, or not in words, is left out.
+    base_model is the model's name on the Hub or, for a folder, that model's base_model. Fields that its README.md
+    lacks, or that are not text, are left out.
 
     Args:
         model: a folder, or a name on the Hub.

@@ -120,7 +120,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The `nbest` best translations of each text, best first, with scores and tokens.
 
-        A blank text has one, the empty one, of score 0. A text in pieces has the best combinations of their hypotheses,
+        A blank text has one, an empty string of score 0. A text in pieces has the best combinations of the pieces',
         whose scores add up. Arguments and errors are those of `translate`.
         """
         settings |= {"nbest": nbest, "with_scores": True}

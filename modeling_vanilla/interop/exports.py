@@ -36,8 +36,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def check_expressible(library: str, model: VanillaForConditionalGeneration, faults: Mapping[str, bool]) -> None:
     """Raise ValueError for the first fault that is true: a property of the model that the library does not have.
 
-    Such a fault is each field beyond FIELDS that is neither None nor False, whatever the class has as its default, and
-    each weight that is missing or that the model has by no right (`known_weights`).
+    Further faults are each field beyond FIELDS that is neither None nor False, whatever its default, and each weight
+    that is missing or unknown (`known_weights`).
     """
     config, found, known = model.config, model.state_dict(), known_weights(model.config)
     unknown = {f"the unknown weight {name}": name not in known for name in found}

@@ -63,9 +63,9 @@ def marian_config(config: VanillaConfig, positions: int) -> MarianConfig:
 def marian_weights(model: VanillaForConditionalGeneration) -> dict[str, torch.Tensor]:
     """The weights by Marian's names.
 
-    Marian's LayerNorm has an eps of 1e-5. The residual stream times c has the variance times c^2, so that 1e-5 is to it
-    what 1e-5 / c^2 is to ours. The sums of embeddings and positions keep their scale, and so does what the last norm of
-    a stack gives; the first norm thus has 1e-5, beside a variance of about 1.
+    Marian's LayerNorm has an eps of 1e-5. The residual stream is multiplied by c and so its variance by c^2: 1e-5 acts
+    there as 1e-5 / c^2 does here. The sums of embeddings and positions and the output of a stack keep their scale; the
+    first norm thus has 1e-5, beside a variance of about 1.
     """
     order, ours = marian_order(model.config.d_model).argsort(), model.state_dict()
     c = (MARIAN_NORM_EPS / model.config.layer_norm_eps) ** 0.5

@@ -63,7 +63,7 @@ def load_source_tokenizer(path: str | PathLike, *files: str) -> PreTrainedTokeni
     """The tokenizer that AutoTokenizer finds in a folder or by a Hub id.
 
     Args:
-        files: what the library's own tokenizer is read from.
+        files: the files of the library's own tokenizer.
 
     Raises:
         ValueError: if it finds none; the line names those of `files` that are not there.

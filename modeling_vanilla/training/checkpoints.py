@@ -20,7 +20,7 @@ PROGRESS = "progress.json"
 
 @dataclass
 class Progress:
-    """The progress of a run: all that a checkpoint holds besides weights and moments.
+    """The progress of a run: a checkpoint holds it besides weights and moments.
 
     Attributes:
         step: updates taken. epoch, updates_of_epoch: complete epochs, and updates of the current one.

@@ -36,7 +36,7 @@ class ModelOptions:
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} {getattr(self, name)}: model {self.model} has its own")
         if self.revision is not None and self.model is None:
-            raise ValueError(f"revision {self.revision}: there is no model that it is of")
+            raise ValueError(f"revision {self.revision}: needs model, which it is a revision of")
         if self.tokenizer_algorithm not in ("bpe", "wordpiece"):
             raise ValueError(f"tokenizer_algorithm must be bpe or wordpiece, not {self.tokenizer_algorithm}")
         self.spans()

@@ -52,13 +52,13 @@ def train_translation(
     options: ModelOptions | None = None,
     overrides: dict | None = None,
 ) -> dict:
-    """Train a translation model, and write what belongs to it to training.output_dir.
+    """Train a translation model, and write all that belongs to it to training.output_dir.
 
-    What is not given is as in the paper if there is a preset, and otherwise chosen from the corpus and the machine, and
-    printed (recipe.py).
+    Options that are not given are the paper's if there is a preset, and otherwise chosen from the corpus and the
+    machine, and printed (recipe.py).
 
     - `model/`: weights, code, tokenizer, generation configuration and model card; from_pretrained loads it anywhere.
-    - `results.json`: what is returned. `loss.png`: loss, learning rate and validation BLEU over the steps.
+    - `results.json`: the return value. `loss.png`: loss, learning rate and validation BLEU over the steps.
     - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
       BLEU was the highest.
 

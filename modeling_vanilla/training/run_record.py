@@ -1,4 +1,4 @@
-"""run.json, the record of what a run was started with; a resumed run must be started with the same."""
+"""run.json, the record of the options and data of a run; a resumed run must be started with the same."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Section 5 on one page: an update and its rate, the loop over updates, and validation. run.py is what surrounds it.
+"""Section 5 on one page: an update and its rate, the loop over updates, and validation. run.py surrounds it.
 
 An update: its batches (5.1), the gradient of their mean loss (5.4), the rate of Eq. 3 and the step of Adam (5.3).
-What a recipe may take instead, a rate that falls to 0 and Muon (muon.py), stands beside them.
+A recipe's alternatives, a rate that falls to 0 and Muon (muon.py), stand beside them.
 """
 
 import math
@@ -59,7 +59,7 @@ class TrainingState:
 
     @property
     def own_model(self) -> PreTrainedModel:
-        """The model without what accelerate has put around it."""
+        """The model without the wrappers of accelerate."""
         return self.accelerator.unwrap_model(self.model)
 
 
@@ -131,7 +131,7 @@ def adam(model: nn.Module) -> torch.optim.Adam:
 
 
 def muon(model: nn.Module) -> Muon:
-    """Muon, with the paper's Adam for what is no matrix of a layer. The paper has Adam for all."""
+    """Muon for the matrices of the layers, and Adam for all else. The paper has Adam for all."""
     return Muon(model, **adam(model).defaults)
 
 
@@ -171,7 +171,7 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
     """Take one update: the gradient of its mean loss, on all processes, and the optimizer's step.
 
     Args:
-        model: the state's, or what torch.compile has made of it.
+        model: the state's, or its compiled form.
 
     Returns:
         "loss", the mean over all its target tokens on all processes, in nats; "gradient_norm" before it is clipped; and

@@ -72,7 +72,7 @@ class AttentionMaps(dict[str, AttentionMap]):
 
 
 def attention_maps(translator: Translator, source: str, target: str) -> AttentionMaps:
-    """What every head of every layer looks at as the model reads `source` and produces `target`.
+    """The attention of every head of every layer as the model reads `source` and produces `target`.
 
     The rows of both uses in the decoder are the tokens of the target as each is produced, EOS at the end. The columns
     of its self-attention are the tokens it has read by then: the start token, and the target shifted right.
