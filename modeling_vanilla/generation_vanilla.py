@@ -103,7 +103,7 @@ def follows_the_source(settings: GenerationConfig, given: dict) -> bool:
 def _given_settings(model: PreTrainedModel, generation_config: GenerationConfig | None, given: dict) -> dict:
     """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win.
 
-    What the configuration has as the model's own settings have it counts as theirs, as it may be a copy of them.
+    A value of the configuration that equals the model's own counts as not given: it may be a copy.
     """
     known, own = {*vars(GenerationConfig()), *OWN_SETTINGS}, vars(model.generation_config)
     configured = {} if generation_config is None else vars(generation_config)

@@ -53,7 +53,7 @@ class Translation(NamedTuple):
 
     @property
     def differing(self) -> list[str]:
-        """The spans and numbers of which the text and its best translation have not the same."""
+        """The spans and numbers in which the best translation differs from the text."""
         pairs = zip(self.pieces, self.best, strict=True)
         return [put_back(each, piece.spans) for piece, best in pairs for each in differing(piece.text, best)]
 
@@ -114,7 +114,7 @@ class SearchSettings:
         self.arguments = arguments | {"num_return_sequences": nbest, "return_dict_in_generate": self.with_scores}
         # The search of 6.1 returns log P of its tokens; that of transformers returns logits, which take memory.
         self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not self.is_own)
-        # By these it sorts; its logits are without what processors forbid.
+        # transformers ranks by these; its logits are taken before the processors.
         self.arguments["output_scores"] = self.with_scores and self.beams > 1 and not self.is_own
         if self.generation.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer

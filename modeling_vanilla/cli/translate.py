@@ -23,7 +23,7 @@ a sentence, if need be at blanks. A warning names the lines.
 
 --nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", best first, LINE counted from 0. The
 score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model that searches so, natural logarithm; the
-scores of pieces add up. An empty line has one translation, the empty one, of score 0.
+scores of pieces add up. An empty line has one translation, an empty one, of score 0.
 
 --sample draws samples, for back-translation. The engine torch draws those of a line by --seed and the line alone, so
 that blocks change nothing, and equal lines have equal samples; ctranslate2 takes --seed once, when the

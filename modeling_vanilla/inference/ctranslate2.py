@@ -87,7 +87,7 @@ class CTranslate2Engine:
             sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
             given = options
             if any(piece.prefix for piece in pieces):
-                # Its probability counts in our score alone, which then looks for longer outputs.
+                # Only our score includes the prefix, and so may favour longer outputs: ask for more.
                 more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
                 more = more if settings.beams > 1 else {}
                 given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}

@@ -25,9 +25,9 @@ Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
 
 
 class Engine(Protocol):
-    """What computes for a Translator."""
+    """The computations of a Translator: search, scores, attention."""
 
-    model: Any  # it, or what else has its config, generation_config and device
+    model: Any  # or an object with its config, generation_config and device
 
     @property
     def aligned_layers(self) -> int:

@@ -102,7 +102,7 @@ class Translator:
         return cls((models[0] if len(models) == 1 else Ensemble(models)).eval(), tokenizers[0])
 
     def translate(self, texts: Sequence[str], *, show_progress: bool = False, **settings) -> list[str]:
-        """The best translation of each text, in their order; of a blank one the empty one.
+        """The best translation of each text, in their order; an empty string for a blank text.
 
         Args:
             texts: each line of a text is translated separately. A line longer than those of the model's training is
@@ -199,7 +199,7 @@ class Translator:
             yield rows, translations
 
     def _terminology(self, terms: list[tuple[str, ...]]) -> Terminology:
-        """That of these terms; the last one is kept, as a service has the same ones in each call."""
+        """The Terminology of these terms; the last one is kept, as a service has the same ones in each call."""
         key = [*map(tuple, terms)]
         if self._last_terms is None or self._last_terms[0] != key:
             self._last_terms = key, Terminology(terms, self.tokenizer)
