@@ -12,7 +12,7 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, where the C library is glibc.
 
     By default freed large blocks go back to the system, which must clear their pages when they are allocated again at
-    the next step: up to a sixth of a training step on a CPU (docs/results/speed.md).
+    the next step: up to a sixth of a training step on a CPU (RESULTS.md).
     """
     if not sys.platform.startswith("linux"):
         return
