@@ -91,6 +91,7 @@ class TrainingOptions:
     output_dir: str = field(metadata={"help": "Folder of this run: its checkpoints, its model, its results."})
     resume: bool = option(False, "Go on from the last checkpoint of output_dir.")
     max_steps: int = _by_recipe("Updates to train for.")
+    minutes: float | None = option(None, "Or minutes that the run may take on this machine, as a trial estimates.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
     optim: str = _by_recipe("Optimizer: adam, the paper's, or muon.")
@@ -121,8 +122,9 @@ class TrainingOptions:
                 raise ValueError(f"{each.name} must be at least {least}, not {value}")
             if each.type in (float, float | None) and not 0 < value < math.inf:
                 raise ValueError(f"{each.name} must be above 0 and finite, not {value}")
-        if None not in (self.learning_rate, self.learning_rate_scale):
-            raise ValueError("learning_rate and learning_rate_scale set the same: give one")
+        for one, other in (("learning_rate", "learning_rate_scale"), ("max_steps", "minutes")):
+            if None not in (getattr(self, one), getattr(self, other)):
+                raise ValueError(f"{one} and {other} set the same: give one")
         kinds = {"optim": ("adam", "muon"), "lr_scheduler_type": ("inverse_sqrt", "linear")}
         kinds["mixed_precision"] = ("no", "bf16", "fp16")
         for name, values in kinds.items():

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
@@ -34,6 +35,7 @@ from .checkpoints import (
     read_progress,
 )
 from .cpu_memory import bound_kernel_caches, keep_freed_memory
+from .duration import measure_pace, with_length
 from .flops import device_flops
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model, spans_of
 from .options import ModelOptions, TrainingOptions
@@ -95,6 +97,8 @@ def process_group() -> PartialState:
 def _train_translation(data: DataOptions, given: RunOptions, group: PartialState) -> dict:
     """Train in a folder that no other process uses; arguments and result are those of train_translation."""
     # Check what needs no data, as reading them may take long
+    began, minutes = monotonic(), given.training.minutes
+    given = replace(given, training=replace(given.training, minutes=None))  # the record has the updates instead
     run = Path(given.training.output_dir)
     given, previous, checkpoint = find_start(given, run)
     start = checkpoint or saved_model(given.model, given.overrides)
@@ -109,27 +113,32 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     with group.main_process_first():
         pairs = load_pairs(data)
     chosen = complete_options(pairs, data, given, previous)
-    training, options, overrides = chosen.training, chosen.model, chosen.overrides
-    if training.early_stopping is not None and "validation" not in pairs:
-        raise ValueError(f"early_stopping {training.early_stopping}: there are no validation data")
-    if checkpoint and (taken := checkpoint_step(checkpoint)) > training.max_steps:
-        raise ValueError(f"max_steps {training.max_steps}: {run} has taken {taken} updates already")
+    if (patience := chosen.training.early_stopping) is not None and "validation" not in pairs:
+        raise ValueError(f"early_stopping {patience}: there are no validation data")
+    if checkpoint and (taken := checkpoint_step(checkpoint)) > (steps := chosen.training.max_steps):
+        raise ValueError(f"max_steps {steps}: {run} has taken {taken} updates already")
 
     # Tokenise: the main process trains a tokenizer, the others receive it
-    tokenizer = make_tokenizer(start, options, overrides, pairs["train"])
+    tokenizer = make_tokenizer(start, chosen.model, chosen.overrides, pairs["train"])
     with group.main_process_first():
-        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans_of(start, options))
-    record = record_run(data, training, options, overrides, corpus)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans_of(start, chosen.model))
+
+    # Make the model, and without a preset another one before it, for a trial
+    def make_state(chosen: RunOptions) -> TrainingState:
+        set_seed(chosen.training.seed)
+        model = make_model(start, chosen.model, chosen.overrides, tokenizer)
+        check_trainable(model.config, tokenizer, corpus, pairs)
+        fit_to_data(model.config, tokenizer, corpus, data.source_lang)
+        return prepare(model, tokenizer, chosen.training, checkpoint)
+
+    if previous is None and (minutes or chosen.reason):
+        pace = measure_pace(make_state(chosen), corpus, pairs)
+        chosen = with_length(chosen, given, pace, pairs, data, minutes and 60 * minutes + began - monotonic())
+    training = chosen.training
+    record = record_run(data, training, chosen.model, chosen.overrides, corpus)
     if previous:
         check_same_run(run, previous, record)
-
-    # Make the model
-    set_seed(training.seed)
-    model = make_model(start, options, overrides, tokenizer)
-    check_trainable(model.config, tokenizer, corpus, pairs)
-    fit_to_data(model.config, tokenizer, corpus, data.source_lang)
-    state = prepare(model, tokenizer, training, checkpoint)
-    updates = read_updates(state, corpus)
+    state = make_state(chosen)
 
     # Train: all is checked, so files of the run are written from here on
     if group.is_main_process:
@@ -142,9 +151,9 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     peak = device_flops(state.accelerator)
     group.wait_for_everyone()
     with trackers(state):
-        if options.model and "validation" in pairs and not state.progress.validations:
+        if chosen.model.model and "validation" in pairs and not state.progress.validations:
             validate(state, pairs["validation"])  # the scores before fine-tuning
-        train(state, updates, pairs.get("validation"))
+        train(state, read_updates(state, corpus), pairs.get("validation"))
 
     # Average
     averaged = list_checkpoints(run)[-training.average_checkpoints :]

@@ -1,0 +1,102 @@
+"""How long a run takes on this machine, by a trial, and the updates for which there is time (`--minutes`)."""
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from accelerate.utils import broadcast_object_list
+from datasets import DatasetDict
+
+from ..corpus.options import DataOptions
+from ..corpus.tokenized import TokenizedPairs
+from ..inference import Translator
+from .options import TrainingOptions
+from .recipe import RunOptions, complete_options
+from .train import TrainingState, largest_of_processes, read_updates, take_update
+from .validation import validation_scores
+
+_SHARE, _SECONDS = 1 / 100, 10  # of the run's updates, but no more seconds, are tried
+_PAIRS = 100  # that are scored
+_EXTRA_TOKENS = 5  # beyond the source's: about as long are the translations of a model that has learnt to end them
+
+
+@dataclass
+class Pace:
+    """Seconds that this machine takes for an update, and to score a pair of validation or test data."""
+
+    update: float
+    pair: float
+
+    def seconds(self, training: TrainingOptions, pairs: DatasetDict) -> float:
+        """Seconds of a run: its updates, its validations and the scores of its model."""
+        validations = math.ceil(training.max_steps / training.validate_steps) + 1
+        scored = validations * len(pairs.get("validation", ())) + len(pairs.get("test", ()))
+        return training.max_steps * self.update + scored * self.pair
+
+
+def measure_pace(state: TrainingState, corpus: TokenizedPairs, pairs: DatasetDict) -> Pace:
+    """The pace of a training by a trial, which spoils the model. Every process must call this, and gets the same."""
+    accelerator, training, updates = state.accelerator, state.training, read_updates(state, corpus)
+    model = torch.compile(state.model, dynamic=True) if training.compile else state.model
+    take_update(state, model, next(updates))  # the first sets up memory and kernels
+    start, taken, is_over = time.monotonic(), 0, False
+    while not is_over:
+        take_update(state, model, next(updates))
+        taken += 1
+        is_over = taken >= _SHARE * training.max_steps or time.monotonic() - start > _SECONDS
+        is_over = bool(largest_of_processes(accelerator, is_over))
+    pace = Pace((time.monotonic() - start) / taken, 0.0)
+    scored = pairs.get("validation", pairs.get("test"))
+    if scored is not None:
+        state.own_model.generation_config.update(max_extra_tokens=_EXTRA_TOKENS)
+        translator = Translator(state.own_model, state.tokenizer)
+        sample = scored.select(range(min(_PAIRS, len(scored))))
+        start = time.monotonic()
+        with accelerator.autocast():
+            validation_scores(translator, sample, training.tokens_per_batch, training.bleu_tokenize)
+        pace.pair = (time.monotonic() - start) / len(sample)
+    return broadcast_object_list([pace])[0]
+
+
+def with_length(
+    chosen: RunOptions, given: RunOptions, pace: Pace, pairs: DatasetDict, data: DataOptions, seconds: float | None
+) -> RunOptions:
+    """The options with the updates for which there is time, if it is bounded, and an estimate in the reason.
+
+    Args:
+        chosen: what was completed from the given options.
+        seconds: that are left.
+    """
+
+    def of_length(steps: int) -> RunOptions:
+        training = replace(given.training, max_steps=steps, mixed_precision=chosen.training.mixed_precision)
+        return complete_options(pairs, data, replace(given, training=training))
+
+    if seconds is not None:
+        (seconds,) = broadcast_object_list([seconds])
+        chosen = of_length(steps_within(seconds, pace, pairs, lambda steps: of_length(steps).training))
+    minutes = pace.seconds(chosen.training, pairs) / 60
+    estimate = f"{chosen.training.max_steps} updates, with their validations and scores: about {minutes:.1f} minutes"
+    return replace(chosen, reason=f"{chosen.reason}\n{estimate}".strip())
+
+
+def steps_within(seconds: float, pace: Pace, pairs: DatasetDict, options_of: Callable[[int], TrainingOptions]) -> int:
+    """The updates of the longest run that takes at most so many seconds.
+
+    Args:
+        options_of: the options of a run of so many updates, on which its validations depend.
+
+    Raises:
+        ValueError: there is no time for one update.
+    """
+
+    def takes(steps: int) -> float:
+        return pace.seconds(options_of(steps), pairs)
+
+    steps = bisect_right(range(1, 1 + int(seconds / pace.update)), seconds, key=takes)
+    if not steps:
+        raise ValueError(f"minutes: an update and the scores take {takes(1) / 60:.1f}, and {seconds / 60:.1f} are left")
+    return steps

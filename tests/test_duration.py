@@ -1,0 +1,51 @@
+"""--minutes: as many updates as there is time for beside validations and scores, by a pace that is given here."""
+
+import pytest
+from datasets import Dataset, DatasetDict
+from helpers import TINY, as_options, call, read_json, write_toy_corpus
+
+from modeling_vanilla.cli.train import main
+from modeling_vanilla.training import TrainingOptions, duration
+from modeling_vanilla.training import run as training_run
+from modeling_vanilla.training.duration import Pace, steps_within
+from modeling_vanilla.training.recipe import complete
+
+PACE = Pace(update=0.5, pair=0.1)
+PAIRS = DatasetDict({part: Dataset.from_dict({"source": ["a"] * 10}) for part in ("validation", "test")})
+
+
+@pytest.mark.parametrize("every", [7, 100])
+def test_a_longer_run_than_chosen_would_take_too_long(every):
+    def options_of(steps):
+        return complete(TrainingOptions("run", max_steps=steps, validate_steps=every))
+
+    def seconds(steps):  # a validation or the test, of 10 pairs, takes a second; at the end there is one of each
+        return 0.5 * steps + len({*range(every, steps, every), steps}) + 2
+
+    steps = steps_within(60, PACE, PAIRS, options_of)
+    assert PACE.seconds(options_of(steps), PAIRS) == pytest.approx(seconds(steps))
+    assert seconds(steps) <= 60 < seconds(steps + 1)
+    with pytest.raises(ValueError, match=r"^minutes: an update and the scores take 0\.1, and 0\.0 are left$"):
+        steps_within(2, PACE, PAIRS, options_of)
+
+
+@pytest.mark.usefixtures("own_cache", "own_precision")
+def test_a_run_of_some_minutes_has_a_schedule_of_its_own_and_resumes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_run, "monotonic", lambda: 0.0)
+    files = write_toy_corpus(tmp_path, train=100, validation=4, test=2)
+    options = as_options({**files, **TINY, "output_dir": tmp_path / "run", "minutes": 1})
+    trial = duration.measure_pace
+
+    def measure_pace(*arguments):
+        trial(*arguments)
+        return Pace(update=2.0, pair=1.0)
+
+    monkeypatch.setattr(training_run, "measure_pace", measure_pace)
+    done = call(main, *options).succeeded
+    # Five validations and one at the end of 4 pairs, and a test of 2, leave 34 of 60 seconds.
+    training = read_json(tmp_path / "run/run.json")["training"]
+    assert "17 updates, with their validations and scores: about 1.0 minutes" in done.errors
+    assert (training["max_steps"], training["validate_steps"], training["warmup_steps"]) == (17, 4, 1)
+    assert training["minutes"] is None
+    assert call(main, *options, "--resume").succeeded
+    assert read_json(tmp_path / "run/run.json")["training"] == training
