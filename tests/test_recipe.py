@@ -44,6 +44,7 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     recipe = choose(characters, device)
     assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
+    assert recipe.get("join_batches", False) == (characters < 10_000_000 and recipe.get("mixed_precision") == "bf16")
     training = complete(TrainingOptions("run"), recipe)
     peak = rate_of(training, VanillaConfig.preset(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
@@ -60,7 +61,7 @@ def test_much_data_on_a_gpu_get_the_recipe_of_the_paper(choose, monkeypatch):
     recipe = choose(2, "cuda")
     here = {"preset": "base", "vocab_size": 37_000, "tokens_per_batch": 3750, "mixed_precision": "bf16"}
     assert recipe == {**here, **PAPER}
-    defaults = {**PAPER, "tokens_per_batch": 3125, "validate_steps": 1000}
+    defaults = {**PAPER, "join_batches": False, "tokens_per_batch": 3125, "validate_steps": 1000}
     defaults |= {"checkpoint_steps": 1500, "keep_checkpoints": 5, "average_checkpoints": 5}
     assert complete(TrainingOptions("run")) == TrainingOptions("run", **defaults)
 

@@ -117,7 +117,9 @@ def first_epoch(data, options):
     return update_batches(batches, *lengths, options.tokens_per_update)
 
 
-@pytest.mark.parametrize("given", [{}, {"seed": 1, "learning_rate_scale": 0.5, "max_grad_norm": 0.5}])
+@pytest.mark.parametrize(
+    "given", [{}, {"join_batches": True}, {"seed": 1, "learning_rate_scale": 0.5, "max_grad_norm": 0.5}]
+)
 def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_data, given):
     """So the batches of an update, of whatever shape, add up to one big batch.
 
@@ -127,6 +129,12 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
     expected = plain_training(plain, training_data.rows, options_for(tmp_path, **given))
     trained, progress = run_loop(tmp_path / "run", **given)
     assert progress.losses == pytest.approx(expected, abs=1e-5)
+    updates = [
+        [np.concatenate(each)] if "join_batches" in given else each
+        for each in first_epoch(training_data.rows, options_for(tmp_path, **given))[:3]
+    ]
+    padded = [len(rows) * side[rows].max() for each in updates for rows in each for side in training_data.lengths]
+    assert progress.positions == sum(padded)
     parameters, start = dict(trained.named_parameters()), new_model().state_dict()
     # Adam divides by the gradient's own size, so that where that is rounding, rounding is what differs.
     torch.testing.assert_close(parameters, dict(plain.named_parameters()), rtol=0, atol=5e-5)

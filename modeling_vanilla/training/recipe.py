@@ -30,6 +30,7 @@ PAPER: dict = {
     "max_steps": 100_000,
     "tokens_per_update": 25_000,
     "tokens_per_batch": 3125,
+    "join_batches": False,
     "optim": "adam",
     "lr_scheduler_type": "inverse_sqrt",
     "warmup_steps": 4000,
@@ -236,6 +237,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
     most = max(1, int(recipe.warmup_share * steps))
     warmup = given.get("warmup_steps", min(recipe.warmup_steps, most))
     schedule = given.get("lr_scheduler_type", recipe.lr_scheduler_type)
+    precision = given.get("mixed_precision") or _precision(machine.device)
     scale = recipe.learning_rate_scale
     if scale is not None:
         # After a high and early peak a post-LN model never learns to attend to the source: with a shorter warm-up the
@@ -250,6 +252,8 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         "max_steps": steps,
         "tokens_per_update": tokens,
         "tokens_per_batch": batch,
+        # In bf16 more calls cost more than more padding (docs/notebook/speedrun.md).
+        "join_batches": True if recipe.batches > 1 and precision == "bf16" else None,
         "optim": recipe.optim,
         "lr_scheduler_type": schedule,
         "learning_rate": recipe.learning_rate,
@@ -258,7 +262,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         "validate_steps": recipe.validations and math.ceil(steps / recipe.validations),
         # Where the rate falls to 0 the end of a run is its best part.
         "early_stopping": _EARLY_STOPPING if "validation" in pairs and schedule != "linear" else None,
-        "mixed_precision": None if "mixed_precision" in given else _precision(machine.device),
+        "mixed_precision": precision,
     }
 
 

@@ -99,6 +99,8 @@ def read_updates(state: TrainingState, corpus: TokenizedPairs) -> Iterator[Updat
         return update_batches(batches, *lengths, state.training.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
+        if state.training.join_batches:
+            update = [np.concatenate(update[first::processes]) for first in range(min(processes, len(update)))]
         # Every process must take part in as many backward passes: the first batch fills up the shares, with weight 0.
         missing = -len(update) % processes
         own = (update + update[:1] * missing)[rank::processes]
