@@ -144,7 +144,7 @@ def test_a_signal_during_the_last_checkpoint_ends_the_run(train, whole, tmp_path
 def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch):
     process = os.getpid()
 
-    def encode(rows, tokenizer):
+    def encode(rows, tokenizer, spans):
         with suppress(FileExistsError):  # a second signal would end this process
             (tmp_path / "sent").touch(exist_ok=False)
             os.kill(process, signal.SIGTERM)
