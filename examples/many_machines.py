@@ -10,43 +10,38 @@ columns. Either way only pairs without a fault are written. Copy this file, and 
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from typing import Any
 
-from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
-from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 
 from modeling_vanilla.cluster import DocumentTranslator, PairFilter, SentenceSplitter
 
 
-def as_pair(writer: ParquetWriter, document: Document, source: str, target: str) -> dict[str, str]:
+def as_pair(writer, document, source: str, target: str) -> dict[str, str]:
     return {"id": document.id, source: document.text, target: document.metadata[target]}
 
 
-def steps_of(options: Namespace) -> list[PipelineStep]:
-    reader = partial(ParquetReader, options.input)
-    steps: list[PipelineStep] = [reader(text_key=options.source)]
+def steps_of(options: Namespace) -> list:
+    source, target = options.source, options.target
+    steps: list = [ParquetReader(options.input, text_key=options.text if options.model else source)]
     if options.model:
-        model_kwargs = {"engine": "ctranslate2", "quantization": options.quantization}
-        translator = DocumentTranslator(options.model, key=options.target, model_kwargs=model_kwargs)
-        steps = [reader(text_key=options.text, read_metadata=False), SentenceSplitter(options.source), translator]
-    adapter: Any = partial(as_pair, source=options.source, target=options.target)
-    return [*steps, PairFilter(options.target), ParquetWriter(options.output, adapter=adapter)]
+        engine = {"engine": "ctranslate2", "quantization": options.quantization}
+        steps += [SentenceSplitter(source), DocumentTranslator(options.model, key=target, model_kwargs=engine)]
+    writer = ParquetWriter(options.output, adapter=partial(as_pair, source=source, target=target))  # type: ignore
+    return [*steps, PairFilter(target), writer]
 
 
 def executor_of(options: Namespace):
     given = {"pipeline": steps_of(options), "tasks": options.tasks, "workers": options.workers}
-    given |= {"logging_dir": options.logs or f"{options.output}-logs"}
+    given["logging_dir"] = options.logs or f"{options.output}-logs"
     if options.executor == "local":
         return LocalPipelineExecutor(**given)
     given |= {"cpus_per_task": options.cpus, "mem_per_cpu_gb": 4, "gpus_per_task": options.gpus}
     if options.executor == "ray":
         return RayPipelineExecutor(**given)
-    threads = "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK"
-    given |= {"time": options.time, "partition": options.partition, "qos": None, "job_name": "translate"}
-    return SlurmPipelineExecutor(**given, env_command=f"source {options.venv}/bin/activate; {threads}")
+    start = f"source {options.venv}/bin/activate; export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK"
+    return SlurmPipelineExecutor(**given, time=options.time, partition=options.partition, qos=None, env_command=start)
 
 
 def main() -> None:

@@ -44,12 +44,12 @@ class SentenceSplitter(PipelineStep):
 class DocumentTranslator(PipelineStep):
     """Translate the text of each document, line by line, to `metadata[key]`.
 
-    A worker loads the models once, whatever the number of its tasks. Of several GPUs that it sees, the engine
+    A worker loads the model once, whatever the number of its tasks. Of several GPUs that it sees, the engine
     ctranslate2 takes all, the engine torch the one that its task's number chooses.
 
     Args:
-        model, others: as Translator.from_pretrained has them; model_kwargs: its other arguments, such as
-            {"engine": "ctranslate2", "inter_threads": 1}.
+        model: a folder, or a name on the Hub. model_kwargs: of Translator.from_pretrained, such as
+            {"engine": "ctranslate2", "quantization": "int8"}.
         key: field of the metadata for the translation.
         batch_size: documents that are read, sorted by length and translated together.
         settings: of Translator.translations. with_scores=True also writes metadata["score"].
@@ -61,21 +61,20 @@ class DocumentTranslator(PipelineStep):
     def __init__(
         self,
         model: str,
-        *others: str,
         key: str = "translation",
         batch_size: int = 10_000,
         model_kwargs: dict | None = None,
         **settings,
     ):
         super().__init__()
-        self.models, self.model_kwargs = (model, *others), model_kwargs or {}
-        self.key, self.batch_size, self.settings = key, batch_size, settings
+        self.model, self.model_kwargs, self.settings = model, model_kwargs or {}, settings
+        self.key, self.batch_size = key, batch_size
 
     def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         kwargs, gpus = dict(self.model_kwargs), torch.cuda.device_count()
         if gpus > 1 and kwargs.get("engine") != "ctranslate2":
             kwargs.setdefault("device", f"cuda:{rank % gpus}")
-        translator = _load(self.models, *kwargs.items())
+        translator = _load(self.model, *kwargs.items())
         for documents in batched(data, self.batch_size):
             with self.track_time("batch"):
                 texts = [document.text for document in documents]
@@ -92,8 +91,8 @@ class DocumentTranslator(PipelineStep):
 
 
 @lru_cache(maxsize=1)
-def _load(models: tuple[str, ...], *kwargs: tuple) -> Translator:
-    return Translator.from_pretrained(*models, **dict(kwargs))
+def _load(model: str, *kwargs: tuple) -> Translator:
+    return Translator.from_pretrained(model, **dict(kwargs))
 
 
 class PairFilter(BaseFilter):
