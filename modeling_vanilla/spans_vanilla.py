@@ -8,6 +8,7 @@ another text in the output, the target of a term.
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 
 # The kinds of spans, and a regular expression of each; the time of a search grows with the text's length alone.
 SPANS = {
@@ -26,8 +27,17 @@ RESERVED = tuple(f"｟{number}｠" for number in range(1, 17))
 _RESERVED = "｟[0-9]+｠"
 
 _BLANKS = " \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
-_NUMBER = re.compile(rf"\d+(?:[.,'\u2019{_BLANKS}]\d{{3}})*(?!\d)")  # with marks between groups of three
-_SPELT = "20"  # the largest number that may be a word on the other side, but for a digit with noughts
+# With marks between groups of three; an entity such as "&#8217;" is no number.
+_NUMBER = re.compile(rf"&#\w+;|(\d+(?:[.,'\u2019{_BLANKS}]\d{{3}})*)(?!\d)")
+_SPELT = 20  # the largest number that may be a word on the other side, but for a digit with noughts
+_FRACTION = re.compile(r"(\d{1,9})\s?[/\u2044]\s?(\d{1,9})")
+_TIME = re.compile(r"\d\s?[ap]\.?\s?m\b|\d:\d\d", re.IGNORECASE)
+_IMPERIAL = re.compile(
+    r"\d[\s-]?(?:mi(?:les?)?|mph|feet|foot|ft|in|inch(?:es)?|yards?|yd|pounds?|lbs?|ounces?|oz|gallons?|acres?|°\s?F)\b"
+)
+_METRIC = re.compile(
+    r"\d[\s-]?(?:[ck]?m|mm|k?g|[mc]?l|ha|km/h|°\s?C|\w{0,5}(?:met[re]{2}|gramm?|lit[re]{2})s?)\b", re.I
+)
 
 
 PROTECT = f"none, all, or some of {', '.join(SPANS)} and of your own, KIND=REGEX, separated by blanks"
@@ -134,17 +144,43 @@ def differing(source: str, translation: str, pattern: re.Pattern = DEFAULT) -> l
     return [*spans.elements(), *differing_numbers(pattern.sub(" ", source), pattern.sub(" ", translation))]
 
 
-def differing_numbers(source: str, target: str) -> list[str]:
-    """The numbers of one side that are missing on the other, and neither written out nor otherwise divided there."""
-    sources, targets = _numbers(source), _numbers(target)
+def differing_numbers(source: str, target: str, spelt: int = _SPELT) -> list[str]:
+    """The numbers of one side that are missing on the other, and neither spelt, converted nor otherwise divided there.
+
+    Args:
+        spelt: the largest number that may be words on the other side; one of a digit and noughts always may.
+    """
+    sources, targets = _numbers(_percents(source, target)), _numbers(_percents(target, source))
     sources, targets = sources - targets, targets - sources
+    if not (sources or targets) or any(
+        _IMPERIAL.search(one) and _METRIC.search(other) for one, other in ((source, target), (target, source))
+    ):
+        return []
+    has_time = bool(_TIME.search(source) or _TIME.search(target))
+    for one, other in [*product(sources, targets)]:
+        if _is_same(*sorted([one, other], key=len), has_time):
+            sources.discard(one)
+            targets.discard(other)
     missing = sorted(sources | targets)
     if sources and targets:  # dates, decimals and 2만, which is 20,000, are the same digits
         return missing if set("".join(sources)) - {"0"} != set("".join(targets)) - {"0"} else []
-    return [each for each in missing if len(each.strip("0")) > 1 and (len(each) > len(_SPELT) or each > _SPELT)]
+    return [each for each in missing if len(each.strip("0")) > 1 and (len(each) > 2 or int(each) > spelt)]
 
 
 def _numbers(text: str) -> set[str]:
     """The numbers of a text: their digits without marks and leading noughts."""
     found = _NUMBER.findall(text)
-    return {"".join(str(int(each)) for each in number if each.isdecimal()).lstrip("0") for number in found}
+    return {"".join(str(int(each)) for each in number if each.isdecimal()).lstrip("0") for number in found if number}
+
+
+def _percents(text: str, other: str) -> str:
+    """The text with its fractions in percent if the other side has percent."""
+    if "%" not in other:
+        return text
+    return _FRACTION.sub(lambda found: str(round(100 * int(found[1]) / (int(found[2]) or 1))), text)
+
+
+def _is_same(shorter: str, longer: str, has_time: bool) -> bool:
+    """Whether two numbers are a year with and without its century, or an hour of twelve and of twenty-four."""
+    is_year = (len(shorter), len(longer)) == (2, 4) and longer.endswith(shorter)
+    return is_year or (has_time and len(longer) < 3 and int(longer) - int(shorter or 0) in (12, -12))

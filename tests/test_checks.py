@@ -26,9 +26,9 @@ def as_rows(pairs):
     return Dataset.from_dict(dict(zip(("source", "target"), map(list, zip(*pairs, strict=True)), strict=True)))
 
 
-def faults_of(train):
+def faults_of(train, **options):
     """The rows of each fault of the training pairs."""
-    faults = find_faults(DatasetDict(train=as_rows(train)))["train"]
+    faults = find_faults(DatasetDict(train=as_rows(train)), **options)["train"]
     return {fault: found.tolist() for fault, found in faults.items()}
 
 
@@ -37,13 +37,20 @@ FAULTY = [
     (("Der Hund schla\u0308ft.", "Der Hund schläft."), "equal"),  # as canonically equivalent text is the same text
     (("Microsoft Word (/usr/bin/word), 100%", "Microsoft Word (/usr/bin/word), 100%"), ""),
     (GOOD[5], "duplicate"),
-    (tuple(f"{side[:-1]} 17!" for side in GOOD[5]), "near"),
+    (tuple(f"{side[:-1]} 17!" for side in GOOD[5]), ""),
+    (tuple(f"{side[:-1]}, 17." for side in GOOD[5]), "near"),
     (("Price: € 5", "Preis: € 7"), "number"),
     (("About 1,234.50 m and 2,500 men in 1990", "Etwa 1234,50 m und 2 500 Mann 1990"), ""),
     (("From 3/12/1990 at 2:30 on", "Vom 12.3.1990 um 2.30 Uhr an (1)"), ""),
     (("About 20,000 men", "Etwa 2만 Mann"), ""),
     (("About ٣٤ of twenty and a hundred", "Etwa 34 von 20 und 100"), ""),
     (("In the year", "Im Jahr 1984"), "number"),
+    (("At 2:30 pm in the late 1990s", "Um 14:30 Uhr in den späten 90ern"), ""),
+    (("War of 1914-18 and twenty-one dead", "Krieg von 1914-1918 und 21 Tote"), ""),
+    (("After 10 miles at 68 °F", "Nach 16 km bei 20 °C"), ""),
+    (("After 10 km", "Nach 16 km"), "number"),
+    (("Just 1/4 of it", "Bloß 25 % davon"), ""),
+    (("Don&#8217;t", "Nicht"), ""),
     (("See our page", "Siehe www.example.org"), "address"),
     (("See http://example.org/en", "Siehe https://example.org/de"), ""),
     (("The dog sleeps in the garden.", "Le chien dort dans le jardin."), "language"),
@@ -54,7 +61,8 @@ FAULTY = [
     (("A dog.", "Ein\tHund."), "broken"),
     (("For you.", "FÃ¼r dich."), "broken"),
     (("A “dogâ€œ.", "Ein Hund."), "broken"),
-    (("Three dogs.", "São três cães, NÃO: “â” à l’âme."), ""),
+    (("Three dogs.", "São três cães, NÃO: “â” à l’âme, «MAÇû."), ""),
+    (("A new sign: \U0001fae9.", "Ein neues Zeichen: \U0001fae9."), ""),
 ]
 
 
@@ -81,6 +89,18 @@ def test_a_side_may_mix_scripts_but_needs_one_letter_of_its_own(usual, right, wr
     corpus = [(source, f"{usual} {source.split()[3]}") for source, _ in GOOD]
     assert faults_of([*corpus, ("An object.", right), ("A name.", wrong), ("SQL", "SQL")]) == {"script": [51]}
     assert faults_of([*GOOD, ("A name.", usual)]) == {"script": [50]}
+
+
+def test_pairs_that_differ_in_digits_alone_stay_up_to_a_bound():
+    numbered = [(f"Order part {number}.", f"Bestellen Sie Teil {number}.") for number in range(200)]
+    repeated = [("Order_ part 7", "Bestellen Sie Teil 7:")]
+    assert faults_of([*numbered, *repeated, *GOOD], digit_variants=1) == {"near": [*range(1, 201)]}
+    assert faults_of([*numbered, *repeated, *GOOD], digit_variants=150) == {"near": [*range(150, 201)]}
+
+
+def test_a_language_may_be_written_in_two_scripts():
+    serbian = [(source, "Град је леп." if row % 4 else "Grad je lep.") for row, (source, _) in enumerate(GOOD)]
+    assert faults_of([*serbian, ("The cat sleeps.", "Γάτα")]) == {"script": [len(GOOD)]}
 
 
 def test_without_the_library_no_language_is_told(monkeypatch):

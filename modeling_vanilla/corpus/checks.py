@@ -7,6 +7,7 @@ pair.
 import unicodedata
 from collections import Counter
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ FAULTS = {
     "empty": "with an empty side",
     "equal": "with the same words on both sides",
     "duplicate": "duplicates of an earlier pair",
-    "near": "near-duplicates: an earlier pair but for digits and marks",
+    "near": "near-duplicates: an earlier pair but for marks, or too many but for digits",
     "length": "with one side far too long",
     "script": "with a side that has hardly a letter of its usual script",
     "language": "with a side in another language than most of that side",
@@ -42,28 +43,39 @@ FAULTS = {
     "shared": "with a sentence both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
+# How many pairs that differ in digits alone stay: with a hundred a model copies, with few it does not
+DIGIT_VARIANTS = 100
 _ROWS = 10_000  # of a batch
 _LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond the margin
 _LENGTH_MARGIN = 20  # characters by which short sentences may differ, whatever their ratio
 _SCRIPT_SHARE = 0.05  # of a text's letters, below which it has hardly any of a script
 _LANGUAGE_LETTERS = 20  # that a text needs for its language to be told
 _LANGUAGE_SCORE = 0.9  # that the language needs
+_USUAL_SHARE = 0.1  # of a side's texts, from which a second script is usual, as in Serbian
+_SPELT = 99  # the largest number that may be words on the other side
 
 _WORD = regex.compile(r"(?<![^\s(\"“])[\p{L}\p{M}]{2,}(?![^\s)\"”.,:;!?])")  # no part of a path or a placeholder
+_DIGITS = regex.compile(r"\d+")
 _MARKS = regex.compile(r"[^\p{L}\p{M}]+")
 _ADDRESS = regex.compile(r"\b(?:https?://|www\.)", regex.IGNORECASE)
-_BROKEN_CATEGORIES = ("Cc", "Cn", "Co", "Cs")  # control, unassigned, private use, surrogate
-# The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks.
-_MISREAD = regex.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153]|\u00e2\u20ac")
+# Control characters, those unassigned, of private use and half surrogate pairs, U+FFFD and U+FEFF.
+_BROKEN = regex.compile("[\\p{Cc}\\p{Cn}\\p{Co}\\p{Cs}\ufffd\ufeff]")
+# The first letters of two-byte characters that were read as Latin-1 or Windows-1252, and the start of quotation marks;
+# but not the last letter of a word in capitals before a mark.
+_MISREAD = regex.compile(
+    "(?!(?<=\\p{Lu}\\p{Lu})[\u00c2\u00c3](?:\u00a0|[\u00ab\u00bb\u00ba\u00b0\u201e\u2013](?!\\p{L})))"
+    "(?:[\u00c2\u00c3][\u0080-\u00bf]|\u00c3[\u0178\u201e\u2013\u0153])|\u00e2\u20ac"
+)
 # Scripts that one language mixes.
 _TOGETHER = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HALFWIDTH", "IDEOGRAPHIC"), "CJK")
 
 
-def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
+def find_faults(pairs: DatasetDict, digit_variants: int = DIGIT_VARIANTS) -> dict[str, dict[str, np.ndarray]]:
     """Check all pairs of all splits.
 
     Args:
         pairs: what load_pairs returns.
+        digit_variants: how many pairs that differ in digits alone stay.
 
     Returns:
         For each split, the rows that have a fault, counted from 0, by the fault, in the order of FAULTS. A fault that
@@ -83,7 +95,8 @@ def find_faults(pairs: DatasetDict) -> dict[str, dict[str, np.ndarray]]:
     train = properties["train"]
     held_out = pd.concat([train[:0], *(table for split, table in properties.items() if split != "train")])
     return {
-        split: faults_of(table, train, held_out if split == "train" else train) for split, table in properties.items()
+        split: faults_of(table, train, held_out if split == "train" else train, digit_variants)
+        for split, table in properties.items()
     }
 
 
@@ -92,29 +105,30 @@ def properties_of(pairs: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"empty": False, "broken": False}, pairs.index)
     for side in _SIDES:
         texts = pairs[side] = pairs[side].map(partial(unicodedata.normalize, "NFC"))
-        # Few batches have such characters at all: the batch's character set shows this at once.
-        characters = set().union(*texts)
-        broken = {one for one in characters if one in "\ufffd\ufeff" or unicodedata.category(one) in _BROKEN_CATEGORIES}
         table[f"{side}_hash"] = texts.map(hash)
         table[f"{side}_letters"] = texts.map(lambda text: hash(_MARKS.sub("", text) or text))
+        table[f"{side}_digits"] = texts.map(lambda text: hash((*_DIGITS.findall(text),)))
         table[f"{side}_length"] = texts.map(lambda text: 0 if is_blank(text) else len(text.strip()))
         table[f"{side}_scripts"] = texts.map(_scripts)
         table[f"{side}_language"] = texts.map(_language)
         table["empty"] |= table[f"{side}_length"] == 0
-        table["broken"] |= ~texts.map(broken.isdisjoint) | texts.map(_MISREAD.search).notna()
+        table["broken"] |= texts.map(lambda text: bool(_BROKEN.search(text) or _MISREAD.search(text)))
     sources, targets = pairs["source"], pairs["target"]
     table["equal"] = (sources == targets) & sources.map(_has_words)
-    table["number"] = [*map(bool, map(differing_numbers, sources, targets))]
+    table["number"] = [*map(bool, map(partial(differing_numbers, spelt=_SPELT), sources, targets))]
     table["address"] = sources.map(_ADDRESS.search).notna() != targets.map(_ADDRESS.search).notna()
     return table
 
 
-def faults_of(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) -> dict[str, np.ndarray]:
+def faults_of(
+    pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame, digit_variants: int = DIGIT_VARIANTS
+) -> dict[str, np.ndarray]:
     """The rows with each fault, by the properties of the pairs.
 
     Args:
         train: the properties of the training pairs, by which lengths and scripts are judged.
         others: the properties of the pairs that may share no sentence with these.
+        digit_variants: how many pairs that differ in digits alone stay.
     """
     # One language writes shorter than another: lengths are scaled by the median ratio of the training pairs.
     scale = (train["target_length"] / train["source_length"])[~train["empty"]].median()
@@ -126,18 +140,30 @@ def faults_of(pairs: pd.DataFrame, train: pd.DataFrame, others: pd.DataFrame) ->
     faults[direct] = pairs[direct]
     differs = pairs["source_hash"] != pairs["target_hash"]
     for side in _SIDES:
-        usual = set(train[f"{side}_scripts"].str[0].mode())
-        lacks = [bool(scripts) and usual.isdisjoint(scripts) for scripts in pairs[f"{side}_scripts"]]
+        scripts, languages = train[f"{side}_scripts"].str[0], train[f"{side}_language"]
+        usual = _usual(train[f"{side}_scripts"])
+        lacks = [bool(found) and usual.isdisjoint(found) for found in pairs[f"{side}_scripts"]]
         faults["script"] |= differs & np.array(lacks)
-        languages = train[f"{side}_language"].value_counts(normalize=True)
-        if most := [*languages.index[languages > 0.5]]:  # a language that the library does not know has no majority
-            faults["language"] |= ~pairs[f"{side}_language"].isin([*most, None])
+        shares = [languages[scripts == script].value_counts(normalize=True) for script in usual]
+        most = [share.index[share > 0.5].tolist() for share in shares]
+        if all(most):  # a language that the library does not know has no majority
+            faults["language"] |= ~pairs[f"{side}_language"].isin([*chain(*most), None])
         faults["shared"] |= pairs[f"{side}_hash"].isin(others[f"{side}_hash"])
     faults[pairs["empty"]] = False  # other faults of such a pair are of no use
     faults["empty"] = pairs["empty"]
     right = pairs[~faults.any(axis=1)]  # so that the first of near-duplicates stays
-    faults.loc[right.index, "near"] = right.duplicated(["source_letters", "target_letters"])
+    letters, digits = ([f"{side}_{part}" for side in _SIDES] for part in ("letters", "digits"))
+    variants = right[~right.duplicated([*letters, *digits])]
+    kept = variants[variants.groupby(letters).cumcount() < digit_variants]
+    faults.loc[right.index.difference(kept.index), "near"] = True
     return {name: np.flatnonzero(faults[name]) for name in FAULTS if faults[name].any()}
+
+
+def _usual(scripts: pd.Series) -> set[str]:
+    """The most frequent script of a side's texts, and those that most of the letters of many texts without it have."""
+    usual = set(scripts.str[0].mode())
+    shares = scripts[scripts.map(usual.isdisjoint)].str[0].value_counts() / max(1, len(scripts))
+    return usual | {*shares.index[shares >= _USUAL_SHARE]}
 
 
 def _has_words(text: str) -> bool:
