@@ -52,7 +52,7 @@ class DocumentTranslator(PipelineStep):
             {"engine": "ctranslate2", "quantization": "int8"}.
         key: field of the metadata for the translation.
         batch_size: documents that are read, sorted by length and translated together.
-        settings: of Translator.translations. with_scores=True also writes metadata["score"].
+        options: of Translator.translations. with_scores=True also writes metadata["score"].
     """
 
     type = "🌍 - TRANSLATOR"
@@ -64,10 +64,10 @@ class DocumentTranslator(PipelineStep):
         key: str = "translation",
         batch_size: int = 10_000,
         model_kwargs: dict | None = None,
-        **settings,
+        **options,
     ):
         super().__init__()
-        self.model, self.model_kwargs, self.settings = model, model_kwargs or {}, settings
+        self.model, self.model_kwargs, self.options = model, model_kwargs or {}, options
         self.key, self.batch_size = key, batch_size
 
     def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
@@ -78,11 +78,11 @@ class DocumentTranslator(PipelineStep):
         for documents in batched(data, self.batch_size):
             with self.track_time("batch"):
                 texts = [document.text for document in documents]
-                for rows, found in translator.translations(texts, **self.settings):
+                for rows, found in translator.translations(texts, **self.options):
                     for row, translation in zip(rows, found, strict=True):
                         best, metadata = translation.hypotheses[0], documents[row].metadata
                         metadata[self.key] = best.text
-                        if self.settings.get("with_scores"):
+                        if self.options.get("with_scores"):
                             metadata["score"] = best.score
             for document in documents:
                 self.stat_update(StatHints.total)

@@ -32,15 +32,15 @@ class Answers:
 
     def translate(self, text: str, beams: float, length_penalty: float) -> tuple[str, list]:
         """The best translation of a text, and all with their scores, log P / length penalty."""
-        settings: dict[str, Any] = {"num_beams": beams, "length_penalty": length_penalty}
+        options: dict[str, Any] = {"num_beams": beams, "length_penalty": length_penalty}
         try:
             check_text(text)
-            for name, value in settings.items():
+            for name, value in options.items():
                 least, most = self.bounds[name]
                 if type(value) not in (int, float) or not least <= value <= most:
                     raise ValueError(f"{name} must be a number from {least} to {most}, not {value!r:.60}")
-            settings["num_beams"] = round(beams)
-            (nbest,) = self.translator.nbest([text], round(beams), **settings)
+            options["num_beams"] = round(beams)
+            (nbest,) = self.translator.nbest([text], round(beams), **options)
         except ValueError as error:
             raise gr.Error(one_line(error), print_exception=False) from error
         return nbest[0].text, [[round(best.score, 4), best.text] for best in nbest]

@@ -27,9 +27,9 @@ from .configuration_vanilla import VanillaConfig, token_ids
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
 OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers' generate() does not know
-# Settings that count something, and the least that each may be.
+# Values that count something, and the least that each may be.
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
-# Settings for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
+# Values for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
 NEVER_NONE = ("num_beams", "num_return_sequences", "length_penalty")
 # The processors of transformers that treat each row by itself; a caller's own may say so by an attribute `row_by_row`.
 # Others know a sentence by its row (encoder_..., guidance_scale, SynthID's). One that is missing here only costs time;
@@ -62,46 +62,46 @@ def savable(search: GenerationConfig) -> GenerationConfig:
     return search
 
 
-def search_settings(
+def generation_config_of(
     model: PreTrainedModel, generation_config: GenerationConfig | None = None, **given
 ) -> GenerationConfig:
-    """The settings of a call: given, else generation_config's, else the model's; ValueError for impossible ones."""
-    settings = copy.copy(model.generation_config)
-    for name, value in _given_settings(model, generation_config, given).items():
-        if name in OWN_SETTINGS or hasattr(settings, name):
-            setattr(settings, name, value)
+    """The values of a call: given, else generation_config's, else the model's; ValueError for impossible ones."""
+    config = copy.copy(model.generation_config)
+    for name, value in _given(model, generation_config, given).items():
+        if name in OWN_SETTINGS or hasattr(config, name):
+            setattr(config, name, value)
 
     def require(condition: bool, name: str, meaning: str) -> None:
         if not condition:
-            raise ValueError(f"{name} must be {meaning}, not {getattr(settings, name)!r}")
+            raise ValueError(f"{name} must be {meaning}, not {getattr(config, name)!r}")
 
     for name, least in LEAST.items():
-        value = getattr(settings, name, None)
+        value = getattr(config, name, None)
         is_count = isinstance(value, Integral) and not isinstance(value, bool)
         require(value is None or (is_count and value >= least), name, f"a whole number of at least {least}")
-    alpha, known = settings.length_penalty, (None, *LENGTH_PENALTIES)
+    alpha, known = config.length_penalty, (None, *LENGTH_PENALTIES)
     is_alpha = isinstance(alpha, Real) and abs(alpha) <= 10  # beyond, the penalty of long outputs overflows
     require(alpha is None or is_alpha, "length_penalty", "a number from -10 to 10")
-    require(getattr(settings, "length_penalty_type", None) in known, "length_penalty_type", "gnmt or length")
-    for name, value in vars(settings).items():
+    require(getattr(config, "length_penalty_type", None) in known, "length_penalty_type", "gnmt or length")
+    for name, value in vars(config).items():
         require(not isinstance(value, float) or math.isfinite(value), name, "finite")
-    temperature = settings.temperature
+    temperature = config.temperature
     cold = isinstance(temperature, Real) and 0 < temperature < LEAST_TEMPERATURE  # transformers refuses those up to 0
     require(not cold, "temperature", f"at least {LEAST_TEMPERATURE}")
-    return settings
+    return config
 
 
-def follows_the_source(settings: GenerationConfig, given: dict) -> bool:
+def follows_the_source(config: GenerationConfig, given: dict) -> bool:
     """Whether max_extra_tokens limits the outputs of a call that gives neither max_new_tokens nor max_length."""
-    if getattr(settings, "max_extra_tokens", None) is None:
+    if getattr(config, "max_extra_tokens", None) is None:
         return False
-    # Seq2SeqTrainer writes transformers' default, 20, into the settings of each model that it evaluates.
-    has_other = settings.max_new_tokens or settings.max_length not in (None, 20)
+    # Seq2SeqTrainer writes transformers' default, 20, into the configuration of each model that it evaluates.
+    has_other = config.max_new_tokens or config.max_length not in (None, 20)
     return given.get("max_extra_tokens") is not None or not has_other
 
 
-def _given_settings(model: PreTrainedModel, generation_config: GenerationConfig | None, given: dict) -> dict:
-    """The settings of a call of generate(): those of the configuration that it passes, and its arguments, which win.
+def _given(model: PreTrainedModel, generation_config: GenerationConfig | None, given: dict) -> dict:
+    """What a call of generate() sets: by the configuration that it passes, and by its arguments, which win.
 
     A value of the configuration that equals the model's own counts as not given: it may be a copy.
     """
@@ -156,7 +156,7 @@ class GnmtGenerationMixin(GenerationMixin):
         """As GenerationMixin's, with the search and the limit of 6.1.
 
         The limit of the output is max_new_tokens, max_length, or the source's length + max_extra_tokens, whichever the
-        call or its generation_config sets, in this order; else the first that the model's own settings have, but for a
+        call or its generation_config sets, in this order; else the first that the model's own has, but for a
         max_length of 20; else that of transformers. `length_penalty` is GNMT's alpha; with
         length_penalty_type="length" all rules are those of transformers. Sampling with beams is left to transformers.
         `search` is BeamSearch or a subclass of it.
@@ -164,9 +164,9 @@ class GnmtGenerationMixin(GenerationMixin):
         given = inspect.signature(super().generate).bind(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
         inputs, generation_config = given.pop("inputs", None), given.pop("generation_config", None)
-        given = named_cache(_given_settings(self, generation_config, given), CACHE)
+        given = named_cache(_given(self, generation_config, given), CACHE)
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
-        settings = search_settings(self, **given)
+        config = generation_config_of(self, **given)
         ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
         is_padding = pad is not None and pad not in token_ids(self.config.eos_token_id)
         if ids is not None and is_padding and given.get("attention_mask") is None:
@@ -178,30 +178,30 @@ class GnmtGenerationMixin(GenerationMixin):
         prompt = 1 if given.get("decoder_input_ids") is None else given["decoder_input_ids"].shape[1]
         if any(limits.values()):
             given |= limits
-        elif follows_the_source(settings, given):
-            new_tokens = _source_lengths(ids, given) + settings.max_extra_tokens
+        elif follows_the_source(config, given):
+            new_tokens = _source_lengths(ids, given) + config.max_extra_tokens
             if self.config.position_embedding_type == "learned":
                 new_tokens = new_tokens.clamp(max=max(1, self.config.max_position_embeddings - prompt))
             given |= {"max_new_tokens": int(new_tokens.max()), "max_length": None}
-            if settings.forced_eos_token_id is not None:
-                forced = ForcedEos(prompt + new_tokens, settings.forced_eos_token_id)
+            if config.forced_eos_token_id is not None:
+                forced = ForcedEos(prompt + new_tokens, config.forced_eos_token_id)
                 given["logits_processor"] = [forced, *(given.get("logits_processor") or ())]
                 given["forced_eos_token_id"] = None
         criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
-        if given.get("custom_generate") is None and settings.get_generation_mode() is GenerationMode.BEAM_SEARCH:
+        if given.get("custom_generate") is None and config.get_generation_mode() is GenerationMode.BEAM_SEARCH:
             for name in ("streamer", "synced_gpus", "decoder_attention_mask"):
                 if given.get(name) is not None and given[name] is not False:
                     raise ValueError(f"beam search takes no {name}, a search with num_beams=1 does")
-            if settings.stop_strings is not None and given.get("tokenizer") is not None:
+            if config.stop_strings is not None and given.get("tokenizer") is not None:
                 # transformers does not pass the tokenizer on.
-                criteria.append(StopStringCriteria(given.pop("tokenizer"), settings.stop_strings))
+                criteria.append(StopStringCriteria(given.pop("tokenizer"), config.stop_strings))
                 given["stop_strings"] = None
-            penalty_type = getattr(settings, "length_penalty_type", None) or "gnmt"
+            penalty_type = getattr(config, "length_penalty_type", None) or "gnmt"
             given["custom_generate"] = functools.partial(
                 beam_search, search=search, penalty_type=penalty_type, new_tokens=new_tokens
             )
         elif new_tokens is not None:
-            criteria.append(SourceLengthCriteria(prompt + new_tokens, bool(token_ids(settings.pad_token_id))))
+            criteria.append(SourceLengthCriteria(prompt + new_tokens, bool(token_ids(config.pad_token_id))))
         given = {name: value for name, value in given.items() if name not in OWN_SETTINGS}
         return super().generate(inputs, **given)
 
@@ -220,7 +220,7 @@ def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
 
 
 def _is_of_the_search(criterion: StoppingCriteria, config: GenerationConfig) -> bool:
-    """Whether it is a limit or the EOS of the settings, both of which BeamSearch handles."""
+    """Whether it is a limit or the EOS of the configuration, both of which BeamSearch handles."""
     if type(criterion) is EosTokenCriteria:
         return {*criterion.eos_token_id.tolist()} == {*token_ids(config.eos_token_id)}
     return isinstance(criterion, MaxLengthCriteria)

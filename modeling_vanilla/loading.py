@@ -24,8 +24,8 @@ HUB_NAME = r"\w[\w.-]*/\w[\w.-]*"
 def model_folder(name: str | Path, revision: str | None = None) -> Path:
     """The folder of this name, or else the Hub's model of this name in the Hub's cache.
 
-    What the cache lacks is downloaded: settings, tokenizer, weights in safetensors and card, no code and no pickles. A
-    name whose first part is a folder here is a path.
+    What the cache lacks is downloaded: configuration, tokenizer, weights in safetensors and card, no code, no pickles.
+    A name whose first part is a folder here is a path.
 
     Args:
         revision: a branch, a tag or a commit of the model on the Hub.
@@ -147,11 +147,11 @@ def load_model(
     return load_weights(VanillaForConditionalGeneration, folder, complaint, dtype=dtype, config=config, **_LOCAL)
 
 
-def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **settings) -> PreTrainedModel:
+def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: str, **kwargs) -> PreTrainedModel:
     """A model from safetensors alone, with all its weights, all of them finite.
 
     Args:
-        complaint: how an error's message begins. settings: of from_pretrained.
+        complaint: how an error's message begins. kwargs: of from_pretrained.
 
     Raises:
         ValueError: if the weights are damaged, or as `check_weights` does.
@@ -160,7 +160,7 @@ def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: st
     logging.set_verbosity_error()  # transformers reports in many lines what is checked below
     try:
         _check_shards(Path(path, SAFE_WEIGHTS_INDEX_NAME))
-        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **settings)
+        model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **kwargs)
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
         message = one_line(error)
         if "ignore_mismatched_sizes" in message:  # transformers points to its report

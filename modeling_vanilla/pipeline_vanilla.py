@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
-from .generation_vanilla import search_settings
+from .generation_vanilla import generation_config_of
 from .splitting_vanilla import check_texts
-from .translation_vanilla import SearchSettings, cut_texts, join_hypotheses, make_batches, search_batches
+from .translation_vanilla import TranslationOptions, cut_texts, join_hypotheses, make_batches, search_batches
 
 
 class TranslationPipeline(Pipeline):
@@ -24,7 +24,7 @@ class TranslationPipeline(Pipeline):
         truncation: truncate a text that is too long for the model, instead of splitting it.
         src_lang, tgt_lang: the languages, for a tokenizer of many; by default those in the name of the task. Where tags
             such as ">>de<<" name them, tgt_lang is that of lines without a tag.
-        **others: those of `SearchSettings` and of generate().
+        **others: those of `TranslationOptions` and of generate().
     """
 
     _load_tokenizer = True
@@ -68,22 +68,22 @@ class TranslationPipeline(Pipeline):
             arguments["forced_bos_token_id"] = built["forced_bos_token_id"]
         elif tgt_lang is not None:
             arguments["tgt_lang"] = tgt_lang
-        # A model such as T5 reads its task at the beginning of the source, and has settings of its search for it.
+        # A model such as T5 reads its task at the beginning of the source, and has options of its search for it.
         of_task = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
         arguments = {"source_prefix": of_task.pop("prefix", ""), **of_task, **arguments}
-        configured = search_settings(self.model, arguments.get("generation_config")).num_return_sequences
+        configured = generation_config_of(self.model, arguments.get("generation_config")).num_return_sequences
         arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
-        settings = SearchSettings(self.model, self.tokenizer, **arguments)
-        pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, settings)
-        found = search_batches(self.model, self.tokenizer, make_batches(pieces, settings), settings)
+        options = TranslationOptions(self.model, self.tokenizer, **arguments)
+        pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, options)
+        found = search_batches(self.model, self.tokenizer, make_batches(pieces, options), options)
         every: list[list[dict]] = [[]] * len(pieces)
-        for rows, translations in join_hypotheses(pieces, found, settings.nbest):
+        for rows, translations in join_hypotheses(pieces, found, options.nbest):
             for row, translation in zip(rows, translations, strict=True):
                 best = [{"text": one.text, "token_ids": torch.tensor(one.ids)} for one in translation.hypotheses]
                 if differing := translation.differing:
                     best[0]["differing"] = differing
                 # A text with fewer translations, such as a blank one, repeats the last.
-                every[row] = best + best[-1:] * (settings.nbest - len(best))
+                every[row] = best + best[-1:] * (options.nbest - len(best))
         return {"translations": every[0] if isinstance(texts, str) else every}
 
     def postprocess(self, output, return_tensors=False) -> list[dict]:

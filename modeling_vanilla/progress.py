@@ -24,9 +24,9 @@ def set_quiet(quiet: bool) -> None:
         sys.modules["datasets"].disable_progress_bars()
 
 
-def progress_bar(iterable: Iterable | None = None, disable: bool = False, **settings) -> std.tqdm:
-    """tqdm's bar, with tqdm's settings; where stderr is a log, a line every SECONDS and one at the end in its place."""
-    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **settings)
+def progress_bar(iterable: Iterable | None = None, disable: bool = False, **kwargs) -> std.tqdm:
+    """tqdm's bar, with tqdm's arguments; where stderr is a log, a line every SECONDS and one at the end instead."""
+    return (_Lines if _is_log() else auto.tqdm)(iterable, disable=disable or _quiet, **kwargs)
 
 
 def inform(line: str) -> None:
@@ -43,11 +43,11 @@ def _is_log() -> bool:
 class _Lines(std.tqdm):
     """A bar that writes lines."""
 
-    def __init__(self, iterable: Iterable | None, **settings):
-        label = "{desc}: " if settings.get("desc") else ""
+    def __init__(self, iterable: Iterable | None, **kwargs):
+        label = "{desc}: " if kwargs.get("desc") else ""
         shape = label + "{n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
         intervals = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS}
-        super().__init__(iterable, bar_format=shape, **{**settings, **intervals, "smoothing": 0})
+        super().__init__(iterable, bar_format=shape, **{**kwargs, **intervals, "smoothing": 0})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         print(self, file=self.fp, flush=True)

@@ -94,9 +94,9 @@ def split_texts(
     tgt_lang: str | None = None,
     source_prefix: str = "",
     replace: Callable[[str], tuple] = lambda line: (line, None, None),
-    **settings,
+    **kwargs,
 ) -> list[list[Piece]]:
-    """The pieces of each text; without limits its lines. `settings` are the tokenizer's.
+    """The pieces of each text; without limits its lines. `kwargs` are the tokenizer's.
 
     `replace` returns for a line, without its tag, the text, the spans and the targets of its pieces.
     The tokens of a piece are the tag of its line, such as ">>de<<", or of tgt_lang for a line without one, and those of
@@ -104,7 +104,7 @@ def split_texts(
     """
 
     def encoded_pieces(pieces: Sequence[str]) -> Iterator[list[int]]:
-        return encode(tokenizer, [source_prefix + piece for piece in pieces], **settings)
+        return encode(tokenizer, [source_prefix + piece for piece in pieces], **kwargs)
 
     length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
@@ -259,10 +259,10 @@ def _fit(tokenizer: PreTrainedTokenizerBase, parts: list[str], ways: Sequence[re
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", field: str = "input_ids", **settings
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: str = "text", field: str = "input_ids", **kwargs
 ) -> Iterator[list]:
     """A field of the tokenizer's output for each text. name: "text" for sources, "text_target" for translations."""
     # A thousand texts at a time, as the tokenizer takes 9 kB for each.
     for start in range(0, len(texts), 1000):
         batch = {name: list(texts[start : start + 1000])}
-        yield from getattr(tokenizer(**batch, verbose=False, **settings), field)
+        yield from getattr(tokenizer(**batch, verbose=False, **kwargs), field)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .configuration_vanilla import token_ids
-from .generation_vanilla import search_settings
+from .generation_vanilla import generation_config_of
 from .search_vanilla import length_penalty
 from .spans_vanilla import differing, has_reserved, put_back, replace_spans, span_pattern
 from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts, tags_of
@@ -63,8 +63,8 @@ Batch = tuple[Keys, list[Piece]]
 Found = tuple[Keys, list[list[Hypothesis]]]  # the hypotheses, best first, of each piece of a batch
 
 
-class SearchSettings:
-    """How to search for translations: the caller's settings, and the model's for the rest.
+class TranslationOptions:
+    """How to search for translations: the caller's options, and the model's for the rest.
 
     Args:
         model: a model or an engine; its `config`, `generation_config` and `device` are read.
@@ -93,9 +93,9 @@ class SearchSettings:
         self.nbest, self.tgt_lang, self.source_prefix = nbest, tgt_lang, source_prefix
         self.tokens_per_batch = default_tokens(model.device) if tokens_per_batch is None else tokens_per_batch
         self.encoding = encoding or {}
-        self.generation = search_settings(model, **arguments)
-        self.beams = self.generation.num_beams or 1
-        if nbest < 1 or (nbest > self.beams and not self.generation.do_sample):
+        self.generation_config = generation_config_of(model, **arguments)
+        self.beams = self.generation_config.num_beams or 1
+        if nbest < 1 or (nbest > self.beams and not self.generation_config.do_sample):
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
         self.spans = span_pattern(getattr(model.config, "protected_spans", None) if protect is None else protect)
         # Terms for which reserved tokens stand, too, with their targets, and what gives a text the form of the terms.
@@ -103,9 +103,9 @@ class SearchSettings:
         self.prepare: Callable[[str], str] = str
         self.has_reserved = has_reserved(tokenizer)
         # Whether it is the search of 6.1.
-        self.is_own = model.config.model_type == "vanilla" and not self.generation.do_sample
-        formula = getattr(self.generation, "length_penalty_type", None)
-        self.generation.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
+        self.is_own = model.config.model_type == "vanilla" and not self.generation_config.do_sample
+        formula = getattr(self.generation_config, "length_penalty_type", None)
+        self.generation_config.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
         self.limits: Limits | None = source_limits(model.config, tokenizer, max_source_tokens)
         if self.encoding.get("truncation") not in (None, False, "do_not_truncate"):
             longest = min(tokenizer.model_max_length, self.limits.piece_tokens) - bool(tags_of(tokenizer))
@@ -116,13 +116,13 @@ class SearchSettings:
         self.arguments["output_logits"] = self.with_scores and (self.beams == 1 or not self.is_own)
         # transformers ranks by these; its logits are taken before the processors.
         self.arguments["output_scores"] = self.with_scores and self.beams > 1 and not self.is_own
-        if self.generation.stop_strings is not None:
+        if self.generation_config.stop_strings is not None:
             self.arguments["tokenizer"] = tokenizer
 
     @property
     def can_choose(self) -> bool:
         """Whether a search may find more hypotheses than are wanted, of which one has all spans."""
-        return self.spans is not None and self.nbest < self.beams and not self.generation.do_sample
+        return self.spans is not None and self.nbest < self.beams and not self.generation_config.do_sample
 
     def replace(self, line: str) -> tuple[str, dict | None, dict | None]:
         """A line with reserved tokens, their spans and what stands for them in the translation."""
@@ -156,29 +156,31 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
-def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], settings: SearchSettings) -> list[list[Piece]]:
+def cut_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: TranslationOptions
+) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
     split = split_texts(
         tokenizer,
         texts,
-        settings.limits,
-        settings.tgt_lang,
-        settings.source_prefix,
-        settings.replace,
-        **settings.encoding,
+        options.limits,
+        options.tgt_lang,
+        options.source_prefix,
+        options.replace,
+        **options.encoding,
     )
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
-    if cut and settings.limits is not None:
-        how = f"in pieces of at most {settings.limits.tokens} tokens"
-        how = "sentence by sentence, as in training" if settings.limits.by_sentence else how
+    if cut and options.limits is not None:
+        how = f"in pieces of at most {options.limits.tokens} tokens"
+        how = "sentence by sentence, as in training" if options.limits.by_sentence else how
         more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
         message = f"too long, translated {how}: {texts[cut[0]][:60]!r}{more}"
         logger.warning(message, extra={"what": "text", "rows": cut})
     return split
 
 
-def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iterator[Batch]:
+def make_batches(texts: Sequence[list[Piece]], options: TranslationOptions) -> Iterator[Batch]:
     """Batches of similar length of the pieces that are not blank."""
     keys = [
         (row, number)
@@ -186,9 +188,9 @@ def make_batches(texts: Sequence[list[Piece]], settings: SearchSettings) -> Iter
         for number, piece in enumerate(pieces)
         if not is_blank(piece.text)
     ]
-    rows = max(settings.beams, settings.nbest)  # of the decoder for each sentence; samples have one each
+    rows = max(options.beams, options.nbest)  # of the decoder for each sentence; samples have one each
     lengths = [len(texts[row][number].ids) * rows for row, number in keys]
-    for indices in batches_by_length(lengths, settings.tokens_per_batch):
+    for indices in batches_by_length(lengths, options.tokens_per_batch):
         chosen = [keys[index] for index in indices]
         yield chosen, [texts[row][number] for row, number in chosen]
 
@@ -214,23 +216,23 @@ def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     batches: Iterable[Batch],
-    settings: SearchSettings,
+    options: TranslationOptions,
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
 ) -> Iterator[Found]:
-    """Search by generate(): for each piece of a batch `settings.nbest` hypotheses, or all if there are fewer.
+    """Search by generate(): for each piece of a batch `options.nbest` hypotheses, or all if there are fewer.
 
     `further` returns more arguments of generate() for the pieces of a batch.
     """
     for keys, pieces in batches:
-        found = [settings.choose(*each) for each in _search(model, tokenizer, pieces, settings, further)]
+        found = [options.choose(*each) for each in _search(model, tokenizer, pieces, options, further)]
         # More hypotheses take longer, and few texts need them.
-        again = [row for row, (best, *_) in enumerate(found) if best.missed] if settings.can_choose else []
+        again = [row for row, (best, *_) in enumerate(found) if best.missed] if options.can_choose else []
         if again:
-            more = {"num_return_sequences": settings.beams, "return_dict_in_generate": True}
-            more["output_scores"] = not settings.is_own
-            wider = _search(model, tokenizer, [pieces[row] for row in again], settings, further, **more)
+            more = {"num_return_sequences": options.beams, "return_dict_in_generate": True}
+            more["output_scores"] = not options.is_own
+            wider = _search(model, tokenizer, [pieces[row] for row in again], options, further, **more)
             for row, each in zip(again, wider, strict=True):
-                found[row] = settings.choose(*each)[: settings.nbest]
+                found[row] = options.choose(*each)[: options.nbest]
         yield keys, found
 
 
@@ -238,21 +240,21 @@ def _search(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pieces: list[Piece],
-    settings: SearchSettings,
+    options: TranslationOptions,
     further: Callable[[list[Piece]], dict],
     **arguments,
 ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
-    """Each piece of a batch and its hypotheses. arguments: of generate(), in place of those of `settings`."""
+    """Each piece of a batch and its hypotheses. arguments: of generate(), in place of those of `options`."""
     inputs = tokenizer.pad({"input_ids": [piece.ids.tolist() for piece in pieces]}, return_tensors="pt")
     more = further(pieces)
-    processors = [*(settings.arguments.get("logits_processor") or ()), *more.pop("logits_processor", ())]
-    given = {**settings.arguments, **more, **arguments, "logits_processor": processors}
+    processors = [*(options.arguments.get("logits_processor") or ()), *more.pop("logits_processor", ())]
+    given = {**options.arguments, **more, **arguments, "logits_processor": processors}
     with evaluating(model):
         output = model.generate(**inputs.to(model.device), **given)
-    grouped = zip(*[_hypotheses(model, tokenizer, output, settings)] * given["num_return_sequences"], strict=True)
+    grouped = zip(*[_hypotheses(model, tokenizer, output, options)] * given["num_return_sequences"], strict=True)
     for piece, (best, *others) in zip(pieces, grouped, strict=True):
         # There may be fewer outputs than beams.
-        yield piece, [best, *(one for one in others if settings.beams == 1 or one.score > -math.inf)]
+        yield piece, [best, *(one for one in others if options.beams == 1 or one.score > -math.inf)]
 
 
 def order(hypothesis: Hypothesis) -> tuple[bool, int, float]:
@@ -261,18 +263,18 @@ def order(hypothesis: Hypothesis) -> tuple[bool, int, float]:
 
 
 def _hypotheses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, settings: SearchSettings
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, options: TranslationOptions
 ) -> Iterator[Hypothesis]:
-    """The hypothesis of each sequence that generate() returned, without scores unless `settings` asks for them."""
+    """The hypothesis of each sequence that generate() returned, without scores unless `options` asks for them."""
     sequences = getattr(output, "sequences", output).tolist()
     log_probs = getattr(output, "token_log_probs", None)
-    if settings.with_scores and log_probs is None:
+    if options.with_scores and log_probs is None:
         beams = getattr(output, "beam_indices", None)
         log_probs = model.compute_transition_scores(output.sequences, output.logits, beams, normalize_logits=True)
-    alpha, formula = settings.generation.length_penalty, settings.generation.length_penalty_type
+    alpha, formula = options.generation_config.length_penalty, options.generation_config.length_penalty_type
     alpha = 1.0 if alpha is None else alpha
     ranks = getattr(output, "sequences_scores", None)
-    eos = token_ids(settings.generation.eos_token_id) or [tokenizer.eos_token_id]
+    eos = token_ids(options.generation_config.eos_token_id) or [tokenizer.eos_token_id]
     for row, (start, *ids) in enumerate(sequences):
         end = min((ids.index(token) + 1 for token in eos if token in ids), default=None)
         ids = ids[:end]

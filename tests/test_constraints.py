@@ -11,7 +11,7 @@ from plain_search import assert_finds, by_score, every_output, meets, penalty, r
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.inference.constraints import constrained
-from modeling_vanilla.inference.terms import ForcedPrefix
+from modeling_vanilla.inference.prefixes import ForcedPrefix
 
 WORDS = 4  # tokens 0, 1, 3 and EOS: 3^4 beams hold every sequence of at most 4 tokens
 

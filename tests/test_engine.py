@@ -15,7 +15,7 @@ from modeling_vanilla.cli import convert, export
 from modeling_vanilla.cli import translate as command
 
 pytest.importorskip("ctranslate2")
-from modeling_vanilla.interop.to_ctranslate2 import check_settings
+from modeling_vanilla.interop.to_ctranslate2 import check_generation_config
 
 TEXTS = ["a dog sees a cat", "", "the old man gives the small child a red apple", "a big dog\n\nhas cats", "a"]
 PAIRS = [text.replace("\n", " ") for text in TEXTS if text]
@@ -148,7 +148,7 @@ CHANGING += [{"suppress_tokens": [5]}, {"stop_strings": "a"}, {"of_a_later_versi
 
 
 def test_a_setting_that_the_engine_lacks_is_refused_if_it_changes_the_search(exact):
-    check = partial(check_settings, config=exact.model.config)
+    check = partial(check_generation_config, config=exact.model.config)
     for settings in INERT:
         check({"num_beams": 4, **settings})
     for settings in INERT[3:]:

@@ -230,7 +230,7 @@ BAD_FOLDERS = [
     # What the paper's model cannot be.
     ("marian", made_again(make_marian, scale_embedding=False), r"scale_embedding is False .*\(3\.4\)$"),
     ("fsmt", made_again(make_fsmt, tgt_vocab_size=44), r"the weight model.decoder.embed_tokens.weight is of shape"),
-    ("fairseq", saved_again(source_lang=None), "{file}: its settings name no source_lang or no target_lang$"),
+    ("fairseq", saved_again(source_lang=None), "{file}: its arguments name no source_lang or no target_lang$"),
     ("fairseq", saved_again(adaptive_softmax_cutoff="100"), "{file}: adaptive_softmax_cutoff is 100, which"),
     ("fairseq", text("dict.de.txt", REVERSED), "{folder}: dict.en.txt and dict.de.txt differ; a model .* has one"),
     # What a pickle can hold.

@@ -13,10 +13,16 @@ from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.corpus.tokenizer import train_tokenizer
 from modeling_vanilla.inference.constraints import constrained
+from modeling_vanilla.inference.prefixes import ForcedPrefix
 from modeling_vanilla.inference.scoring import PairScore
-from modeling_vanilla.inference.terms import ForcedPrefix
 from modeling_vanilla.inference.translator import token_texts
-from modeling_vanilla.translation_vanilla import Hypothesis, SearchSettings, cut_texts, join_hypotheses, make_batches
+from modeling_vanilla.translation_vanilla import (
+    Hypothesis,
+    TranslationOptions,
+    cut_texts,
+    join_hypotheses,
+    make_batches,
+)
 from modeling_vanilla.visualization import attention_maps
 
 LONGEST = "the old man gives the small child a red apple"
@@ -248,7 +254,7 @@ def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
     first = [Hypothesis(text, rank, rank=rank) for text, rank in (("a", -1.0), ("b", -1.5), ("c", -9.0))]
     second = [Hypothesis("x", -2.0, rank=-2.0), Hypothesis("y", -0.1, finished=False, rank=-0.1)]
     parts = {"a.": first, "b.": second}
-    settings = SearchSettings(model, tokenizer, nbest=nbest)
+    settings = TranslationOptions(model, tokenizer, nbest=nbest)
     texts = cut_texts(tokenizer, ["a.\nb."], settings)
     found = ((keys, [parts[piece.text] for piece in pieces]) for keys, pieces in make_batches(texts, settings))
     ((_, found),) = join_hypotheses(texts, found, nbest)

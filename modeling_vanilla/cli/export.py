@@ -58,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def export_folder(options: Namespace) -> None:
-    settings = {"quantization": options.quantization} if options.quantization else {}
-    if settings and options.to != "ctranslate2":
+    given = {"quantization": options.quantization} if options.quantization else {}
+    if given and options.to != "ctranslate2":
         raise ValueError(f"--quantization is no option of --to {options.to}")
-    for line in export(options.to, options.source, options.destination, options.revision, **settings):
+    for line in export(options.to, options.source, options.destination, options.revision, **given):
         warn(line)
     print(f"{options.destination} is written")

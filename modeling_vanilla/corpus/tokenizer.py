@@ -107,7 +107,7 @@ def train_tokenizer(
     if isinstance(texts, str):
         raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
     check_vocabulary(vocab_size, algorithm)
-    settings: dict = {
+    kwargs: dict = {
         "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
         "min_frequency": MIN_FREQUENCY,
         "special_tokens": [*SPECIAL_TOKENS, *tags],
@@ -116,10 +116,10 @@ def train_tokenizer(
     }
     trainer: trainers.Trainer
     if algorithm == "bpe":
-        tokenizer, trainer = Tokenizer(models.BPE(unk_token=UNK)), trainers.BpeTrainer(**settings)
+        tokenizer, trainer = Tokenizer(models.BPE(unk_token=UNK)), trainers.BpeTrainer(**kwargs)
     else:
         tokenizer = Tokenizer(models.WordPiece(unk_token=UNK, max_input_chars_per_word=MAX_PIECE_BYTES))
-        trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **settings)
+        trainer = trainers.WordPieceTrainer(continuing_subword_prefix="", **kwargs)
     # The parts between added tokens are normalised and split one by one. Only the first gets the blank: by Metaspace,
     # which knows where a part stands, as no normaliser does, but which passes over a text that begins with a blank.
     mark = normalizers.Replace(Regex(r"(?<![\s\S]) "), f"{MARK} ")
@@ -143,10 +143,10 @@ def train_tokenizer(
     return for_transformers(Tokenizer.from_str(json.dumps(state)), extra_special_tokens=list(fillers))
 
 
-def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFast:
+def for_transformers(tokenizer: Tokenizer, **kwargs) -> PreTrainedTokenizerFast:
     """A tokenizer with SPECIAL_TOKENS as models take it, each sequence ending in EOS.
 
-    settings: further ones of PreTrainedTokenizerFast.
+    kwargs: further ones of PreTrainedTokenizerFast.
     """
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B:1 {EOS}:1", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
@@ -161,7 +161,7 @@ def for_transformers(tokenizer: Tokenizer, **settings) -> PreTrainedTokenizerFas
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
-        **settings,
+        **kwargs,
     )
 
 

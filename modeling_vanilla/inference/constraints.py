@@ -132,8 +132,8 @@ class ConstrainedSearch(BeamSearch):
 
     extended: Constraints  # of the candidates of the present step
 
-    def __init__(self, phrases: list[Phrases], config, prompts: torch.Tensor, limits: torch.Tensor, *settings):
-        super().__init__(config, prompts, limits, *settings)
+    def __init__(self, phrases: list[Phrases], config, prompts: torch.Tensor, limits: torch.Tensor, *args):
+        super().__init__(config, prompts, limits, *args)
         self.constraints = Constraints.start(phrases, prompts, limits)  # of the alive hypotheses
 
     def candidates(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

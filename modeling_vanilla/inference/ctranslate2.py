@@ -25,10 +25,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, TemperatureL
 
 from ..configuration_vanilla import VanillaConfig
 from ..generation_vanilla import follows_the_source
-from ..interop.to_ctranslate2 import check_settings, to_ctranslate2, vocabulary
+from ..interop.to_ctranslate2 import check_generation_config, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
-from ..translation_vanilla import Batch, Found, Hypothesis, SearchSettings, default_tokens, order
+from ..translation_vanilla import Batch, Found, Hypothesis, TranslationOptions, default_tokens, order
 from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
@@ -78,45 +78,45 @@ class CTranslate2Engine:
             raise ValueError("engine: one of ctranslate2 does not work in a fork of its process; load it there")
         return self._translator
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
-        options, limit = self._options(settings), output_limit(settings, self.model.config)
-        if settings.generation.do_sample:
+    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
+        ct2_options, limit = self._ct2_options(options), output_limit(options, self.model.config)
+        if options.generation_config.do_sample:
             _seed_process(seed)
         waiting: deque[tuple] = deque()
         for keys, pieces in batches:
             sources, limits = [piece.ids for piece in pieces], [limit(len(piece.ids)) for piece in pieces]
-            given = options
+            given = ct2_options
             if any(piece.prefix for piece in pieces):
                 # Only our score includes the prefix, and so may favour longer outputs: ask for more.
-                more = {"patience": max(2, options["patience"]), "num_hypotheses": 2 * settings.beams}
-                more = more if settings.beams > 1 else {}
-                given = {**options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
+                more = {"patience": max(2, ct2_options["patience"]), "num_hypotheses": 2 * options.beams}
+                more = more if options.beams > 1 else {}
+                given = {**ct2_options, **more, "target_prefix": self._texts(piece.prefix for piece in pieces)}
             found = self.translator.translate_batch(self._texts(sources), max_decoding_length=max(limits), **given)
             waiting.append((keys, pieces, sources, limits, given, found))
             if len(waiting) > QUEUE * self.translator.num_translators:
-                yield self._found(settings, *waiting.popleft())
+                yield self._found(options, *waiting.popleft())
         while waiting:
-            yield self._found(settings, *waiting.popleft())
+            yield self._found(options, *waiting.popleft())
 
-    def _options(self, settings: SearchSettings) -> dict:
+    def _ct2_options(self, options: TranslationOptions) -> dict:
         """The arguments of translate_batch for all batches."""
-        generation = settings.generation
-        check_settings({**vars(generation), **settings.arguments}, self.model.config)
+        generation = options.generation_config
+        check_generation_config({**vars(generation), **options.arguments}, self.model.config)
         waits = getattr(generation, "length_penalty_type", None) == "length"
-        only_best = waits and not settings.can_choose
+        only_best = waits and not options.can_choose
         sampled: dict = {}
         if generation.do_sample:
             temperature, top_k = generation.temperature, generation.top_k
-            if top_k is None and "top_k" not in settings.arguments:
+            if top_k is None and "top_k" not in options.arguments:
                 top_k = DEFAULT_TOP_K
             top_k = TopKLogitsWarper(top_k).top_k if top_k else 0
             temperature = 1.0 if temperature is None else TemperatureLogitsWarper(temperature).temperature
             sampled = {"sampling_topk": min(top_k, len(self.tokens)), "sampling_temperature": temperature}
         return {
             "patience": PATIENCE.get(generation.early_stopping, 1) if waits else 1,
-            "beam_size": settings.beams,
+            "beam_size": options.beams,
             # By our penalty, or by its spans, another may be the best.
-            "num_hypotheses": settings.nbest if generation.do_sample or only_best else settings.beams,
+            "num_hypotheses": options.nbest if generation.do_sample or only_best else options.beams,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "repetition_penalty": generation.repetition_penalty or 1.0,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size or 0,
@@ -129,8 +129,8 @@ class CTranslate2Engine:
             **sampled,
         }
 
-    def _found(self, settings: SearchSettings, keys, pieces, sources, limits, options, found) -> Found:
-        """The `settings.nbest` best hypotheses of each source of a batch."""
+    def _found(self, options: TranslationOptions, keys, pieces, sources, limits, ct2_options, found) -> Found:
+        """The `options.nbest` best hypotheses of each source of a batch."""
         results = self._results(found, sources)
         longer = {
             row: limit  # the batch has that of its longest source
@@ -138,9 +138,9 @@ class CTranslate2Engine:
             if max(map(len, results[row].hypotheses)) > limit
         }
         again = []
-        for row, limit in longer.items() if settings.beams > 1 else ():  # a single one is cut
-            own = {name: value[row : row + 1] for name, value in options.items() if name == "target_prefix"}
-            given = {**options, **own, "max_decoding_length": limit}
+        for row, limit in longer.items() if options.beams > 1 else ():  # a single one is cut
+            own = {name: value[row : row + 1] for name, value in ct2_options.items() if name == "target_prefix"}
+            given = {**ct2_options, **own, "max_decoding_length": limit}
             again += self.translator.translate_batch(self._texts([sources[row]]), **given)
         for row, result in zip(longer, self._results(again, sources), strict=False):
             results[row] = result
@@ -150,28 +150,28 @@ class CTranslate2Engine:
             for each in one.hypotheses
         ]
         # Scores lack the probability of a prefix, and are those of more tokens than the limit allows.
-        exact = settings.with_scores or "target_prefix" in options or (longer and not again)
+        exact = options.with_scores or "target_prefix" in ct2_options or (longer and not again)
         log_probs: Iterable[Sequence[float]]
         if exact:
             log_probs = self._log_probs([sources[row] for row, _ in rows], [ids for _, ids in rows])
         else:
             scores = [score for result in results for score in result.scores]
-            alpha = options["length_penalty"]
+            alpha = ct2_options["length_penalty"]
             log_probs = [[score * len(ids) ** alpha] for score, (_, ids) in zip(scores, rows, strict=True)]
         start, eos = self.model.config.decoder_start_token_id or 0, self.model.config.eos_token_id
         grouped: list[list[Hypothesis]] = [[] for _ in sources]
-        formula: Any = getattr(settings.generation, "length_penalty_type", None)
+        formula: Any = getattr(options.generation_config, "length_penalty_type", None)
         for (row, ids), values in zip(rows, log_probs, strict=True):
-            penalty = length_penalty(len(ids) or 1, options["length_penalty"], formula)
+            penalty = length_penalty(len(ids) or 1, ct2_options["length_penalty"], formula)
             score, finished = sum(values) / float(penalty), ids[-1:] == [eos]
             finished |= formula == "length"  # as the search of transformers has it
             shown = tuple(values) if exact else ()
             grouped[row].append(Hypothesis("", score, (), shown, (start, *ids), finished, score))
-        most = None if settings.can_choose else settings.nbest
+        most = None if options.can_choose else options.nbest
         best = [sorted(each, key=order, reverse=True)[:most] for each in grouped]
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
         texts = [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
-        return keys, [settings.choose(*each)[: settings.nbest] for each in zip(pieces, texts, strict=True)]
+        return keys, [options.choose(*each)[: options.nbest] for each in zip(pieces, texts, strict=True)]
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
@@ -227,9 +227,9 @@ def _seed_process(seed: int | None) -> None:
         raise ValueError(f"seed {seed}: ctranslate2 has one for each process, and this one has drawn {before}")
 
 
-def output_limit(settings: SearchSettings, config: VanillaConfig) -> Callable[[int], int]:
+def output_limit(options: TranslationOptions, config: VanillaConfig) -> Callable[[int], int]:
     """The most tokens of an output, given those of its source, by the rules of `generate` (generation_vanilla.py)."""
-    given, generation = settings.arguments, settings.generation
+    given, generation = options.arguments, options.generation_config
     room = config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf
     if given.get("max_new_tokens"):
         return lambda source: given["max_new_tokens"]

@@ -11,15 +11,16 @@ from ..splitting_vanilla import Piece
 from ..translation_vanilla import (
     Batch,
     Found,
-    SearchSettings,
+    TranslationOptions,
     batches_by_length,
     default_tokens,
     evaluating,
     search_batches,
 )
+from .constraints import constrained
 from .ensemble import Ensemble
+from .prefixes import ForcedPrefix
 from .sampling import random_of, sample
-from .terms import generate_arguments
 
 Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
 
@@ -27,13 +28,13 @@ Ids = Sequence[list[int]]  # the tokens of texts, each with EOS
 class Engine(Protocol):
     """The computations of a Translator: search, scores, attention."""
 
-    model: Any  # or an object with its config, generation_config and device
+    model: Any  # the model, or an object with its config, generation_config and device
 
     @property
     def aligned_layers(self) -> int:
         """The layers of the decoder, from the first, whose cross-attention it gives."""
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
         """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks.
 
         seed: of samples, if they are to be the same again; ValueError where the engine cannot take it any more.
@@ -53,6 +54,16 @@ class Engine(Protocol):
         """
 
 
+def generate_arguments(pieces: Sequence[Piece]) -> dict:
+    """The arguments of generate() by which translations have the prefixes and the phrases of their pieces."""
+    arguments: dict = {}
+    if any(piece.phrases for piece in pieces):
+        arguments["search"] = constrained([piece.phrases for piece in pieces])
+    if any(piece.prefix for piece in pieces):
+        arguments["logits_processor"] = [ForcedPrefix([piece.prefix for piece in pieces])]
+    return arguments
+
+
 class TorchEngine:
     """The search of 6.1 by generate(), or that of another model of transformers."""
 
@@ -65,15 +76,15 @@ class TorchEngine:
         configs = [member.config for member in self.members]
         return min(getattr(each, "decoder_layers", None) or each.num_decoder_layers for each in configs)  # T5's name
 
-    def search(self, batches: Iterable[Batch], settings: SearchSettings, seed: int | None = None) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
         def further(pieces: Sequence[Piece]) -> dict:
             arguments = generate_arguments(pieces)
             if seed is not None:
-                rows = [random_of(seed, piece.ids, [copy]) for piece in pieces for copy in range(settings.nbest)]
+                rows = [random_of(seed, piece.ids, [copy]) for piece in pieces for copy in range(options.nbest)]
                 arguments["custom_generate"] = partial(sample, generators=rows)
             return arguments
 
-        return search_batches(self.model, self.tokenizer, batches, settings, further)
+        return search_batches(self.model, self.tokenizer, batches, options, further)
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None

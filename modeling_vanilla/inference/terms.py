@@ -1,22 +1,19 @@
-"""Terms and prefixes: given translations of words of the source, and given beginnings of translations."""
+"""Terms: given translations of words of the source."""
 
-import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from unicodedata import normalize
 
 import regex as re  # whose \w includes the signs that are written on letters
-import torch
-from torch import nn
-from transformers import LogitsProcessor, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import RowError
 from ..files import read_lines
-from ..spans_vanilla import put_back, replace_by, span_pattern
-from ..splitting_vanilla import Piece, check_texts, encode, is_blank, join_pieces
-from ..translation_vanilla import SearchSettings, Translation
-from .constraints import constrained
+from ..spans_vanilla import put_back, span_pattern
+from ..splitting_vanilla import Piece, check_texts, join_pieces
+from ..translation_vanilla import Translation, TranslationOptions
+from .prefixes import target_ids
 
 logger = logging.getLogger(__name__)
 
@@ -35,21 +32,6 @@ def read_terms(path: Path) -> list[tuple[str, ...]]:
 def plain(text: str) -> str:
     """A source as terms are looked for in it: composed letters, and one blank between words."""
     return _BLANKS.sub(" ", normalize("NFC", text))
-
-
-def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:
-    """The tokens of parts of translations, each a `what`, "term" or "prefix"; RowError for one that contains EOS.
-
-    Blanks at the end are left out, as the tokenizer has them at the beginning of the next word.
-    """
-    stripped = [text.rstrip() for text in check_texts(texts, what)]
-    found = list(encode(tokenizer, stripped, "text_target", add_special_tokens=False))
-    eos = tokenizer.eos_token
-    for row, (text, ids) in enumerate(zip(texts, found, strict=True)):
-        # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
-        if eos and (eos in text or tokenizer.eos_token_id in ids):
-            raise RowError(what, row, f"the {what} {text!r:.60} contains the end-of-sentence token {eos}")
-    return found
 
 
 class Terminology:
@@ -87,17 +69,17 @@ class Terminology:
             return [*pieces]
         return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
 
-    def protect_in(self, settings: SearchSettings) -> None:
+    def protect_in(self, options: TranslationOptions) -> None:
         """Let reserved tokens stand for the source terms, and the target terms be put in their place.
 
         ValueError if the tokenizer has none.
         """
-        if not settings.has_reserved:
+        if not options.has_reserved:
             raise ValueError("terms: the engine ctranslate2 needs a model trained with --protect, torch does not")
-        spans = settings.spans.pattern if settings.spans else span_pattern({"none": "(?!)"}).pattern
-        settings.spans = re.compile(f"{_TERMS}|{spans}", terms=self.targets)
-        settings.terms = {term: target for term, (target, _) in self.targets.items()}
-        settings.prepare = plain
+        spans = options.spans.pattern if options.spans else span_pattern({"none": "(?!)"}).pattern
+        options.spans = re.compile(f"{_TERMS}|{spans}", terms=self.targets)
+        options.terms = {term: target for term, (target, _) in self.targets.items()}
+        options.prepare = plain
 
     def warn_of_missing(self, row: int, translation: Translation) -> None:
         """Log each term of the text `row` that its translation lacks, as where the text is cut within the term."""
@@ -116,88 +98,3 @@ class Terminology:
         for term, source in missing.items():
             missed = f"the term {term!r} could not be met in the translation of {source[:60]!r}"
             logger.warning(missed, extra={"what": "text", "rows": [row]})
-
-
-def prefix_with_spans(prefix: str | Sequence[str], pieces: Sequence[list[Piece]], settings: SearchSettings):
-    """The prefixes of texts, with the tokens that stand for the spans of the first pieces."""
-    if settings.spans is None or not any(prefix):
-        return prefix
-    each = [prefix] * len(pieces) if isinstance(prefix, str) else prefix
-    return [replace_by(text, settings.spans, first.spans or {}) for text, (first, *_) in zip(each, pieces, strict=True)]
-
-
-def prefix_ids(
-    prefix: str | Sequence[str], tokenizer: PreTrainedTokenizerBase, texts: int, language: int | None
-) -> list[list[int]]:
-    """The tokens of the prefix of each of so many texts.
-
-    Args:
-        prefix: one string for all texts, or a list of one for each. language: forced_bos_token_id, which comes first.
-
-    Raises:
-        ValueError: for another number, or a prefix that contains EOS.
-    """
-    if not isinstance(prefix, str) and len(prefix) != texts:
-        raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
-    if not any(prefix):
-        return [[] for _ in range(texts)]
-    different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
-    before = [] if language is None else [language]
-    return [ids and [*before, *ids] for ids in target_ids(tokenizer, different, "prefix")] * number
-
-
-def begin_with(prefix: Sequence[int], pieces: list[Piece]) -> list[Piece]:
-    """The pieces of a text, of which the first that is not blank begins with the prefix."""
-    if not prefix:
-        return pieces
-    first = next((number for number, piece in enumerate(pieces) if not is_blank(piece.text)), None)
-    return [piece._replace(prefix=prefix if number == first else ()) for number, piece in enumerate(pieces)]
-
-
-def check_prefix(row: int, prefix: Sequence[int], translation: Translation) -> None:
-    """Raise RowError if the translation of the text `row` does not begin with the prefix."""
-    found = translation.hypotheses[0].ids[1 : len(prefix) + 1]
-    if found and [*found] != [*prefix]:
-        message = f"a prefix of {len(prefix)} tokens cannot begin its output, by its limit or another rule"
-        raise RowError("prefix", row, message)
-
-
-def generate_arguments(pieces: Sequence[Piece]) -> dict:
-    """The arguments of generate() by which translations have the prefixes and the phrases of their pieces."""
-    arguments: dict = {}
-    if any(piece.phrases for piece in pieces):
-        arguments["search"] = constrained([piece.phrases for piece in pieces])
-    if any(piece.prefix for piece in pieces):
-        arguments["logits_processor"] = [ForcedPrefix([piece.prefix for piece in pieces])]
-    return arguments
-
-
-class ForcedPrefix(LogitsProcessor):
-    """Makes the output of each sentence begin with given tokens, in any search; their probabilities do not change.
-
-    Args:
-        prefixes: of each sentence of the batch, the tokens after the start token; empty for none.
-    """
-
-    row_by_row = never_raises = True
-
-    def __init__(self, prefixes: Sequence[Sequence[int]]):
-        rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
-        self.prefixes = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)  # (B, longest)
-
-    def select(self, sentences: torch.Tensor) -> "ForcedPrefix":
-        """The processor of some sentences of the batch, given as a mask (B,) or as indices."""
-        remaining = copy.copy(self)
-        remaining.prefixes = self.prefixes[sentences.cpu()]
-        return remaining
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """input_ids (rows, length), with as many rows for each sentence; scores (rows, V)."""
-        step = input_ids.shape[1] - 1
-        if step >= self.prefixes.shape[1]:
-            return scores
-        rows = len(input_ids) // len(self.prefixes)  # of each sentence
-        token = self.prefixes[:, step].to(scores.device).repeat_interleave(rows)[:, None]
-        given = token.clamp(min=0)
-        forced = torch.full_like(scores, -torch.inf).scatter(1, given, scores.gather(1, given))
-        return torch.where(token >= 0, forced, scores)

@@ -14,8 +14,8 @@ from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import (
     Found,
     Hypothesis,
-    SearchSettings,
     Translation,
+    TranslationOptions,
     cut_texts,
     join_hypotheses,
     make_batches,
@@ -23,8 +23,9 @@ from ..translation_vanilla import (
 from .alignment import Links, align_pairs, align_translations, encode_words
 from .engines import Engine, TorchEngine
 from .ensemble import Ensemble
+from .prefixes import begin_with, check_prefix, prefix_ids, prefix_with_spans
 from .scoring import PairScore, check_pairs
-from .terms import Terminology, begin_with, check_prefix, prefix_ids, prefix_with_spans
+from .terms import Terminology
 
 ENGINES = ("torch", "ctranslate2")
 
@@ -101,36 +102,36 @@ class Translator:
         models = [load_model(folder, dtype).to(device) for folder in folders]  # type: ignore[arg-type]
         return cls((models[0] if len(models) == 1 else Ensemble(models)).eval(), tokenizers[0])
 
-    def translate(self, texts: Sequence[str], *, show_progress: bool = False, **settings) -> list[str]:
+    def translate(self, texts: Sequence[str], *, show_progress: bool = False, **options) -> list[str]:
         """The best translation of each text, in their order; an empty string for a blank text.
 
         Args:
             texts: each line of a text is translated separately. A line longer than those of the model's training is
                 translated sentence by sentence (`split_texts`), and the log warns of it.
             show_progress: a progress bar on stderr.
-            settings: those of `translations`.
+            options: those of `translations`.
 
         Raises:
             ValueError: as `translations` does.
         """
-        return [found.hypotheses[0].text for found in self._in_order(texts, show_progress, settings)]
+        return [found.hypotheses[0].text for found in self._in_order(texts, show_progress, options)]
 
     def nbest(
-        self, texts: Sequence[str], nbest: int, *, show_progress: bool = False, **settings
+        self, texts: Sequence[str], nbest: int, *, show_progress: bool = False, **options
     ) -> list[list[Hypothesis]]:
         """The `nbest` best translations of each text, best first, with scores and tokens.
 
         A blank text has one, an empty string of score 0. A text in pieces has the best combinations of the pieces',
         whose scores add up. Arguments and errors are those of `translate`.
         """
-        settings |= {"nbest": nbest, "with_scores": True}
-        return [found.hypotheses for found in self._in_order(texts, show_progress, settings)]
+        options |= {"nbest": nbest, "with_scores": True}
+        return [found.hypotheses for found in self._in_order(texts, show_progress, options)]
 
-    def _in_order(self, texts: Sequence[str], show_progress: bool, settings: dict) -> list[Translation]:
+    def _in_order(self, texts: Sequence[str], show_progress: bool, options: dict) -> list[Translation]:
         texts = check_texts(texts)
         found: dict[int, Translation] = {}
         with progress_bar(total=len(texts), unit=" sentences", disable=not show_progress) as bar:
-            for rows, translations in self.translations(texts, **settings):
+            for rows, translations in self.translations(texts, **options):
                 found.update(zip(rows, translations, strict=True))
                 bar.update(len(rows))
         return [found[row] for row in range(len(texts))]
@@ -142,7 +143,7 @@ class Translator:
         terms: Iterable[tuple[str, ...]] = (),
         prefix: str | Sequence[str] = "",
         seed: int | None = None,
-        **settings,
+        **options,
     ) -> Iterator[tuple[list[int], list[Translation]]]:
         """Translate texts batch by batch.
 
@@ -157,7 +158,7 @@ class Translator:
                 length.
             seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
                 samples of the text; ctranslate2 has one for each process, which its first samples take.
-            settings: those of `SearchSettings`, such as
+            options: those of `TranslationOptions`, such as
                 tokens_per_batch, the most source tokens of a batch, padding included, times the beams or samples; None
                 is 4096 on a CPU, 32768 on a GPU;
                 max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever
@@ -176,8 +177,8 @@ class Translator:
                 the limit, there are terms for a search that has none, and as split_texts, Terminology and generate()
                 do.
         """
-        chosen = SearchSettings(self.engine.model, self.tokenizer, **settings)
-        if seed is not None and not (chosen.generation.do_sample and chosen.beams == 1):
+        chosen = TranslationOptions(self.engine.model, self.tokenizer, **options)
+        if seed is not None and not (chosen.generation_config.do_sample and chosen.beams == 1):
             raise ValueError(f"seed {seed}: needs do_sample=True and num_beams=1")
         terminology = self._terminology([*terms])
         if terminology.targets and self.model is None:
@@ -186,7 +187,7 @@ class Translator:
             raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
         pieces = cut_texts(self.tokenizer, texts, chosen)
         prefix = prefix_with_spans(prefix, pieces, chosen)
-        prefixes = prefix_ids(prefix, self.tokenizer, len(texts), chosen.generation.forced_bos_token_id)
+        prefixes = prefix_ids(prefix, self.tokenizer, len(texts), chosen.generation_config.forced_bos_token_id)
         for row, (ids, of_text) in enumerate(zip(prefixes, pieces, strict=True)):
             pieces[row] = begin_with(ids, terminology.add_to(of_text))
         found = self.engine.search(make_batches(pieces, chosen), chosen, seed)

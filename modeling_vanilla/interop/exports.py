@@ -28,9 +28,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     loading.save_tokenizer(tokenizer, folder)
     if type(tokenizer) is PreTrainedTokenizerFast:
         file = folder / "tokenizer_config.json"
-        settings = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-        settings["additional_special_tokens"] = settings.pop("extra_special_tokens", [])
-        file.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        config = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        config["additional_special_tokens"] = config.pop("extra_special_tokens", [])
+        file.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def check_expressible(library: str, model: VanillaForConditionalGeneration, faults: Mapping[str, bool]) -> None:

@@ -47,7 +47,7 @@ def export(
     destination: Path,
     revision: str | None = None,
     card: dict[str, str | None] | None = None,
-    **settings,
+    **options,
 ) -> list[str]:
     """Write the model and the tokenizer of the folder `source`, or of this name on the Hub, in another format.
 
@@ -55,7 +55,7 @@ def export(
         to: one of FORMATS.
         revision: of a name on the Hub.
         card: licence and model_id for the model card of a MarianMT, as `write_model_card` has them.
-        settings: quantization and positions, if the function to_* of the format takes them.
+        options: quantization and positions, if the function to_* of the format takes them.
 
     Returns:
         A line for each setting that the format cannot express, with what is written instead.
@@ -73,7 +73,7 @@ def export(
     folder = loading.model_folder(source, revision)
     model, tokenizer = loading.load_model(folder), loading.load_tokenizer(folder)
     with whole_folder(destination) as part:
-        notes = write(model, tokenizer, part, **settings)
+        notes = write(model, tokenizer, part, **options)
         if model.config.protected_spans and to != "ctranslate2":  # which Translator loads
             kinds = ", ".join(model.config.protected_spans)
             notes.append(f"protected_spans: {RESERVED[0]} to {RESERVED[-1]} stand for {kinds}; put them in, and back")

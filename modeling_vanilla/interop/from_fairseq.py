@@ -28,7 +28,7 @@ from .weights import build
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's ids 0, 1, 2, 3, which its dictionary files leave out
 # Copies of its own matrices, which each layer of the encoder has had since 2022.
 COPIES = re.compile(r"encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
-# Settings of fairseq under which its model is not the paper's.
+# Arguments of fairseq under which its model is not the paper's.
 REFUSED = ["encoder_normalize_before", "decoder_normalize_before", "no_scale_embedding", "layernorm_embedding"]
 REFUSED += ["no_token_positional_embeddings", "adaptive_input", "adaptive_softmax_cutoff", "cross_self_attention"]
 REFUSED += ["no_cross_attention", "character_embeddings"]
@@ -37,7 +37,7 @@ REFUSED += ["no_cross_attention", "character_embeddings"]
 def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
     """The model whose logits are those of a fairseq transformer, to the rounding of 32-bit floats.
 
-    generate() searches as the paper does. Positions end where fairseq's settings do (max_source_positions). Layer
+    generate() searches as the paper does. Positions end where fairseq's arguments do (max_source_positions). Layer
     dropout, which only training uses, is left out.
 
     Args:
@@ -51,11 +51,11 @@ def from_fairseq(path: str | PathLike) -> VanillaForConditionalGeneration:
         ValueError: if there is no such file, it holds other classes, it lacks something, or the paper's model cannot
             express it.
     """
-    file, weights, settings = _load(path)
+    file, weights, args = _load(path)
     try:
-        fields = vanilla_fields(settings)
+        fields = vanilla_fields(args)
         model = build(fields, with_positions(fields, rename(weights)))
-    except Exception as error:  # settings and weights that nobody has checked make torch raise almost anything
+    except Exception as error:  # arguments and weights that nobody has checked make torch raise almost anything
         lacks = "not a transformer of fairseq's, as it lacks " if isinstance(error, KeyError) else ""
         raise ValueError(f"{file}: {lacks}{one_line(error)}") from error
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # fairseq's search never takes it, either
@@ -72,10 +72,10 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
     Raises:
         ValueError: if a file is missing, the languages have different dictionaries, or sacremoses is not installed.
     """
-    file, _, settings = _load(path)
-    languages = [settings.get("source_lang"), settings.get("target_lang")]
+    file, _, args = _load(path)
+    languages = [args.get("source_lang"), args.get("target_lang")]
     if None in languages:
-        raise ValueError(f"{file}: its settings name no source_lang or no target_lang")
+        raise ValueError(f"{file}: its arguments name no source_lang or no target_lang")
     vocabulary, target = (_dictionary(file.with_name(f"dict.{language}.txt")) for language in languages)
     if vocabulary != target:
         names = " and ".join(f"dict.{language}.txt" for language in languages)
@@ -93,28 +93,28 @@ def fairseq_tokenizer(path: str | PathLike) -> FSMTTokenizer:
             raise ValueError("FSMTTokenizer needs the package sacremoses, which is not installed") from error
 
 
-def vanilla_fields(settings: Mapping) -> dict:
-    """VanillaConfig's fields from fairseq's settings.
+def vanilla_fields(args: Mapping) -> dict:
+    """VanillaConfig's fields from fairseq's arguments.
 
     Raises:
         KeyError: if a setting is missing.
         ValueError: if the paper's model cannot be this one.
     """
     for name in REFUSED:
-        if settings.get(name):
-            raise ValueError(f"{name} is {settings[name]}, which the paper's model does not have")
+        if args.get(name):
+            raise ValueError(f"{name} is {args[name]}, which the paper's model does not have")
     stacks = {}
     for stack in ("encoder", "decoder"):
-        stacks[f"{stack}_attention_heads"] = settings[f"{stack}_attention_heads"]
-        stacks[f"{stack}_ffn_dim"] = settings[f"{stack}_ffn_embed_dim"]
+        stacks[f"{stack}_attention_heads"] = args[f"{stack}_attention_heads"]
+        stacks[f"{stack}_ffn_dim"] = args[f"{stack}_ffn_embed_dim"]
     return stacks | {
-        "d_model": settings["encoder_embed_dim"],
-        "dropout": settings.get("dropout", 0.1),
-        "attention_dropout": settings.get("attention_dropout") or 0.0,
-        "activation_dropout": settings.get("activation_dropout") or settings.get("relu_dropout") or 0.0,
-        "activation_function": settings.get("activation_fn") or "relu",
-        "label_smoothing": settings.get("label_smoothing") or 0.0,
-        "max_position_embeddings": min(settings.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
+        "d_model": args["encoder_embed_dim"],
+        "dropout": args.get("dropout", 0.1),
+        "attention_dropout": args.get("attention_dropout") or 0.0,
+        "activation_dropout": args.get("activation_dropout") or args.get("relu_dropout") or 0.0,
+        "activation_function": args.get("activation_fn") or "relu",
+        "label_smoothing": args.get("label_smoothing") or 0.0,
+        "max_position_embeddings": min(args.get(f"max_{side}_positions", 1024) for side in ("source", "target")),
         "position_embedding_type": "learned",
         "bos_token_id": 0,
         "pad_token_id": 1,
@@ -166,17 +166,17 @@ def sinusoid(positions: int, d_model: int) -> torch.Tensor:
 
 
 def _load(path: str | PathLike) -> tuple[Path, Mapping[str, torch.Tensor], dict]:
-    """The file of a checkpoint, its weights, and its settings: 'args' of earlier versions, 'cfg' of later ones."""
+    """The file of a checkpoint, its weights, and its arguments: 'args' of earlier versions, 'cfg' of later ones."""
     file = Path(path, "model.pt") if Path(path).is_dir() else Path(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         cfg = checkpoint.get("cfg") or {}
         groups = [checkpoint.get("args"), *(cfg.get(name) for name in ("criterion", "task", "model"))]
-        settings: dict = {}
+        args: dict = {}
         for group in groups:
-            settings |= vars(group) if isinstance(group, Namespace) else group or {}
-        return file, checkpoint["model"], settings
+            args |= vars(group) if isinstance(group, Namespace) else group or {}
+        return file, checkpoint["model"], args
     except Exception as error:  # a damaged pickle makes torch raise almost anything
         taken = "tensors, plain containers and argparse.Namespace"
         raise ValueError(f"{file}: is no checkpoint of {taken} alone: {one_line(error)}") from error

@@ -67,7 +67,7 @@ def to_ctranslate2(
         f"eos_token_id {config.eos_token_id}": not isinstance(config.eos_token_id, int),
     }
     check_expressible("CTranslate2", model, faults)
-    check_settings(vars(model.generation_config), config)
+    check_generation_config(vars(model.generation_config), config)
     kinds = (TransformerEncoderSpec, TransformerDecoderSpec)
     encoder, decoder = (_stack_spec(model, kind, positions) for kind in kinds)
     _set_linear(decoder.projection, model.lm_head)
@@ -92,14 +92,14 @@ def to_ctranslate2(
     return []
 
 
-def check_settings(settings: Mapping[str, Any], config: VanillaConfig) -> None:
+def check_generation_config(values: Mapping[str, Any], config: VanillaConfig) -> None:
     """Raise ValueError for a setting of generate() that the engine does not know, unless it is as by default."""
     defaults = {**GenerationConfig._get_default_generation_params(), "min_new_tokens": 0}
     defaults |= {name: getattr(config, name) for name in ("eos_token_id", "decoder_start_token_id")}
     # With beams, transformers scales log P, and CTranslate2 the logits; and it draws no samples.
-    known = KNOWN | ({"repetition_penalty", "do_sample"} if settings.get("num_beams") in (None, 1) else set())
-    known |= set() if settings.get("do_sample") else OF_SAMPLES
-    for name, value in settings.items():
+    known = KNOWN | ({"repetition_penalty", "do_sample"} if values.get("num_beams") in (None, 1) else set())
+    known |= set() if values.get("do_sample") else OF_SAMPLES
+    for name, value in values.items():
         is_empty = value is None or value is False or (isinstance(value, Sized) and not len(value))
         is_default = name in defaults and value in (defaults[name], [defaults[name]])
         if name[0] != "_" and name not in known and not is_empty and not is_default:

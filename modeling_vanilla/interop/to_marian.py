@@ -55,7 +55,7 @@ def to_marian(
 
 
 def marian_config(config: VanillaConfig, positions: int) -> MarianConfig:
-    """The settings of a MarianMT of these dimensions, with so many rows of sinusoids."""
+    """The configuration of a MarianMT of these dimensions, with so many rows of sinusoids."""
     fields = same_fields(config) | {"vocab_size": config.vocab_size, "max_position_embeddings": positions}
     return MarianConfig(**fields, scale_embedding=True, forced_eos_token_id=None, architectures=["MarianMTModel"])
 
@@ -95,15 +95,15 @@ def _power(part: str, kind: str, is_first: bool, is_last: bool) -> int:
     return 0 if is_last and part == "final_layer_norm" else 1
 
 
-def marian_search(settings: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
-    """The settings of the search that transformers has, and a line for each setting that it lacks."""
-    kept = settings.to_diff_dict()
+def marian_search(config: GenerationConfig, positions: int) -> tuple[GenerationConfig, list[str]]:
+    """What transformers' search has of a configuration, and a line for each value that it lacks."""
+    kept = config.to_diff_dict()
     extra, penalty_type = (kept.pop(name, None) for name in ("max_extra_tokens", "length_penalty_type"))
     kept.pop("_from_model_config", None)
     notes = []
     if (penalty_type or "gnmt") == "gnmt" and kept.get("num_beams", 1) > 1 and (alpha := kept.get("length_penalty", 1)):
         notes.append(f"length_penalty {alpha} is GNMT's; transformers divides log P by length^{alpha} instead")
-    if follows_the_source(settings, {}):
+    if follows_the_source(config, {}):
         notes.append(f"max_extra_tokens {extra} follows the source's length; max_length is {positions} instead")
         kept = {name: value for name, value in kept.items() if name not in ("max_new_tokens", "max_length")}
     if "max_new_tokens" in kept:
