@@ -9,7 +9,7 @@ from transformers.pipelines.base import Pipeline
 
 from .generation_vanilla import generation_config_of
 from .splitting_vanilla import check_texts
-from .translation_vanilla import TranslationOptions, cut_texts, join_hypotheses, make_batches, search_batches
+from .translation_vanilla import DecodingOptions, cut_texts, join_hypotheses, make_batches, search_batches
 
 
 class TranslationPipeline(Pipeline):
@@ -24,7 +24,7 @@ class TranslationPipeline(Pipeline):
         truncation: truncate a text that is too long for the model, instead of splitting it.
         src_lang, tgt_lang: the languages, for a tokenizer of many; by default those in the name of the task. Where tags
             such as ">>de<<" name them, tgt_lang is that of lines without a tag.
-        **others: those of `TranslationOptions` and of generate().
+        **others: those of `DecodingOptions` and of generate().
     """
 
     _load_tokenizer = True
@@ -73,7 +73,7 @@ class TranslationPipeline(Pipeline):
         arguments = {"source_prefix": of_task.pop("prefix", ""), **of_task, **arguments}
         configured = generation_config_of(self.model, arguments.get("generation_config")).num_return_sequences
         arguments |= {"nbest": num_return_sequences or configured or 1, "encoding": {"truncation": truncation}}
-        options = TranslationOptions(self.model, self.tokenizer, **arguments)
+        options = DecodingOptions(self.model, self.tokenizer, **arguments)
         pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, options)
         found = search_batches(self.model, self.tokenizer, make_batches(pieces, options), options)
         every: list[list[dict]] = [[]] * len(pieces)

@@ -63,7 +63,7 @@ Batch = tuple[Keys, list[Piece]]
 Found = tuple[Keys, list[list[Hypothesis]]]  # the hypotheses, best first, of each piece of a batch
 
 
-class TranslationOptions:
+class DecodingOptions:
     """How to search for translations: the caller's options, and the model's for the rest.
 
     Args:
@@ -157,7 +157,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def cut_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: TranslationOptions
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: DecodingOptions
 ) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
@@ -180,7 +180,7 @@ def cut_texts(
     return split
 
 
-def make_batches(texts: Sequence[list[Piece]], options: TranslationOptions) -> Iterator[Batch]:
+def make_batches(texts: Sequence[list[Piece]], options: DecodingOptions) -> Iterator[Batch]:
     """Batches of similar length of the pieces that are not blank."""
     keys = [
         (row, number)
@@ -216,7 +216,7 @@ def search_batches(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     batches: Iterable[Batch],
-    options: TranslationOptions,
+    options: DecodingOptions,
     further: Callable[[list[Piece]], dict] = lambda pieces: {},
 ) -> Iterator[Found]:
     """Search by generate(): for each piece of a batch `options.nbest` hypotheses, or all if there are fewer.
@@ -240,7 +240,7 @@ def _search(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pieces: list[Piece],
-    options: TranslationOptions,
+    options: DecodingOptions,
     further: Callable[[list[Piece]], dict],
     **arguments,
 ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
@@ -263,7 +263,7 @@ def order(hypothesis: Hypothesis) -> tuple[bool, int, float]:
 
 
 def _hypotheses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, options: TranslationOptions
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output, options: DecodingOptions
 ) -> Iterator[Hypothesis]:
     """The hypothesis of each sequence that generate() returned, without scores unless `options` asks for them."""
     sequences = getattr(output, "sequences", output).tolist()

@@ -18,7 +18,7 @@ from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.translator import token_texts
 from modeling_vanilla.translation_vanilla import (
     Hypothesis,
-    TranslationOptions,
+    DecodingOptions,
     cut_texts,
     join_hypotheses,
     make_batches,
@@ -254,7 +254,7 @@ def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
     first = [Hypothesis(text, rank, rank=rank) for text, rank in (("a", -1.0), ("b", -1.5), ("c", -9.0))]
     second = [Hypothesis("x", -2.0, rank=-2.0), Hypothesis("y", -0.1, finished=False, rank=-0.1)]
     parts = {"a.": first, "b.": second}
-    settings = TranslationOptions(model, tokenizer, nbest=nbest)
+    settings = DecodingOptions(model, tokenizer, nbest=nbest)
     texts = cut_texts(tokenizer, ["a.\nb."], settings)
     found = ((keys, [parts[piece.text] for piece in pieces]) for keys, pieces in make_batches(texts, settings))
     ((_, found),) = join_hypotheses(texts, found, nbest)

@@ -28,7 +28,7 @@ from ..generation_vanilla import follows_the_source
 from ..interop.to_ctranslate2 import check_generation_config, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
-from ..translation_vanilla import Batch, Found, Hypothesis, TranslationOptions, default_tokens, order
+from ..translation_vanilla import Batch, Found, Hypothesis, DecodingOptions, default_tokens, order
 from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
@@ -78,7 +78,7 @@ class CTranslate2Engine:
             raise ValueError("engine: one of ctranslate2 does not work in a fork of its process; load it there")
         return self._translator
 
-    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], options: DecodingOptions, seed: int | None = None) -> Iterator[Found]:
         ct2_options, limit = self._ct2_options(options), output_limit(options, self.model.config)
         if options.generation_config.do_sample:
             _seed_process(seed)
@@ -98,7 +98,7 @@ class CTranslate2Engine:
         while waiting:
             yield self._found(options, *waiting.popleft())
 
-    def _ct2_options(self, options: TranslationOptions) -> dict:
+    def _ct2_options(self, options: DecodingOptions) -> dict:
         """The arguments of translate_batch for all batches."""
         generation = options.generation_config
         check_generation_config({**vars(generation), **options.arguments}, self.model.config)
@@ -129,7 +129,7 @@ class CTranslate2Engine:
             **sampled,
         }
 
-    def _found(self, options: TranslationOptions, keys, pieces, sources, limits, ct2_options, found) -> Found:
+    def _found(self, options: DecodingOptions, keys, pieces, sources, limits, ct2_options, found) -> Found:
         """The `options.nbest` best hypotheses of each source of a batch."""
         results = self._results(found, sources)
         longer = {
@@ -227,7 +227,7 @@ def _seed_process(seed: int | None) -> None:
         raise ValueError(f"seed {seed}: ctranslate2 has one for each process, and this one has drawn {before}")
 
 
-def output_limit(options: TranslationOptions, config: VanillaConfig) -> Callable[[int], int]:
+def output_limit(options: DecodingOptions, config: VanillaConfig) -> Callable[[int], int]:
     """The most tokens of an output, given those of its source, by the rules of `generate` (generation_vanilla.py)."""
     given, generation = options.arguments, options.generation_config
     room = config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf

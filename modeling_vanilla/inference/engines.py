@@ -11,7 +11,7 @@ from ..splitting_vanilla import Piece
 from ..translation_vanilla import (
     Batch,
     Found,
-    TranslationOptions,
+    DecodingOptions,
     batches_by_length,
     default_tokens,
     evaluating,
@@ -34,7 +34,7 @@ class Engine(Protocol):
     def aligned_layers(self) -> int:
         """The layers of the decoder, from the first, whose cross-attention it gives."""
 
-    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], options: DecodingOptions, seed: int | None = None) -> Iterator[Found]:
         """The hypotheses of each piece of each batch, with its prefix and phrases; ValueError for what it lacks.
 
         seed: of samples, if they are to be the same again; ValueError where the engine cannot take it any more.
@@ -76,7 +76,7 @@ class TorchEngine:
         configs = [member.config for member in self.members]
         return min(getattr(each, "decoder_layers", None) or each.num_decoder_layers for each in configs)  # T5's name
 
-    def search(self, batches: Iterable[Batch], options: TranslationOptions, seed: int | None = None) -> Iterator[Found]:
+    def search(self, batches: Iterable[Batch], options: DecodingOptions, seed: int | None = None) -> Iterator[Found]:
         def further(pieces: Sequence[Piece]) -> dict:
             arguments = generate_arguments(pieces)
             if seed is not None:

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 from ..errors import RowError
 from ..spans_vanilla import replace_by
 from ..splitting_vanilla import Piece, check_texts, encode, is_blank
-from ..translation_vanilla import Translation, TranslationOptions
+from ..translation_vanilla import Translation, DecodingOptions
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:
@@ -28,7 +28,7 @@ def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: s
     return found
 
 
-def prefix_with_spans(prefix: str | Sequence[str], pieces: Sequence[list[Piece]], options: TranslationOptions):
+def prefix_with_spans(prefix: str | Sequence[str], pieces: Sequence[list[Piece]], options: DecodingOptions):
     """The prefixes of texts, with the tokens that stand for the spans of the first pieces."""
     if options.spans is None or not any(prefix):
         return prefix

@@ -12,7 +12,7 @@ from ..errors import RowError
 from ..files import read_lines
 from ..spans_vanilla import put_back, span_pattern
 from ..splitting_vanilla import Piece, check_texts, join_pieces
-from ..translation_vanilla import Translation, TranslationOptions
+from ..translation_vanilla import Translation, DecodingOptions
 from .prefixes import target_ids
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Terminology:
             return [*pieces]
         return [piece._replace(phrases=[self.targets[term][1] for term in self.find(piece.text)]) for piece in pieces]
 
-    def protect_in(self, options: TranslationOptions) -> None:
+    def protect_in(self, options: DecodingOptions) -> None:
         """Let reserved tokens stand for the source terms, and the target terms be put in their place.
 
         ValueError if the tokenizer has none.

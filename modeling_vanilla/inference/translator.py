@@ -15,7 +15,7 @@ from ..translation_vanilla import (
     Found,
     Hypothesis,
     Translation,
-    TranslationOptions,
+    DecodingOptions,
     cut_texts,
     join_hypotheses,
     make_batches,
@@ -158,7 +158,7 @@ class Translator:
                 length.
             seed: of the samples of do_sample=True, num_beams=1. By the engine torch it and a text alone decide the
                 samples of the text; ctranslate2 has one for each process, which its first samples take.
-            options: those of `TranslationOptions`, such as
+            options: those of `DecodingOptions`, such as
                 tokens_per_batch, the most source tokens of a batch, padding included, times the beams or samples; None
                 is 4096 on a CPU, 32768 on a GPU;
                 max_source_tokens: if given, lines of up to so many tokens, EOS included, are translated whole, whatever
@@ -177,7 +177,7 @@ class Translator:
                 the limit, there are terms for a search that has none, and as split_texts, Terminology and generate()
                 do.
         """
-        chosen = TranslationOptions(self.engine.model, self.tokenizer, **options)
+        chosen = DecodingOptions(self.engine.model, self.tokenizer, **options)
         if seed is not None and not (chosen.generation_config.do_sample and chosen.beams == 1):
             raise ValueError(f"seed {seed}: needs do_sample=True and num_beams=1")
         terminology = self._terminology([*terms])
