@@ -156,9 +156,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
-def cut_texts(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: DecodingOptions
-) -> list[list[Piece]]:
+def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: DecodingOptions) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
     split = split_texts(

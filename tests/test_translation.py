@@ -17,8 +17,8 @@ from modeling_vanilla.inference.prefixes import ForcedPrefix
 from modeling_vanilla.inference.scoring import PairScore
 from modeling_vanilla.inference.translator import token_texts
 from modeling_vanilla.translation_vanilla import (
-    Hypothesis,
     DecodingOptions,
+    Hypothesis,
     cut_texts,
     join_hypotheses,
     make_batches,

@@ -28,7 +28,7 @@ from ..generation_vanilla import follows_the_source
 from ..interop.to_ctranslate2 import check_generation_config, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
-from ..translation_vanilla import Batch, Found, Hypothesis, DecodingOptions, default_tokens, order
+from ..translation_vanilla import Batch, DecodingOptions, Found, Hypothesis, default_tokens, order
 from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..splitting_vanilla import Piece
 from ..translation_vanilla import (
     Batch,
-    Found,
     DecodingOptions,
+    Found,
     batches_by_length,
     default_tokens,
     evaluating,

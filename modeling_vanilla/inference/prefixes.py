@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, PreTrainedTokenizerBase
 from ..errors import RowError
 from ..spans_vanilla import replace_by
 from ..splitting_vanilla import Piece, check_texts, encode, is_blank
-from ..translation_vanilla import Translation, DecodingOptions
+from ..translation_vanilla import DecodingOptions, Translation
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:

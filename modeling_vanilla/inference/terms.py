@@ -12,7 +12,7 @@ from ..errors import RowError
 from ..files import read_lines
 from ..spans_vanilla import put_back, span_pattern
 from ..splitting_vanilla import Piece, check_texts, join_pieces
-from ..translation_vanilla import Translation, DecodingOptions
+from ..translation_vanilla import DecodingOptions, Translation
 from .prefixes import target_ids
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from ..progress import progress_bar
 from ..spans_vanilla import has_reserved, replace_in_pair, span_pattern
 from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import (
+    DecodingOptions,
     Found,
     Hypothesis,
     Translation,
-    DecodingOptions,
     cut_texts,
     join_hypotheses,
     make_batches,
