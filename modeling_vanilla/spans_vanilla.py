@@ -158,7 +158,8 @@ def differing_numbers(source: str, target: str, spelt: int = _SPELT) -> list[str
         return []
     has_time = bool(_TIME.search(source) or _TIME.search(target))
     for one, other in [*product(sources, targets)]:
-        if _is_same(*sorted([one, other], key=len), has_time):
+        shorter, longer = sorted([one, other], key=len)
+        if _is_same(shorter, longer, has_time):
             sources.discard(one)
             targets.discard(other)
     missing = sorted(sources | targets)
