@@ -1,6 +1,6 @@
 """Steps for pipelines of datatrove, which run on one machine, on Slurm and on Ray: sentences, translation, check.
 
-A document is a source and its translation is in its metadata, as a reader of two columns has it, too. Each task of a
+A document is a source, with its translation in the metadata, where a reader of two columns puts it. Each task of a
 pipeline has its own files; datatrove marks it as completed, and skips it when the pipeline is started again.
 """
 

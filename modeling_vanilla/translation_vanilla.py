@@ -179,7 +179,7 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options:
 
 
 def make_batches(texts: Sequence[list[Piece]], options: DecodingOptions) -> Iterator[Batch]:
-    """Batches of similar length of the pieces that are not blank."""
+    """Batches of the pieces that are not blank, similar lengths together."""
     keys = [
         (row, number)
         for row, pieces in enumerate(texts)

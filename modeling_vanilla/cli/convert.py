@@ -7,7 +7,7 @@
 SRC is a folder or a name on the Hub; for fairseq model.pt, or the folder with it, beside bpecodes and both
 dict.LANG.txt. DST, which must be new or empty, appears only once it is complete: a folder that from_pretrained and
 pipeline("translation") load.
-If its weights are a pickle, pytorch_model.bin, and you trust it, load and save it with MarianMTModel first.
+If a MarianMT has its weights in a pickle, pytorch_model.bin, that you trust, load and save it by transformers first.
 The tokenizer of opus-mt models needs the package sentencepiece, the others' sacremoses.
 """
 

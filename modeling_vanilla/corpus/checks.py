@@ -203,7 +203,7 @@ def _script_of(character: str) -> str | None:
 def write_clean(rows: Dataset, faults: dict[str, np.ndarray], languages: tuple[str, str], folder: Path) -> int:
     """Write the pairs without a fault to the text files `train.LANGUAGE` of a folder, which is replaced.
 
-    No text of the pairs written has a line end: it is a control character.
+    A line end within a text is a fault, so no text that is written has one.
 
     Args:
         rows: the training pairs.

@@ -1,4 +1,4 @@
-"""Sentence pairs: read from text files, columns, JSON lines, Parquet or a named dataset, and checked one by one."""
+"""Sentence pairs: read from text files, columns, JSON lines, Parquet, TMX or a named dataset; each is two texts."""
 
 import csv
 import json

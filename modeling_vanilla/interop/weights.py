@@ -25,7 +25,7 @@ _DROPOUT = ["dropout", "attention_dropout", "activation_dropout"]
 SAME_FIELDS = ["d_model", *_SIZES, *_DROPOUT, "activation_function", *_TOKENS, "use_cache"]
 MARIAN_NORM_EPS = 1e-5  # torch's default, which MarianMT, FSMT and fairseq keep
 # The limits of their searches are numbers, where ours follow the length of the source. An EOS that is forced at the
-# limit would come at the end of the longest sentence of a batch: a translation would depend on its batch mates.
+# limit would come at the end of the longest sentence of a batch: a translation would depend on its batch.
 OTHER_LIMITS = ("max_length", "max_new_tokens", "forced_eos_token_id")
 
 # Source embedding, target embedding and output projection.

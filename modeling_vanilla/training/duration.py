@@ -18,9 +18,9 @@ from .recipe import RunOptions, complete_options
 from .train import TrainingState, largest_of_processes, read_updates, take_update
 from .validation import validation_scores
 
-_SHARE, _SECONDS = 1 / 100, 10  # of the run's updates, but no more seconds, are tried
+_SHARE, _SECONDS = 1 / 100, 10  # a trial: this share of the updates, at most so many seconds
 _PAIRS = 100  # that are scored
-_EXTRA_TOKENS = 5  # beyond the source's: about as long are the translations of a model that has learnt to end them
+_EXTRA_TOKENS = 5  # beyond the source's: what a model writes that has learnt to end its translations
 
 
 @dataclass

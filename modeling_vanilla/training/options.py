@@ -84,7 +84,7 @@ def _by_recipe(help: str):
 
 @dataclass
 class TrainingOptions:
-    """How to train. What is None here has the type given once recipe.py has completed it."""
+    """How to train. A field that is None has its type once recipe.py has completed it."""
 
     _argument_group_name = "training"
 

@@ -1,7 +1,7 @@
 """The values of options that are not given: the paper's if there is a preset, else a row of RECIPES.
 
-The paper has one recipe, for millions of pairs and eight GPUs. `choose` takes the row of a corpus, and `fit` fits it to
-the corpus and the machine.
+The paper has one recipe, for millions of pairs and eight GPUs. `choose_recipe` takes the row of a corpus, and
+`fit` fits it to the corpus and the machine.
 """
 
 import math
@@ -48,7 +48,7 @@ PAPER_SEARCH = {"parsing": {"num_beams": 21, "length_penalty": 0.3, "max_extra_t
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train on corpora of a size: a row of the table in docs/train.md.
+    """How to train on corpora of a size: a row of the table that docs/recipes.py writes to docs/train.md.
 
     Attributes:
         characters: of both languages; a corpus of fewer has this recipe.
@@ -206,7 +206,7 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     reason = recipe.reason
     if "model" in given:
         recipe, reason = FINE_TUNING, f"{FINE_TUNING.reason} {given['model']}"
-    elif recipe.optim == "muon" and given.get("optim") == "adam":  # which with Muon's rate never learns to read
+    elif recipe.optim == "muon" and given.get("optim") == "adam":  # which at Muon's rate ignores the source
         names = ("label_smoothing", "optim", "lr_scheduler_type", "warmup_share")
         recipe = replace(recipe, **{name: getattr(Recipe, name) for name in names}, **_TINY_ADAM, learning_rate=None)
     options = fit(recipe, pairs, machine, given)
@@ -272,7 +272,7 @@ def _characters(pairs: Dataset) -> int:
 
 
 def _longest(pairs: Dataset, given: dict) -> int:
-    """A bound of the tokens of the longest side: its bytes but for two, as the vocabulary has a token for each byte."""
+    """A bound on the tokens of the longest side: its bytes plus two, as the vocabulary has a token for each byte."""
     most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
     return min(most, 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES))
 
