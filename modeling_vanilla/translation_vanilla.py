@@ -22,6 +22,7 @@ logger = logging.get_logger(__name__)
 
 # Defaults of tokens_per_batch; a GPU is idle with few tokens.
 TOKENS_PER_BATCH, GPU_TOKENS_PER_BATCH = 4096, 32768
+WIDER = 4  # times the beams for what no hypothesis of a search has all spans of
 # Where there are fewer hypotheses than beams, the search of 6.1 ranks what is none at -inf, that of transformers at
 # -1e9, which it may divide by the length.
 _NO_HYPOTHESIS = -1e6
@@ -131,6 +132,10 @@ class DecodingOptions:
         text, spans = replace_spans(self.prepare(line), self.spans)
         return text, spans, {token: self.terms.get(span, span) for token, span in spans.items()}
 
+    def lacking(self, found: list[list[Hypothesis]]) -> list[int]:
+        """The rows of which a search with more beams may find a hypothesis with more spans and numbers."""
+        return [row for row, (best, *_) in enumerate(found) if best.missed and self.can_choose]
+
     def choose(self, piece: Piece, found: list[Hypothesis]) -> list[Hypothesis]:
         """The hypotheses of a piece, best first: those that miss the fewest of its spans and numbers."""
         if self.spans is not None:
@@ -223,14 +228,12 @@ def search_batches(
     """
     for keys, pieces in batches:
         found = [options.choose(*each) for each in _search(model, tokenizer, pieces, options, further)]
-        # More hypotheses take longer, and few texts need them.
-        again = [row for row, (best, *_) in enumerate(found) if best.missed] if options.can_choose else []
-        if again:
-            more = {"num_return_sequences": options.beams, "return_dict_in_generate": True}
-            more["output_scores"] = not options.is_own
+        if again := options.lacking(found):
+            more = {"num_beams": WIDER * options.beams, "num_return_sequences": WIDER * options.beams}
+            more |= {"return_dict_in_generate": True, "output_scores": not options.is_own}
             wider = _search(model, tokenizer, [pieces[row] for row in again], options, further, **more)
             for row, each in zip(again, wider, strict=True):
-                found[row] = options.choose(*each)[: options.nbest]
+                found[row] = max(found[row], options.choose(*each)[: options.nbest], key=order_of_best)
         yield keys, found
 
 
@@ -253,6 +256,10 @@ def _search(
     for piece, (best, *others) in zip(pieces, grouped, strict=True):
         # There may be fewer outputs than beams.
         yield piece, [best, *(one for one in others if options.beams == 1 or one.score > -math.inf)]
+
+
+def order_of_best(hypotheses: list[Hypothesis]) -> tuple[bool, int, float]:
+    return order(hypotheses[0])
 
 
 def order(hypothesis: Hypothesis) -> tuple[bool, int, float]:

@@ -97,17 +97,20 @@ def by_hand(translator: Translator, parts: list[str]) -> tuple[str, int, bool]:
             token = f"｟{(len(''.join(parts)) + len(spans)) % 16 + 1}｠"
             spans[token] = part
         text += token if IN_TOKENS.fullmatch(part) else part
-    counts = []
-    hypotheses = translator.nbest([text], 4, protect={})[0]
-    for one in hypotheses:
-        wrong = Counter(IN_TOKENS.findall(one.text))
+
+    def missed(hypothesis) -> int:
+        wrong = Counter(IN_TOKENS.findall(hypothesis.text))
         wrong.subtract(IN_TOKENS.findall(text))
-        counts.append((not one.finished, sum(map(abs, wrong.values()))))
-    best = counts.index(min(counts))
-    whole = IN_TOKENS.sub(
-        lambda match: spans.get(match[0], "" if "｟" in match[0] else match[0]), hypotheses[best].text
-    )
-    return whole, counts[best][1], best > 0
+        return sum(map(abs, wrong.values()))
+
+    first, *more = translator.nbest([text], 4, protect={})[0]
+    best = first
+    for others in (() if translator.model else more, *translator.nbest([text], 16, protect={}, num_beams=16)):
+        if missed(best):  # of CTranslate2 all hypotheses are there
+            best = max(best, *others, key=lambda one: (one.finished, -missed(one), one.rank)) if others else best
+    others = dict.fromkeys({*RESERVED} - spans.keys(), "")
+    whole = IN_TOKENS.sub(lambda match: (spans | others).get(match[0], match[0]), best.text)
+    return whole, missed(best), best.text != first.text
 
 
 @pytest.mark.parametrize("engine", ("torch", "ctranslate2"))

@@ -28,7 +28,7 @@ from ..generation_vanilla import follows_the_source
 from ..interop.to_ctranslate2 import check_generation_config, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
-from ..translation_vanilla import Batch, DecodingOptions, Found, Hypothesis, default_tokens, order
+from ..translation_vanilla import WIDER, Batch, DecodingOptions, Found, Hypothesis, default_tokens, order, order_of_best
 from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens
@@ -171,7 +171,19 @@ class CTranslate2Engine:
         best = [sorted(each, key=order, reverse=True)[:most] for each in grouped]
         decode = partial(self.tokenizer.decode, skip_special_tokens=True)
         texts = [[one._replace(text=str(decode([*one.ids[1:]]))) for one in each] for each in best]
-        return keys, [options.choose(*each)[: options.nbest] for each in zip(pieces, texts, strict=True)]
+        chosen = [options.choose(*each)[: options.nbest] for each in zip(pieces, texts, strict=True)]
+        if ct2_options["beam_size"] == options.beams and (again := options.lacking(chosen)):
+            beams, prefixes = WIDER * options.beams, ct2_options.get("target_prefix")
+            more: dict = {"beam_size": beams, "num_hypotheses": beams}
+            more |= {"target_prefix": [prefixes[row] for row in again]} if prefixes else {}
+            wide = {**ct2_options, **more}
+            rest = [pieces[row] for row in again], [sources[row] for row in again], [limits[row] for row in again]
+            found = self.translator.translate_batch(self._texts(rest[1]), max_decoding_length=max(rest[2]), **wide)
+            for row, each in zip(
+                again, self._found(options, keys, *rest, ct2_options=wide, found=found)[1], strict=True
+            ):
+                chosen[row] = max(chosen[row], each, key=order_of_best)
+        return keys, chosen
 
     def log_probs(
         self, sources: Ids, targets: Ids, tokens_per_batch: int | None = None
