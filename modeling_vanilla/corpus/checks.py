@@ -43,7 +43,7 @@ FAULTS = {
     "shared": "with a sentence both in the training data and in validation or test data",
 }
 _SIDES = ("source", "target")
-# How many pairs that differ in digits alone stay: with a hundred a model copies, with few it does not
+# How many pairs that differ in digits alone stay: enough for each number of two digits to occur. Not measured.
 DIGIT_VARIANTS = 100
 _ROWS = 10_000  # of a batch
 _LENGTH_RATIO = 3.0  # how many times as long as the other a side may be, beyond the margin

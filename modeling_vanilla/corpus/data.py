@@ -20,9 +20,10 @@ from ..errors import one_line
 from ..files import check_path, read_lines
 from .options import SPLITS, CorpusOptions
 from .tmx import read_tmx
+from .units import read_units
 
 # Another version of these files reads the pairs again.
-_READERS = [Path(__file__).with_name(name).read_bytes() for name in ("data.py", "tmx.py")]
+_READERS = [Path(__file__).with_name(name).read_bytes() for name in ("data.py", "tmx.py", "units.py")]
 _LANGUAGE = re.compile("[a-z]{2}(_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3}")  # en, pt_BR, eng_Latn
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
@@ -143,6 +144,8 @@ def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obj
         yield from _read_columns(path, kind, languages)
     elif kind == ".tmx":
         yield from read_tmx(path, languages)
+    elif kind in (".po", ".xliff", ".xlf"):
+        yield from read_units(path, languages)
     elif kind in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path}: a spreadsheet: save it as CSV in UTF-8")
     elif kind == ".parquet":
@@ -177,8 +180,6 @@ def _read_columns(path: str, kind: str, languages: tuple[str, str]) -> Iterator[
     if missing := [language for language in languages if language not in header]:
         if kind == ".csv" or len(header) != 2 or all(map(_LANGUAGE.fullmatch, header)):
             remedy = "the first line names the columns, --source_lang and --target_lang those to read"
-            if len(header) == 1 and ";" in header[0]:
-                remedy = "semicolons separate the columns, not commas"
             raise ValueError(f'{where}: no column "{missing[0]}" in {_short(header)}: {remedy}')
         rows, header = chain([(where, header)], rows), [*languages]
     if double := [language for language in languages if header.count(language) > 1]:
@@ -196,7 +197,10 @@ def _rows(path: str, kind: str) -> Iterator[tuple[str, list[str]]]:
         yield from ((f"{path}, line {number}", line.split("\t")) for number, line in lines if line)
         return
     csv.field_size_limit(2**31 - 1)
-    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    texts = read_lines(path)
+    header = next(texts, "")
+    mark = ";" if ";" in header and "," not in header else ","  # Excel writes semicolons where decimals have commas
+    rows = csv.reader((line + "\n" for line in chain([header], texts)), delimiter=mark, strict=True)
     start = 1
     try:
         for row in rows:

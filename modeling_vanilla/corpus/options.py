@@ -17,11 +17,14 @@ class CorpusOptions:
     Files are UTF-8, plain or .gz. A line ends at "\\n" and nowhere else, with or without a "\\r" before it. What a file
     of pairs holds is told by the ending of its name:
 
-    - .csv: columns, the first line naming them; those of the two languages are read.
+    - .csv: columns, the first line naming them, separated by commas, or by semicolons if it has no comma; those of the
+      two languages are read.
     - .tsv: the same, separated by tabs, a quotation mark being text. Without the languages in its first line it has two
       columns, source and target, which that line may say.
     - .parquet: columns of the two languages, or a column "translation" of both.
     - .tmx: a translation memory; of its units those with both languages are read (de is also de-DE).
+    - .po, .xliff or .xlf: a catalogue, from its source to its target language, by pip install translate-toolkit; of its
+      units those that are translated, not fuzzy and need no review are read, plural forms as pairs.
     - anything else: JSON lines, {"en": "...", "de": "..."} or {"translation": {"en": "...", "de": "..."}}.
 
     Blank lines of these are skipped.
@@ -29,7 +32,9 @@ class CorpusOptions:
 
     _argument_group_name = "data"
 
-    train_file: str | None = option(None, "Training pairs: JSON lines, .tsv, .csv, .parquet or .tmx, as described.")
+    train_file: str | None = option(
+        None, "Training pairs: JSON lines, .tsv, .csv, .parquet, .tmx, .po or .xliff, as described."
+    )
     validation_file: str | None = option(None, "Validation pairs, likewise.")
     test_file: str | None = option(None, "Test pairs, likewise.")
     train_source: str | None = option(None, "Source sentences to train on, one a line.")

@@ -109,7 +109,7 @@ def _reason(error: ExpatError | UnicodeError, text: str) -> str:
 
 
 def _name(element: Element) -> str:
-    return element.tag.rpartition(":")[2]
+    return re.split("[:}]", element.tag)[-1]
 
 
 def _variants(unit: Element) -> dict[str, str]:
