@@ -116,8 +116,7 @@ CPU = replace(
 )
 PAPERS = Recipe(characters=math.inf, has_gpu=True, reason="the paper's base model", learning_rate_scale=1.0)
 IWSLT = replace(PAPERS, characters=200_000_000, dropout=0.3, max_steps=50_000)  # as is customary for IWSLT
-MIDDLE = replace(CPU, characters=50_000_000, max_steps=10_000)
-RECIPES = (SMALL, MIDDLE, CPU, IWSLT, PAPERS)  # a corpus has the first that is for its size and device
+RECIPES = (SMALL, CPU, IWSLT, PAPERS)  # a corpus has the first that is for its size and device
 # Of a saved model; the peak is that of transformers' Trainer.
 FINE_TUNING = Recipe(
     characters=math.inf,
