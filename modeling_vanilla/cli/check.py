@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__, [CorpusOptions])
     parser.add_argument("--output_dir", type=Path, metavar="DIR", help="folder to write the clean training pairs to")
 
-    variants = "how many pairs that differ in digits alone stay, from which a model learns to copy numbers"
+    variants = "how many pairs that differ in digits alone stay"
     parser.add_argument("--digit_variants", type=int, default=DIGIT_VARIANTS, metavar="N", help=variants)
 
     def check(given: Namespace) -> None:
