@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from helpers import add_noise, make_tokenizer, save_folder
+from helpers import TEXTS, add_noise, make_tokenizer, save_folder
 from huggingface_hub import constants
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, attention_vanilla
@@ -71,11 +71,6 @@ def batch():
     """Three sources and targets of SMALL's vocabulary; nothing is padded."""
     torch.manual_seed(1)
     return {"input_ids": torch.randint(4, 41, (3, 7)), "decoder_input_ids": torch.randint(4, 41, (3, 6))}
-
-
-TEXTS = ["a dog sees a cat.", "the old man gives the small child a red apple", "a big dog has cats", "Grüße, 안녕, 🙂!"]
-TEXTS += ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft, ein Mann sieht"]
-TEXTS += ["Hunde Dogge Katze"]
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,9 @@ SAME_ANYWHERE = {
     # Where a gradient is all but 0, Adam steps along its rounding: the smaller the steps, the less that weighs.
     "learning_rate_scale": 0.05,
 }
+TEXTS = ["a dog sees a cat.", "the old man gives the small child a red apple", "a big dog has cats", "Grüße, 안녕, 🙂!"]
+TEXTS += ["a small house", "the dog runs across the green meadow", "ein kleines Haus", "der Hund läuft, ein Mann sieht"]
+TEXTS += ["Hunde Dogge Katze"]
 
 
 class Done(NamedTuple):

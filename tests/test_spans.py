@@ -8,9 +8,8 @@ from random import Random
 import pytest
 import torch
 from accelerate import PartialState
-from conftest import TEXTS
 from datasets import Dataset, DatasetDict
-from helpers import TINY, as_lines, as_options, call, read_json, run_elsewhere, save_folder
+from helpers import TEXTS, TINY, as_lines, as_options, call, read_json, run_elsewhere, save_folder
 from transformers import AutoTokenizer
 
 from modeling_vanilla import Translator
