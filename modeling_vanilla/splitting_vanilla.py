@@ -33,7 +33,7 @@ _FRAGMENT_TOKENS = 128
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class Piece(NamedTuple):
@@ -165,7 +165,7 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"{name} must be strings, not {type(text).__name__}: {text!r:.60}")
-        if _HALF_PAIR.search(text):
+        if HALF_PAIR.search(text):
             raise ValueError(f"{name}: {text!r:.60} has half of a surrogate pair, which is no character")
     return texts
 

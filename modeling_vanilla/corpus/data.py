@@ -18,6 +18,7 @@ from pyarrow.parquet import ParquetFile
 
 from ..errors import one_line
 from ..files import check_path, read_lines
+from ..splitting_vanilla import HALF_PAIR
 from .options import SPLITS, CorpusOptions
 from .tmx import read_tmx
 from .units import read_units
@@ -25,7 +26,6 @@ from .units import read_units
 # Another version of these files reads the pairs again.
 _READERS = [Path(__file__).with_name(name).read_bytes() for name in ("data.py", "tmx.py", "units.py")]
 _LANGUAGE = re.compile("[a-z]{2}(_[A-Z]{2})?|[a-z]{3}_[A-Z][a-z]{3}")  # en, pt_BR, eng_Latn
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 
@@ -221,7 +221,7 @@ def _pair(record: object, languages: tuple[str, str], where: str) -> dict[str, s
             raise ValueError(f'{where}: no "{language}" among {_short([*texts])}')
         if not isinstance(text := texts[language], str):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, not text')
-        if _HALF_PAIR.search(text):
+        if HALF_PAIR.search(text):
             raise ValueError(f'{where}: "{language}" is {_short(text)}, which has half of a surrogate pair')
     return {"source": texts[languages[0]], "target": texts[languages[1]]}
 
