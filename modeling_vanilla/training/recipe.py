@@ -10,6 +10,7 @@ import re
 import time
 import timeit
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow.compute as pc
 import torch
@@ -104,7 +105,7 @@ SMALL = Recipe(
     max_passes=100,
     validations=5,
 )
-# 61 million tokens, some 14 passes over 190 thousand pairs: one to two hours of two cores.
+# 61 million tokens, some 14 passes over 190 thousand pairs: an estimated one to two hours of two cores.
 CPU = replace(
     SMALL,
     characters=math.inf,
@@ -266,6 +267,10 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
     }
 
 
+# These pass over the corpus, once: with --minutes many lengths of the run are tried.
+
+
+@lru_cache(maxsize=1)
 def _characters(pairs: Dataset) -> int:
     """Characters of both sides; unlike words, every language has them."""
     return sum(pc.sum(pc.utf8_length(pairs.data[side])).as_py() for side in _SIDES)
@@ -277,6 +282,7 @@ def _longest(pairs: Dataset, given: dict) -> int:
     return min(most, 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES))
 
 
+@lru_cache(maxsize=1)
 def _protected(pairs: Dataset) -> str | None:
     """What is copied: all spans, if a hundredth of the pairs have some, and most of these the same on both sides."""
     rows = pairs[:: -(-len(pairs) // 10_000)]
