@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
+from typing import TypeVar
 
 from tqdm import std
 
@@ -17,6 +18,7 @@ from ..files import delete_folder, digest_of, json_text, locked, read_lines, who
 from ..loading import model_folder
 from .streams import input_lines
 
+Written = TypeVar("Written")
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
 # What the blocks do not depend on, or what the digests already cover.
@@ -91,8 +93,8 @@ def keep_blocks(
     settings: dict,
     blocks: Iterable[tuple[int, Block]],
     translate: Callable[[int, Block], Block],
-    write: Callable[[Iterator[Block]], Block],
-) -> Block:
+    write: Callable[[Iterator[Block]], Written],
+) -> Written:
     """Translate the blocks that are not kept yet, keep each, write all, and delete what was kept and nothing else.
 
     Args:
@@ -111,12 +113,12 @@ def keep_blocks(
             digest = digest_of_block(settings, block)
             if not is_kept(folder, number, digest):
                 keep_block(folder, number, digest, translate(number, block))
-        kept = write(read_blocks(folder, number + 1))
+        written = write(read_blocks(folder, number + 1))
         for digest_file in [*folder.glob("[0-9]*/digest")]:  # those of a longer input that was cut off before, too
             delete_folder(digest_file.parent)
         with suppress(OSError):  # there is something else in it
             folder.rmdir()
-    return kept
+    return written
 
 
 def read_blocks(folder: Path, total: int) -> Iterator[Block]:

@@ -145,13 +145,13 @@ def translate_file(options: Namespace) -> None:
         if is_file(options.output):
             folder = options.output.with_name(f"{options.output.name}.blocks")
             settings = settings_of_blocks(options, terms)
-            kept = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
+            best, differing = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
         else:
-            kept = write_blocks(options, starmap(outputs_of, blocks))
-    if differing := kept.get("differing"):
-        inform(f"{len(differing)} lines differ from their sources in spans or numbers; --differing FILE names them")
-    if references and kept.get("best"):
-        print_scores(kept["best"], references, options.bleu_tokenize)
+            best, differing = write_blocks(options, starmap(outputs_of, blocks))
+    if differing:
+        inform(f"{differing} lines differ from their sources in spans or numbers; --differing FILE names them")
+    if references and best:
+        print_scores(best, references, options.bleu_tokenize)
 
 
 def read_references(options: Namespace) -> dict[Path, list[str]]:
@@ -203,16 +203,20 @@ def translate_block(
     return outputs
 
 
-def write_blocks(options: Namespace, blocks: Iterable[Block]) -> Block:
-    """Write the outputs of the blocks, and return what is told at the end: the lines of "differing" and "best"."""
-    kept: Block = {"differing": [], "best": []}
+def write_blocks(options: Namespace, blocks: Iterable[Block]) -> tuple[list[str], int]:
+    """Write the outputs of the blocks; return the best translations, if they are scored, and how many lines differ.
+
+    The lines themselves would grow in memory with the input.
+    """
+    best: list[str] = []
+    differing = 0
     with output_streams(options) as streams:
         for block in blocks:
             for name, stream in streams.items():
                 write_lines(block[name], stream)
-            for name, lines in kept.items():
-                lines += block.get(name, [])
-    return kept
+            best += block.get("best", [])
+            differing += len(block.get("differing", []))
+    return best, differing
 
 
 def translate_interactively(options: Namespace) -> None:
