@@ -6,7 +6,7 @@ python docs/recipes.py    # writes it anew
 import re
 from pathlib import Path
 
-from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla import preset_config
 from modeling_vanilla.training.recipe import RECIPES, Recipe
 
 PAGE = Path(__file__).with_name("train.md")
@@ -16,7 +16,7 @@ TABLE = re.compile(rf"\| {re.escape(COLUMNS)} \|\n(\|.*\n)+")
 
 def line(recipe: Recipe) -> str:
     """A row as a line of the table."""
-    config = VanillaConfig.preset(str(recipe.preset))
+    config = preset_config(str(recipe.preset))
     warmup = int(min(recipe.warmup_steps, recipe.warmup_share * recipe.max_steps))
     peak = recipe.learning_rate or (recipe.learning_rate_scale or 1) * (config.d_model * warmup) ** -0.5
     device = {None: "any", True: "GPU", False: "CPU"}[recipe.has_gpu]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from .configuration_vanilla import PRESETS, VanillaConfig
+from .configuration_vanilla import VanillaConfig
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel
 from .pipeline_vanilla import TranslationPipeline, register_translation
+from .presets import PRESETS, preset_config
 
 if TYPE_CHECKING:
     from .inference import Translator
@@ -34,6 +35,7 @@ __all__ = [
     "VanillaConfig",
     "VanillaForConditionalGeneration",
     "VanillaModel",
+    "preset_config",
 ]
 
 

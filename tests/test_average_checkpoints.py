@@ -10,7 +10,7 @@ from helpers import as_options, call, make_tokenizer, save_folder, tree
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import VanillaForConditionalGeneration, preset_config
 from modeling_vanilla.cli.average import main
 
 WEIGHTS = "model.safetensors"
@@ -21,7 +21,7 @@ TEXT = "a dog sees a cat"
 def save(folder, seed=0, text=TEXT):
     """A model folder with a tokenizer and weights of its own."""
     torch.manual_seed(seed)
-    config = VanillaConfig.preset("tiny", vocab_size=264, d_model=16, encoder_layers=2, encoder_ffn_dim=24)
+    config = preset_config("tiny", vocab_size=264, d_model=16, encoder_layers=2, encoder_ffn_dim=24)
     model = VanillaForConditionalGeneration(config)
     model.generation_config.max_extra_tokens = 10 + seed
     return save_folder(folder, model, make_tokenizer([text], vocab_size=264))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from modeling_vanilla import PRESETS, VanillaConfig
+from modeling_vanilla import PRESETS, VanillaConfig, preset_config
 from modeling_vanilla.training import options
 
 # Table 3 of the paper, column by column: N, d_model, d_ff, h, d_k, d_v, P_drop, epsilon_ls.
@@ -31,7 +31,7 @@ def test_the_defaults_are_the_base_model():
 
 @pytest.mark.parametrize("name", TABLE_3)
 def test_presets_have_the_figures_of_their_row(name):
-    config = VanillaConfig.preset(name)
+    config = preset_config(name)
     rest = (config.dropout, config.label_smoothing)
     for stack in ("encoder", "decoder"):
         n, d_ff, heads = (getattr(config, f"{stack}_{name}") for name in ("layers", "ffn_dim", "attention_heads"))
@@ -56,7 +56,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize(("fields", "words"), IMPOSSIBLE)
 def test_impossible_configurations_are_refused_in_one_line_with_field_and_value(fields, words):
-    make = VanillaConfig.preset if "name" in fields else VanillaConfig
+    make = preset_config if "name" in fields else VanillaConfig
     with pytest.raises(ValueError) as error:
         make(**fields)
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import conv1d
 from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_vanilla import PRESETS, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import PRESETS, VanillaConfig, VanillaForConditionalGeneration, preset_config
 from modeling_vanilla.attention_vanilla import SelfAttention
 from modeling_vanilla.layers_vanilla import Dropout, FeedForward, SinusoidalPositions
 
@@ -42,7 +42,7 @@ def parameters_by_section_3(config: VanillaConfig) -> int:
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameter_count_follows_the_formula(name):
     with torch.device("meta"):
-        model = VanillaForConditionalGeneration(VanillaConfig.preset(name))
+        model = VanillaForConditionalGeneration(preset_config(name))
     assert model.num_parameters() == parameters_by_section_3(model.config)
 
 
@@ -52,7 +52,7 @@ def test_parameter_counts_beside_the_papers(name):
 
     Rows of the same d_model have the same embedding, so that the vocabulary cancels out: only rounding is left.
     """
-    configs = [VanillaConfig.preset(row) for row in (name, "base")]
+    configs = [preset_config(row) for row in (name, "base")]
     (count, of_base), printed = (parameters_by_section_3(config) / 1e6 for config in configs), PRINTED_MILLIONS[name]
     assert abs(count / printed - 1) < 0.07
     if configs[0].d_model == 512:  # both printed figures are rounded by up to half a million

@@ -7,7 +7,7 @@ from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from helpers import TINY, as_lines, as_options, call, read_json, write_toy_corpus
 
-from modeling_vanilla import VanillaConfig
+from modeling_vanilla import preset_config
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import DataOptions, ModelOptions, TrainingOptions
 from modeling_vanilla.training import recipe as recipe_module
@@ -46,7 +46,7 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
     assert recipe.get("join_batches", False) == (characters < 10_000_000 and recipe.get("mixed_precision") == "bf16")
     training = complete(TrainingOptions("run"), recipe)
-    peak = rate_of(training, VanillaConfig.preset(preset).d_model, training.warmup_steps)
+    peak = rate_of(training, preset_config(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)
     assert training.optim == ("muon" if preset == "tiny" else "adam")
     assert recipe.get("label_smoothing") == (0.2 if dropout == 0.2 else None)

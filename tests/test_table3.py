@@ -11,8 +11,7 @@ from helpers import as_options, call, read_json, write_toy_corpus
 from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, steps_of
 from torch.utils.flop_counter import FlopCounterMode
 
-from modeling_vanilla import VanillaConfig
-from modeling_vanilla.configuration_vanilla import PRESETS
+from modeling_vanilla import PRESETS, preset_config
 from modeling_vanilla.training.flops import model_flops
 
 # Table 2
@@ -44,7 +43,7 @@ def test_torch_counts_as_much_on_pairs_without_padding(make_model):
 @pytest.mark.parametrize("row", sorted(PRESETS.keys() - {"tiny", "parsing"}))
 def test_the_papers_scale_changes_nothing_but_the_vocabulary(row):
     scale = read_scale(SCALES / "paper.json")
-    plain, same = VanillaConfig.preset(row), VanillaConfig.preset(row, **scaled(row, scale))
+    plain, same = preset_config(row), preset_config(row, **scaled(row, scale))
     assert same.to_dict() == plain.to_dict() | {"vocab_size": same.vocab_size}
     assert steps_of(row, scale) == (300_000 if row == "big" else 100_000)
 

@@ -11,7 +11,7 @@ from helpers import TINY, as_options, call, make_tokenizer, run_python, save_fol
 from huggingface_hub import ModelCard
 from plain_search import log_probs_of
 
-from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla import Translator, VanillaForConditionalGeneration, preset_config
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import DataOptions, ModelOptions
 from modeling_vanilla.training import run as training_run
@@ -164,7 +164,7 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folders")
     tokenizer = make_tokenizer(["a dog sees a cat"], 264)
     tokenizer.save_pretrained(folder / "tokenizer")
-    config = VanillaConfig.preset("tiny", **{**TINY, "vocab_size": 304})
+    config = preset_config("tiny", **{**TINY, "vocab_size": 304})
     VanillaForConditionalGeneration(config).save_pretrained(folder / "model")
     save_folder(folder / "marian", helpers.make_marian(264), tokenizer)
     save_folder(folder / "no_start", helpers.make_tiny(264, decoder_start_token_id=None), tokenizer)

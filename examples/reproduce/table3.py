@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import PAPER, markdown_table, write_results
 
-from modeling_vanilla import VanillaConfig
+from modeling_vanilla import preset_config
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.corpus.data import load_pairs
 from modeling_vanilla.corpus.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
@@ -62,7 +62,7 @@ def read_scale(path: Path) -> Scale:
 
 def scaled(row: str, scale: Scale) -> dict:
     """The fields of the row's configuration that the scale changes."""
-    config = VanillaConfig.preset(row)
+    config = preset_config(row)
     widths = ["d_model", "encoder_ffn_dim", "decoder_ffn_dim"]
     widths += [name for name in ("d_k", "d_v") if getattr(config, name)]  # elsewhere they follow from d_model and h
     factors = dict.fromkeys(widths, scale.width) | dict.fromkeys(("encoder_layers", "decoder_layers"), scale.depth)
@@ -99,7 +99,7 @@ def check_same_table(output: Path, settings: dict) -> None:
 
 def describe(row: str, scale: Scale, **results) -> dict:
     """The row's settings as the table prints them, with its results and the paper's."""
-    config = VanillaConfig.preset(row, **scaled(row, scale))
+    config = preset_config(row, **scaled(row, scale))
     d_k, d_v = config.head_dims(config.encoder_attention_heads)
     return {
         "row": row, "N": config.encoder_layers, "d_model": config.d_model, "d_ff": config.encoder_ffn_dim,
@@ -157,7 +157,7 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
     check_vocabulary(scale.vocab_size, "bpe")
     for row in options.rows:  # or the folder would be bound to settings that cannot be trained
         training_of(output / row, scale, options)
-        VanillaConfig.preset(row, **scaled(row, scale))
+        preset_config(row, **scaled(row, scale))
     tokenizer = output / "tokenizer"  # of all rows
     with state.main_process_first():
         pairs = load_pairs(data)

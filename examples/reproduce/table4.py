@@ -46,7 +46,7 @@ from parsing.trees import bracketed, read_treebank, with_words_of
 from parsing.words import Lexicon
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_vanilla import Translator, VanillaConfig
+from modeling_vanilla import Translator, preset_config
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import check_unused, json_text, read_json, whole_folder, write_json, write_text
 from modeling_vanilla.training import ConfigOptions, DataOptions, ModelOptions, TrainingOptions, train_translation
@@ -87,7 +87,7 @@ def reproduce(options: Namespace, training: TrainingOptions, overrides: dict) ->
     longest = max(len(tree.leaves()) for split in ("validation", "test") for tree in splits[split])
     if longest + 2 > options.max_extra_tokens:  # which the search would say after hours of training
         raise ValueError(f"max_extra_tokens {options.max_extra_tokens}: {longest} words need {longest + 2}")
-    vocab_size = VanillaConfig.preset("parsing", **overrides).vocab_size
+    vocab_size = preset_config("parsing", **overrides).vocab_size
     lexicon, tokenizer = parsing_vocabulary(splits["train"], vocab_size)
     if options.ensemble:
         trained = {}

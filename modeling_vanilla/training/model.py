@@ -9,11 +9,12 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_vanilla import VanillaConfig, token_ids
+from ..configuration_vanilla import token_ids
 from ..corpus.tokenized import TokenizedPairs, pair_lengths, tokenize_pairs
 from ..corpus.tokenizer import language_tags, train_tokenizer, vocabulary_texts
 from ..loading import check_vocabulary, load_config, load_model, load_tokenizer, load_vocabulary, model_folder
 from ..modeling_vanilla import VanillaForConditionalGeneration
+from ..presets import preset_config
 from ..spans_vanilla import RESERVED, has_reserved, span_pattern
 from ..splitting_vanilla import count_sentences, source_language, tags_of
 from .options import REGULARISATION, ModelOptions
@@ -31,7 +32,7 @@ def saved_model(options: ModelOptions, overrides: dict) -> Path | None:
     """
     if options.model is None:
         if options.preset is not None:
-            VanillaConfig.preset(options.preset, **overrides)
+            preset_config(options.preset, **overrides)
         return None
     if fixed := [name for name in overrides if name not in REGULARISATION]:
         raise ValueError(f"model {options.model}: its {fixed[0]} cannot be changed")
@@ -59,7 +60,7 @@ def make_tokenizer(
         return load_tokenizer(folder)
     if options.tokenizer is not None:
         return load_vocabulary(Path(options.tokenizer))
-    size = VanillaConfig.preset(str(options.preset), **overrides).vocab_size
+    size = preset_config(str(options.preset), **overrides).vocab_size
     shared: list[PreTrainedTokenizerBase | None] = [None]
     if PartialState().is_main_process:
         spans = spans_of(None, options)
@@ -87,7 +88,7 @@ def make_model(
             raise ValueError(f"protect: the tokenizer {options.tokenizer} lacks the tokens {RESERVED[0]} ...")
         if options.tokenizer:  # a multiple of 64, say
             special["vocab_size"] = overrides.get("vocab_size", size)
-        config = VanillaConfig.preset(str(options.preset), **{**overrides, **special})
+        config = preset_config(str(options.preset), **{**overrides, **special})
         check_vocabulary(tokenizer, config, str(options.tokenizer))
         new = VanillaForConditionalGeneration(config)
         new.generation_config.update(**PAPER_SEARCH.get(str(options.preset), {}))

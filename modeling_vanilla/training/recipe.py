@@ -19,8 +19,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
-from ..configuration_vanilla import PRESETS
 from ..corpus.options import DataOptions
+from ..presets import PRESETS
 from ..spans_vanilla import DEFAULT, find_spans
 from .cpu_memory import bound_kernel_caches
 from .options import ModelOptions, TrainingOptions
