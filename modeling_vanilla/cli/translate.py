@@ -69,7 +69,7 @@ from ..files import read_lines
 from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
 from ..progress import inform, progress_bar
-from ..spans_vanilla import PROTECT, span_table
+from ..protect import PROTECT, span_table
 from ..translation_vanilla import Translation
 from .blocks import Block, keep_blocks, settings_of_blocks, take_blocks
 from .parser import CommandParser, run_command

@@ -11,7 +11,7 @@ from accelerate.utils import patch_environment
 from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..spans_vanilla import replace_in_pair
+from ..protect import replace_in_pair
 from ..splitting_vanilla import is_blank
 from .data import cache_errors
 from .options import DataOptions

@@ -10,7 +10,8 @@ from datasets import Dataset
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ..spans_vanilla import put_back, replace_in_pair
+from ..protect import replace_in_pair
+from ..spans_vanilla import put_back
 from ..splitting_vanilla import TAG
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0, 1, 2, 3

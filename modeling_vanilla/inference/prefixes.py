@@ -8,7 +8,7 @@ from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from ..errors import RowError
-from ..spans_vanilla import replace_by
+from ..protect import replace_by
 from ..splitting_vanilla import Piece, check_texts, encode, is_blank
 from ..translation_vanilla import DecodingOptions, Translation
 

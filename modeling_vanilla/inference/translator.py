@@ -9,7 +9,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..loading import load_model, load_tokenizer, model_folder
 from ..progress import progress_bar
-from ..spans_vanilla import has_reserved, replace_in_pair, span_pattern
+from ..protect import replace_in_pair
+from ..spans_vanilla import has_reserved, span_pattern
 from ..splitting_vanilla import check_texts, encode
 from ..translation_vanilla import (
     DecodingOptions,

@@ -12,7 +12,7 @@ from typing import get_args
 from ..configuration_vanilla import VanillaConfig
 from ..corpus.options import option
 from ..metrics import TOKENIZE, TOKENIZERS, check_tokenize
-from ..spans_vanilla import PROTECT, span_table
+from ..protect import PROTECT, span_table
 
 # Fields of a saved model's configuration that shape none of its weights, so that they may be others in fine-tuning.
 REGULARISATION = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
