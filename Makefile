@@ -28,8 +28,37 @@ speedrun: $(VENV)/train  ## Multi30k's record by three seeds, DATA=folder of its
 		--reference $(DATA)/test_2016_flickr.$(END).de.gz --num_beams 5 --length_penalty 1 --bleu_tokenize none || exit; done
 	$(BIN)/python examples/reproduce/seeds.py runs/speedrun/0 runs/speedrun/1 runs/speedrun/2
 
-reproduce: $(VENV)/test  ## every table and figure of the paper at smoke scale, and a report
-	$(BIN)/python examples/reproduce/report.py
+REPORT = runs/reproduce
+TOY = --train_file $(REPORT)/corpus/train.jsonl --validation_file $(REPORT)/corpus/validation.jsonl
+TABLES = $(foreach table,1/table1 2/table2 3/table3 4/table,$(REPORT)/table$(table).md)
+reproduce: $(TABLES) $(REPORT)/attention  ## every table of the paper at smoke scale, in runs/reproduce/report.md
+	cat $(TABLES) > $(REPORT)/report.md
+
+$(REPORT)/corpus: | $(VENV)/test
+	$(BIN)/python examples/toy_corpus.py --train 5000 --validation 100 --test 100 --output_dir $@
+
+$(REPORT)/table1/table1.md: | $(VENV)/test
+	$(BIN)/python examples/reproduce/table1.py --output_dir $(@D)
+
+$(REPORT)/translation/results.json: | $(REPORT)/corpus
+	$(BIN)/python -m modeling_vanilla train $(TOY) --test_file $(REPORT)/corpus/test.jsonl --output_dir $(@D) \
+		--encoder_layers 2 --decoder_layers 2 --dropout 0.1 --vocab_size 1000 --max_steps 800 \
+		--tokens_per_update 2500 --tokens_per_batch 2500 --warmup_steps 200 --learning_rate_scale 0.5 \
+		--validate_steps 400 --checkpoint_steps 200 --average_checkpoints 1 \
+		$$(test ! -e $(@D)/run.json || echo --resume)
+
+$(REPORT)/table2/table2.md: $(REPORT)/translation/results.json
+	$(BIN)/python examples/reproduce/table2.py --runs $(REPORT)/translation --output_dir $(@D)
+
+$(REPORT)/table3/table3.md: | $(REPORT)/corpus
+	$(BIN)/python examples/reproduce/table3.py $(TOY) --scale examples/reproduce/scales/smoke.json --output_dir $(@D)
+
+$(REPORT)/table4/table.md: | $(VENV)/test
+	$(BIN)/python examples/reproduce/table4.py --scale smoke --output_dir $(@D)
+
+$(REPORT)/attention: $(REPORT)/translation/results.json
+	$(BIN)/python -m modeling_vanilla attention $(REPORT)/translation/model \
+		--sentence "The old farmer sees a small dog." --output_dir $@
 
 test: $(VENV)/test  ## the fast tests
 	$(PYTEST)
