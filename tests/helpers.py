@@ -212,12 +212,8 @@ def write_toy_corpus(folder: Path, **sizes: int) -> dict[str, str]:
 
 
 def tensors(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """Those of each safetensors file below a folder, and the moments of each optimizer.pt of transformers' Trainer."""
-    found = {path: load_file(path) for path in folder.rglob("*.safetensors")}
-    for path in folder.rglob("optimizer.pt"):
-        moments = torch.load(path, weights_only=True)["state"]
-        found[path] = {f"{n}/{name}": value for n in moments for name, value in moments[n].items()}
-    return {str(path.relative_to(folder)): values for path, values in found.items()}
+    """Those of each safetensors file below a folder."""
+    return {str(path.relative_to(folder)): load_file(path) for path in folder.rglob("*.safetensors")}
 
 
 def assert_same_weights(found: Path, expected: Path, name: str = "model", atol: float = 0) -> None:

@@ -36,14 +36,11 @@ FAST = {"docs/howto/lora.md", "docs/low_bleu.md"}  # the others train, export or
 NOT_RUN = ["make ", "examples/quickstart.py", "python3.11 -m venv", "pip install", "--preset base"]
 NOT_RUN += ["vanilla push", "hf upload", 'model="you/your-model"', 'from_pretrained("you/your-model")']
 NOT_RUN += ["--from fsmt", "--from fairseq", "--executor slurm"]
-# Before the commands that the shell finds: a script that trains or generates does little of it.
+# Before the commands that the shell finds: a script that generates does little of it.
 PROGRAMS = {
     "vanilla": f'#!/bin/sh\nexec {sys.executable} -m modeling_vanilla "$@"\n',
     "python": f"""#!/bin/sh
-case "$1" in
-*finetune*) set -- "$@" --max_steps 2 ;;
-*toy_corpus*) set -- "$@" --validation 8 --test 8 ;;
-esac
+case "$1" in *toy_corpus*) set -- "$@" --validation 8 --test 8 ;; esac
 exec {sys.executable} "$@"
 """,
 }

@@ -38,6 +38,21 @@ def test_trainer_evaluates_without_generation(model, batch, tmp_path):
     torch.testing.assert_close(torch.tensor(hidden), expected.encoder_last_hidden_state)
 
 
+@pytest.mark.parametrize("accumulated", [1, 3])
+def test_the_first_loss_of_a_trainer_is_the_models_own_over_all_tokens(model, batch, tmp_path, accumulated):
+    """In one batch, and accumulated over three of unequal numbers of labels."""
+    labels = batch["decoder_input_ids"].clone()
+    labels[1, 4:] = labels[2, 1:] = -100
+    expected = model.train()(batch["input_ids"], batch["attention_mask"], labels=labels).loss.item()
+    given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
+    rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+    sizes = {"per_device_train_batch_size": 3 // accumulated, "gradient_accumulation_steps": accumulated}
+    settings = {"max_steps": 1, "logging_steps": 1, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    trainer = Seq2SeqTrainer(model, Seq2SeqTrainingArguments(tmp_path, **sizes, **settings), train_dataset=rows)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-4)
+
+
 # PEFT
 
 

@@ -4,14 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers import ROOT, environment, run_python, tree
 
 SMALL_QUICKSTART = """
 import sys
-from pathlib import Path
 import quickstart
 import toy_corpus
 
@@ -32,8 +30,7 @@ def test_quickstart_goes_all_its_way(tmp_path):
 
 @pytest.mark.slow
 def test_every_table_is_made(tmp_path):
-    (tmp_path / "venv").mkdir()
-    (tmp_path / "venv/bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / "venv").symlink_to(sys.prefix)
     folders = [f"VENV={tmp_path}/venv", f"-o{tmp_path}/venv/test", f"REPORT={tmp_path}/out"]
     subprocess.run(["make", "reproduce", *folders], cwd=ROOT, env=environment(tmp_path), check=True)
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")

@@ -22,7 +22,6 @@ OPTIONS = {
         output_dir: source.txt run /proc/new
         dropout label_smoothing: -0.1 nan
     """,
-    "finetune": "train_file model: missing\noutput_dir: source.txt run",  # the others are transformers'
     "translate": """
         nbest num_beams max_source_tokens tokens_per_batch inter_threads: 0 x 100000000000000000000
         length_penalty: nan x

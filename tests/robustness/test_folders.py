@@ -52,7 +52,6 @@ TEXT = ("gone", "a folder", "not UTF-8")
 FILES = {
     "check": {"train.jsonl": PAIRS},
     "train": {"train.jsonl": PAIRS, "validation.jsonl": ("gone", "cut"), "test.jsonl": ("gone", "cut")},
-    "finetune": {"train.jsonl": PAIRS, "model/config.json": JSON, "model/model.safetensors": WEIGHTS},
     "translate": {
         "source.txt": TEXT,
         "model/config.json": JSON,

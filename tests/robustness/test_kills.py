@@ -1,18 +1,15 @@
-"""Training and fine-tuning killed at random times: the same command goes on to the same end."""
+"""Training killed at random times: the same command goes on to the same end."""
 
 import random
 import shutil
 import signal
 import time
 
-import pytest
 import torch
 from helpers import tensors
 from trial import PROGRAMS, run_process
 
-KILLS = {"train": 12, "finetune": 6}
-# What tells that there is a run to resume; otherwise the command is given again as it was.
-BEGUN = {"train": "run.json", "finetune": "checkpoint-*"}
+KILLS = 12
 
 
 def written(folder):
@@ -20,20 +17,19 @@ def written(folder):
     return {name: values for name, values in tensors(folder).items() if not name.startswith(".")}
 
 
-@pytest.mark.parametrize("program", KILLS)
-def test_a_run_that_is_killed_goes_on_to_the_same_end(template, tmp_path, program):
+def test_a_run_that_is_killed_goes_on_to_the_same_end(template, tmp_path):
     def copy(name):
         return shutil.copytree(template, tmp_path / name, symlinks=True)
 
-    words, folder, start = PROGRAMS[program], copy("whole"), time.monotonic()
+    words, folder, start = PROGRAMS["train"], copy("whole"), time.monotonic()
     assert run_process(words, folder).succeeded
     seconds, expected = time.monotonic() - start, written(folder / "new")
     times = random.Random(0)
-    for number in range(KILLS[program]):
+    for number in range(KILLS):
         folder, moment = copy(f"killed-{number}"), times.uniform(0.3, 1) * seconds  # before, libraries are imported
         done = run_process(words, folder, kill_after=moment)
         assert done.code in (0, -signal.SIGKILL), done.errors
-        begun = any((folder / "new").glob(BEGUN[program]))
-        done = run_process(f"{words} --resume" if begun else words, folder)
+        is_begun = (folder / "new/run.json").exists()
+        done = run_process(f"{words} --resume" if is_begun else words, folder)
         assert done.code == 0, f"killed after {moment:.2f} s of {seconds:.2f}: {done.errors[-500:]}"
         torch.testing.assert_close(written(folder / "new"), expected, rtol=0, atol=0)

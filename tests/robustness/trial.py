@@ -1,6 +1,5 @@
 """Every command where nothing is wrong, the folder that it works in, and how a bad input must end it."""
 
-import importlib
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ SIZES = "--preset tiny " + " ".join(f"--{name} {size}" for name, size in TINY.it
 DATA = "--train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl"
 TRAIN = f"""{DATA} --max_steps 4 --tokens_per_update 300 --tokens_per_batch 300 --warmup_steps 2 --checkpoint_steps 2
     --validate_steps 4 --keep_checkpoints 2 --average_checkpoints 2"""
-FINETUNE = f"{DATA} --max_steps 4 --warmup_steps 0 --eval_steps 2 --save_steps 2 --use_cpu"
 # What each program is told where nothing is wrong, all in the folder that `furnish` makes.
 PROGRAMS = {
     "check": f"vanilla check {DATA} --output_dir new",
@@ -38,12 +36,11 @@ PROGRAMS = {
     "attention": "vanilla attention model --sentence dog --target Hund --output_dir new",
     "demo": "vanilla demo model",
     "push": "vanilla push run/model somebody/a-model",
-    "finetune": f"finetune_seq2seq_trainer --model model {FINETUNE} --output_dir new",
 }
 # The model folder that each of them reads.
 READERS = {
     **dict.fromkeys(("translate", "score", "attention", "export ctranslate2", "export onnx"), "model"),
-    **dict.fromkeys(("finetune", "train --model", "train --tokenizer"), "model"),
+    **dict.fromkeys(("train --model", "train --tokenizer"), "model"),
     "push": "run/model",
     "average": "run/checkpoint-4",
 }
@@ -65,18 +62,15 @@ def furnish(folder: Path) -> None:
 
 def run(command: str, *options: str, stdin: bytes = b"") -> Done:
     """Run a program in this process and folder."""
-    program, *words = command.split()
-    main = vanilla_command.main if program == "vanilla" else importlib.import_module(program).main
-    return call(main, *words, *options, stdin=stdin)
+    return call(vanilla_command.main, *command.split()[1:], *options, stdin=stdin)
 
 
 def run_process(command: str, folder: Path, before: str = "", kill_after: float | None = None) -> Done:
     """Run a program in a process of its own, to its end or so many seconds, after some statements of Python."""
-    program, *words = command.split()
-    start = f"{before}\nfrom {'vanilla_command' if program == 'vanilla' else program} import main\nmain()"
+    start = f"{before}\nfrom vanilla_command import main\nmain()"
     streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     variables = environment(folder.with_name("cache"), HF_TOKEN="hf_none")
-    process = [sys.executable, "-P", "-c", start, *words]
+    process = [sys.executable, "-P", "-c", start, *command.split()[1:]]
     try:
         done = subprocess.run(process, cwd=folder, env=variables, timeout=kill_after or 180, **streams)
     except subprocess.TimeoutExpired:
