@@ -24,7 +24,7 @@ def test_terms_are_whole_words_the_longest_first(tokenizer):
     assert {text: terms.find(text) for text in FOUND} == FOUND
 
 
-@pytest.mark.parametrize("options", ((), ("--interactive",)))
+@pytest.mark.parametrize("options", ((), ("--lines_per_block", 1)))
 def test_a_term_that_cannot_be_met_gives_a_warning_and_the_best_without_it(folder, model, tokenizer, tmp_path, options):
     (tmp_path / "terms.tsv").write_text(f"dog\t{'Hund ' * 40}\nman\tMann\n")
     done = call(command.main, folder, "--terms", tmp_path / "terms.tsv", *options, stdin=as_lines(SENTENCES))

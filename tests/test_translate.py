@@ -153,7 +153,7 @@ def test_warnings_name_the_lines(folder):
     assert warning == f"line 2, 4, 5: too long, translated in pieces of at most 16 tokens: {LONG[:60]!r} and 3 more"
 
 
-def test_interactive_answers_each_line_before_it_reads_the_next(folder, translator, monkeypatch, capsysbinary):
+def test_a_block_of_one_line_is_answered_before_the_next_is_read(folder, translator, monkeypatch, capsysbinary):
     seen = []
 
     def type_lines():
@@ -162,7 +162,7 @@ def test_interactive_answers_each_line_before_it_reads_the_next(folder, translat
             yield line
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=type_lines(), isatty=lambda: False))
-    command.main([str(folder), "--interactive"])
+    command.main([str(folder), "--lines_per_block", "1"])
     assert [*seen, capsysbinary.readouterr().out.decode()] == ["", *(f"{text}\n" for text in best(translator))]
 
 

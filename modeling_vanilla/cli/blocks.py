@@ -22,7 +22,7 @@ Written = TypeVar("Written")
 Block = dict[str, list[str]]  # lines of each stream that is read, or of each output
 
 # What the blocks do not depend on, or what the digests already cover.
-_NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads", "interactive"}
+_NOT_COMPARED = {"input", "output", "reference", "prefix", "bleu_tokenize", "device", "inter_threads"}
 _NOT_COMPARED |= {"differing", "revision", "debug", "quiet"}
 
 

@@ -2,11 +2,11 @@
 
     vanilla translate runs/mine/model --input test.en --output test.out --reference test.de
     vanilla translate runs/mine/model < test.en | head -1
-    vanilla translate runs/one/model runs/two/model --interactive
+    vanilla translate runs/one/model runs/two/model --lines_per_block 1 --quiet
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
 as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
-Of --lines_per_block lines those of similar length form batches; --interactive answers each line at once.
+Of --lines_per_block lines those of similar length form batches; with 1, each line is answered at once.
 
 With --output FILE, blocks that are done are kept in the folder FILE.blocks until FILE is whole. If the process is
 killed, the same command goes on with the first block that is missing.
@@ -64,7 +64,7 @@ from pathlib import Path
 
 from tqdm import std
 
-from ..errors import Interrupted, RowError
+from ..errors import RowError
 from ..files import read_lines
 from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
@@ -77,7 +77,6 @@ from .streams import (
     add_shared_options,
     check_lengths,
     check_outputs,
-    input_lines,
     is_file,
     output_streams,
     translator_of,
@@ -92,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandParser(__doc__)
     add = parser.add_argument
     add_shared_options(parser)
-    add("--interactive", action="store_true", help="answer each line of stdin at once")
     add("--terms", type=Path, metavar="FILE", help="lines of source term, tab, target term, which are kept to")
     add("--protect", metavar="SPANS", help=f"what is copied, in place of the model's own: {PROTECT}")
     add("--differing", type=Path, metavar="FILE", help="write the lines whose spans or numbers differ to FILE")
@@ -117,19 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def translate(options: Namespace) -> None:
-    for name in ("input", "output", "reference", "alignments", "differing", "prefix", "json"):
-        if options.interactive and getattr(options, name):
-            raise ValueError(f"--{name} cannot be combined with --interactive")
+    """Translate the lines of the input block by block, and score the translations if there are references."""
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
     for name in ("num_beams",) if options.sample else SAMPLING:
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} {'cannot be combined with' if options.sample else 'needs'} --sample")
-    (translate_interactively if options.interactive else translate_file)(options)
-
-
-def translate_file(options: Namespace) -> None:
-    """Translate the lines of the input block by block, and score the translations if there are references."""
     inputs = [("--input", options.input), ("--prefix", options.prefix)]
     inputs += [("--reference", path) for path in options.reference]
     check_outputs(options, [*inputs, ("--terms", options.terms)])
@@ -217,25 +208,6 @@ def write_blocks(options: Namespace, blocks: Iterable[Block]) -> tuple[list[str]
             best += block.get("best", [])
             differing += len(block.get("differing", []))
     return best, differing
-
-
-def translate_interactively(options: Namespace) -> None:
-    """Translate each line of stdin as soon as it is there; Ctrl-C and the end of stdin end it."""
-    inform(f"loading {', '.join(options.model)} ...")
-    prompt = "> " if sys.stdin.isatty() and not options.quiet else ""
-    try:
-        translator = translator_of(options, aligned=False)
-        given = {"terms": read_terms(options.terms) if options.terms else [], **search_options(options)}
-        print(end=prompt, file=sys.stderr, flush=True)
-        for number, source in enumerate(input_lines(None)):
-            with located(options, number):
-                for _, found in translator.translations([source], **given):
-                    write_lines(as_lines(found, options.nbest, number), sys.stdout.buffer)
-            print(end=prompt, file=sys.stderr, flush=True)
-    except Interrupted as end:
-        sys.exit(128 + end.signum)
-    finally:
-        print(end="\n" if prompt else "", file=sys.stderr)
 
 
 def search_options(options: Namespace) -> dict:
