@@ -24,7 +24,7 @@ from train_step import made_up_batch, real_tokens, training_step
 
 from modeling_vanilla import attention_vanilla, layers_vanilla, loss_vanilla, modeling_vanilla
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.training.cpu_memory import bound_kernel_caches, keep_freed_memory
+from modeling_vanilla.training.device import bound_kernel_caches, keep_freed_memory
 
 STEPS = 10  # of a turn
 

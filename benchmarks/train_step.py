@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.cli.parser import CommandParser, run_command
-from modeling_vanilla.training.cpu_memory import keep_freed_memory
-from modeling_vanilla.training.flops import model_flops, product_flops
+from modeling_vanilla.training.device import keep_freed_memory, product_flops
+from modeling_vanilla.training.results import model_flops
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

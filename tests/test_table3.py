@@ -12,7 +12,7 @@ from table3 import ROWS, SCALES, Scale, describe, judge, read_scale, scaled, ste
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_vanilla import PRESETS, preset_config
-from modeling_vanilla.training.flops import model_flops
+from modeling_vanilla.training.results import model_flops
 
 # Table 2
 

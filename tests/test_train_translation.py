@@ -15,8 +15,8 @@ from modeling_vanilla import Translator, VanillaForConditionalGeneration, preset
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import DataOptions, ModelOptions
 from modeling_vanilla.training import run as training_run
-from modeling_vanilla.training.flops import model_flops
 from modeling_vanilla.training.model import make_model
+from modeling_vanilla.training.results import model_flops
 
 SHORT = {"max_steps": 2, "tokens_per_update": 500, "tokens_per_batch": 250, "warmup_steps": 2}
 MODEL = {"preset": "tiny", **TINY, "init_std": 0.03}

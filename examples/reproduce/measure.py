@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from modeling_vanilla.training.cpu_memory import keep_freed_memory
+from modeling_vanilla.training.device import keep_freed_memory
 
 
 def costs_of(compute: Callable[[], object], rounds: int) -> dict[str, float]:

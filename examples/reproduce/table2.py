@@ -15,7 +15,7 @@ from common import PAPER, markdown_table, write_results
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.files import read_json
 from modeling_vanilla.inference.translator import usable_device
-from modeling_vanilla.training.flops import KINDS, product_flops
+from modeling_vanilla.training.device import KINDS, product_flops
 
 FIGURES = ("de", "fr", "flops_de", "flops_fr")  # of the paper's systems; None where it has none
 SYSTEMS = {system: [printed.get(name) for name in FIGURES] for system, printed in PAPER["table2"].items()}

@@ -22,7 +22,7 @@ from datasets import Dataset, DatasetDict
 from ..corpus.options import DataOptions
 from ..presets import PRESETS
 from ..spans_vanilla import DEFAULT, find_spans
-from .cpu_memory import bound_kernel_caches
+from .device import bound_kernel_caches
 from .options import ModelOptions, TrainingOptions
 
 # The base model's, on eight devices (5.1 to 5.3, 6.1). A checkpoint is written every 10 minutes, of updates of 0.4 s.

@@ -1,4 +1,4 @@
-"""The report of a run: its figures, its curves, and a summary."""
+"""The report of a run: its figures, its curves, a summary, and the floating point operations that it took."""
 
 import json
 import platform
@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from ..corpus.tokenized import TokenizedPairs
 from ..visualization.curves import plot_run
-from .flops import model_flops
 from .train import TrainingState
 
 _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "mfu", "parameters"]
@@ -53,6 +52,40 @@ def training_results(state: TrainingState, model: PreTrainedModel, corpus: Token
         "machine": platform.processor() or platform.machine(),
         "versions": {name: version(name) for name in _LIBRARIES},
     }
+
+
+def model_flops(config, source, target):
+    """FLOPs of one forward and one backward pass over each of some sentence pairs, by formula.
+
+    Each multiply-add of a matrix product is two FLOPs, and the backward pass has two products (the gradients of either
+    factor) for the forward pass's one. Counted are, at the real tokens alone, without padding: every projection, Q K^T
+    and the product of its weights with V, both products of each feed-forward network, and the output projection.
+    Causal attention counts in full, T x T, as Eq. 1 computes it, and so does attention within a window, whose mask
+    saves nothing. Not counted are embedding look-ups, positions, biases, softmax, dropout, normalisation, residuals,
+    the loss and the optimizer: a small share, which grows as the model narrows.
+
+    Args:
+        config: VanillaConfig.
+        source, target: the tokens of the pairs' sides, of which </s> is one; each a number, an array or a tensor.
+    """
+
+    def attention(num_heads: int, queries, keys):
+        """Multiply-adds of multi-head attention (3.2.2).
+
+        W^Q and W^O work on the queries, d_k and d_v wide; W^K and W^V on the keys, as wide; the score of a key takes
+        d_k multiply-adds, its value d_v. Hence d_k + d_v is a factor of all.
+        """
+        products = config.d_model * (queries + keys) + queries * keys
+        return num_heads * sum(config.head_dims(num_heads)) * products
+
+    encoder_layer = attention(config.encoder_attention_heads, source, source)
+    encoder_layer += 2 * config.d_model * config.encoder_ffn_dim * source  # W_1 and W_2 (3.3)
+    decoder_layer = attention(config.decoder_attention_heads, target, target)
+    decoder_layer += attention(config.decoder_attention_heads, target, source)
+    decoder_layer += 2 * config.d_model * config.decoder_ffn_dim * target
+    output_projection = target * config.d_model * config.vocab_size
+    forward = 2 * (config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + output_projection)
+    return 3 * forward
 
 
 def plot(state: TrainingState) -> None:

@@ -34,9 +34,8 @@ from .checkpoints import (
     read_moments,
     read_progress,
 )
-from .cpu_memory import bound_kernel_caches, keep_freed_memory
+from .device import bound_kernel_caches, device_flops, keep_freed_memory
 from .duration import measure_pace, with_length
-from .flops import device_flops
 from .model import check_trainable, fit_to_data, make_model, make_tokenizer, saved_model, spans_of
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
