@@ -48,7 +48,6 @@ test = [
     "markdown-it-py>=3",
     "mypy>=1.18",
     "ruff>=0.15",
-    "selenium>=4.20",
     "trackio>=0.43",
 ]
 

@@ -1,7 +1,5 @@
 """Small models that the tests share. Sizes differ between encoder and decoder, so that a mix-up shows."""
 
-import shutil
-
 import pytest
 import torch
 from accelerate.state import AcceleratorState
@@ -90,20 +88,3 @@ def model(make_model, tokenizer):
 @pytest.fixture
 def folder(model, tokenizer, tmp_path):
     return save_folder(tmp_path / "model", model, tokenizer)
-
-
-@pytest.fixture
-def browser():
-    """A headless Chromium, without a network, that logs what it asks for."""
-    selenium = pytest.importorskip("selenium.webdriver")
-    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if None in programs:
-        pytest.skip("needs the programs chromium and chromedriver: apt-get install chromium chromium-driver")
-    options = selenium.ChromeOptions()
-    options.binary_location = programs[0]
-    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-background-networking"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    driver = selenium.Chrome(options=options, service=selenium.ChromeService(programs[1]))
-    yield driver
-    driver.quit()

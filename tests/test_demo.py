@@ -1,4 +1,4 @@
-"""`vanilla demo`: the page for clients of Gradio, and the page in a real browser."""
+"""`vanilla demo`: the page for clients of Gradio."""
 
 import json
 import math
@@ -87,29 +87,3 @@ def test_only_names_of_this_machine_are_answered(page):
         assert post(page, "translate", ("a", 1, 0.6), Host=host)
     with pytest.raises(HTTPError, match="400"):
         post(page, "translate", ("a", 1, 0.6), Host="evil.example")
-
-
-@pytest.mark.slow
-def test_a_person_chooses_and_reads(page, browser, tiny):
-    from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    def find(selector: str, number: int = 0):
-        wait = WebDriverWait(browser, 40)
-        return wait.until(lambda _: browser.find_elements("css selector", selector)[number:])[0]
-
-    browser.get(page[0])
-    find("#examples .gallery-item", 1).click()
-    WebDriverWait(browser, 40).until(lambda _: find("#text textarea").get_attribute("value") == SENTENCES[1])
-    find("#text textarea").send_keys(Keys.ENTER)
-    find("#attention iframe")
-    hypotheses = tiny.nbest([SENTENCES[1]], 4, num_beams=4)[0]
-    assert find("#best textarea").get_attribute("value") == hypotheses[0].text
-    scores = [str(round(hypothesis.score, 4)) for hypothesis in hypotheses]
-    WebDriverWait(browser, 40).until(lambda _: all(score in find("#nbest").text for score in scores))
-    browser.switch_to.frame(find("#attention iframe"))
-    assert browser.find_elements("css selector", "#lines line") and browser.find_elements("css selector", "#heat rect")
-    browser.switch_to.default_content()
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    urls = [event["params"]["request"]["url"] for event in messages if event["method"] == "Network.requestWillBeSent"]
-    assert urls and all(url.startswith((page[0], "data:", "about:")) for url in urls)
