@@ -67,40 +67,33 @@ def test_blocks_change_nothing(folder, source, tmp_path):
     assert not list(tmp_path.glob("out.*"))
 
 
-def test_it_goes_on_where_it_was_ended(folder, source, tmp_path, monkeypatch):
-    """Blocks that are kept are not translated again; a change of settings, model or input is refused."""
-    given = [*options(folder, source, tmp_path / "out"), "--lines_per_block", 10]
-    expected = call(command.main, *given[:1], *given[5:], stdin=source.read_bytes()).succeeded.output
-    translated = []
-    whole = command.translate_block
+def test_it_goes_on_where_it_was_ended(folder, source, tmp_path):
+    """Blocks that are kept are not translated again; a change of settings, terms or input is refused."""
+    given = [*options(folder, source, tmp_path / "out"), "--lines_per_block", 10, "--prefix", tmp_path / "prefix"]
+    (tmp_path / "prefix").write_bytes(as_lines([""] * len(LINES)))
+    expected = call(command.main, *given[:1], *given[5:], stdin=source.read_bytes()).succeeded.output.splitlines()
+    (tmp_path / "prefix").write_bytes(as_lines([*[""] * 25, "</s>", *[""] * 14]))
 
-    def ends_at_the_third(options, translator, terms, bar, number, block):
-        translated.append(number)
-        if number == 2 and len(translated) == 3:
-            raise OSError("killed")
-        return whole(options, translator, terms, bar, number, block)
+    def ended(*more, term="a dog\tHund") -> str:
+        return call(command.main, *given, "--terms", pipe([term]), *more).error
 
-    monkeypatch.setattr(command, "translate_block", ends_at_the_third)
-    assert call(command.main, *given).code == 2 and not (tmp_path / "out").exists()
+    assert "prefix, line 26: " in ended() and not (tmp_path / "out").exists()
     kept = tmp_path / "out.blocks"
-    assert f"{kept / '0'}: is of another input or setting" in call(command.main, *given, "--num_beams", 3).error
+    (kept / "1/output").write_bytes(as_lines(["kept"] * 10))  # to be told from what is translated again
+    assert f"{kept / '0'}: is of another input or setting" in ended("--num_beams", 3)
+    assert "is of another input or setting" in ended(term="a dog\tKatze")
     source.write_bytes(as_lines(["other", *LINES[1:]]))
-    assert f"{kept / '0'}: is of another input" in call(command.main, *given).error
+    assert f"{kept / '0'}: is of another input" in ended()
     source.write_bytes(as_lines([*LINES[:10], "other", *LINES[11:]]))
-    assert f"{kept / '1'}: is of another input" in call(command.main, *given).error
+    assert f"{kept / '1'}: is of another input" in ended()
     source.write_bytes(as_lines(LINES))
     (kept / "of the user").write_text("stays")
     shutil.copytree(kept / "1", kept / "4")  # as of a longer input
-    assert call(command.main, *given).code == 0
-    assert translated == [0, 1, 2, 2, 3] and (tmp_path / "out").read_text() == expected
+    (tmp_path / "prefix").write_bytes(as_lines([""] * len(LINES)))
+    assert call(command.main, *given, "--terms", pipe(["a dog\tHund"])).succeeded
+    found = (tmp_path / "out").read_text().splitlines()
+    assert found[10:20] == ["kept"] * 10 and len(found) == len(expected)
     assert [path.name for path in kept.iterdir()] == ["of the user"]
-
-
-def test_terms_of_a_pipe_are_compared(folder, source, tmp_path, monkeypatch):
-    given = [*options(folder, source, tmp_path / "out"), "--terms"]
-    monkeypatch.setattr(command, "write_blocks", lambda *_: sys.exit(9))
-    assert call(command.main, *given, pipe(["a dog\tHund"])).code == 9
-    assert "is of another input or setting" in call(command.main, *given, pipe(["a dog\tKatze"])).error
 
 
 def test_lengths_that_differ(folder, source, tmp_path):

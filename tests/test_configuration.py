@@ -5,7 +5,6 @@ import math
 import pytest
 
 from modeling_vanilla import PRESETS, VanillaConfig, preset_config
-from modeling_vanilla.training import options
 
 # Table 3 of the paper, column by column: N, d_model, d_ff, h, d_k, d_v, P_drop, epsilon_ls.
 TABLE_3 = {
@@ -60,9 +59,3 @@ def test_impossible_configurations_are_refused_in_one_line_with_field_and_value(
     with pytest.raises(ValueError) as error:
         make(**fields)
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words)
-
-
-def test_a_field_that_no_docstring_explains_is_an_option_without_a_help(monkeypatch):
-    monkeypatch.setitem(VanillaConfig.__annotations__, "pre_norm", bool)
-    name, kind, option = options._model_fields()[-1]
-    assert (name, kind, option.metadata["help"]) == ("pre_norm", bool, "")

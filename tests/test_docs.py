@@ -15,12 +15,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, as_lines, call, environment, make_marian, make_tiny, make_tokenizer, run_python, save_folder
+from helpers import (
+    ROOT,
+    as_lines,
+    as_options,
+    call,
+    environment,
+    make_marian,
+    make_tiny,
+    make_tokenizer,
+    run_python,
+    save_folder,
+)
 from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla import __version__
 from modeling_vanilla.__main__ import main as vanilla
-from modeling_vanilla.training import TrainingOptions
 from vanilla_command import COMMANDS
 
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -46,6 +56,9 @@ exec {sys.executable} "$@"
 }
 
 
+# What a training on a page has in place of its own updates: five checkpoints, one every ten.
+SMALL = {"max_steps": 50, "tokens_per_update": 500, "tokens_per_batch": 500}
+
 if find_spec("mecab_ko") is None:
     NOT_RUN += ["ko-mecab"]
 if find_spec("datatrove") is None:
@@ -60,10 +73,7 @@ def runs(code: str) -> bool:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, own_cache) -> Path:
-    """A folder with the files that the pages speak of, as the working directory; training there stops after 50 steps.
-
-    50 steps are five checkpoints, one every ten.
-    """
+    """A folder with the files that the pages speak of, as the working directory."""
     monkeypatch.chdir(tmp_path)
     for name in ("examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -82,14 +92,6 @@ def place(tmp_path, monkeypatch, own_cache) -> Path:
     for run in ("quickstart", "mine", "seed0", "seed1"):
         save_folder(tmp_path / "runs" / run / "model", make_tiny(len(tokenizer)), tokenizer)
     save_folder(tmp_path / "path/to/opus-mt-en-de", make_marian(scale_embedding=True), tokenizer)
-    check = TrainingOptions.__post_init__
-
-    def small(self):
-        self.max_steps = min(self.max_steps or 50, 50)
-        self.tokens_per_update = self.tokens_per_batch = min(500, self.tokens_per_update or 500)
-        check(self)
-
-    monkeypatch.setattr(TrainingOptions, "__post_init__", small)
     return tmp_path
 
 
@@ -99,7 +101,7 @@ def run_page(page: str, place: Path) -> None:
     names = {}
     for language, code in BLOCK.findall(PAGES[page]):
         if language == "python" and runs(code):
-            exec(compile(code, page, "exec"), names)
+            exec(compile(code.replace("TrainingOptions(", f"TrainingOptions(**{SMALL}, "), page, "exec"), names)
         elif language == "bash":
             for line in filter(runs, code.replace("\\\n", " ").splitlines()):
                 run_line(line, place)
@@ -109,7 +111,7 @@ def run_line(line: str, place: Path, **variables: str) -> None:
     """Run a line of a shell, a `vanilla` that stands alone in this process."""
     command, *arguments = shlex.split(line, comments=True) or [""]
     if command == "vanilla" and not {"|", "<", ">"} & set(arguments):
-        assert call(vanilla, *arguments).succeeded
+        assert call(vanilla, *arguments, *(as_options(SMALL) if arguments[0] == "train" else ())).succeeded
         return
     path = os.pathsep.join((str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     # npm's onnxruntime-node brings its CPU library itself; without this word it also downloads the one for CUDA

@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -171,15 +170,6 @@ def test_by_the_rules_of_transformers_the_hypotheses_are_the_same(folder, tmp_pa
         nbest = Translator.from_pretrained(saved, engine=name).nbest(PAIRS, 3, **settings)
         ids.append([[best.ids for best in one] for one in nbest])
     assert ids[0] == ids[1]
-
-
-@pytest.mark.parametrize(("given", "patience"), [({}, 1), ({"early_stopping": False}, 1.5)])
-def test_equality_has_to_be_asked_for(engine, monkeypatch, given, patience):
-    """By the rules of transformers; without, the search is as fast as CTranslate2's own."""
-    spy = Mock(wraps=engine.engine.translator, num_translators=1)
-    monkeypatch.setattr(type(engine.engine), "translator", spy)
-    engine.translate(PAIRS, **{"length_penalty_type": "length", **given})
-    assert spy.translate_batch.call_args.kwargs["patience"] == patience
 
 
 # As opus-mt-en-de and -en-fr have them, with the ids of a smaller vocabulary.

@@ -20,7 +20,6 @@ from helpers import TINY, as_options, call, read_json, tensors, tree, write_toy_
 
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.corpus import tokenized
-from modeling_vanilla.training import train as loop
 from modeling_vanilla.training.checkpoints import checkpoint_step, list_checkpoints, read_progress
 
 OPTIONS = {
@@ -125,20 +124,6 @@ def test_a_signal_ends_a_run_with_a_checkpoint(train, whole, tmp_path, written):
     assert (done.code, done.errors.splitlines()[-1]) == (143, stopped)
     assert step < STEPS and not (run / "model").exists()
     assert_resumes(train, run, whole)
-
-
-def test_a_signal_during_the_last_checkpoint_ends_the_run(train, whole, tmp_path, monkeypatch):
-    def save(state):
-        whole_save(state)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    whole_save = loop.save
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "is_validation_due", lambda training, step: step == STEPS)
-        patch.setattr(loop, "is_scheduled", lambda training, step: False)
-        patch.setattr(loop, "save", save)
-        assert train(tmp_path / "run").code == 143
-    assert steps_of(tmp_path / "run") == [STEPS] and not (tmp_path / "run" / "best").exists()
 
 
 def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch):
