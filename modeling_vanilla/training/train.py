@@ -22,7 +22,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..corpus.batches import collate, epoch_batches, update_batches
+from ..corpus.batches import collate, epoch_batches, join_batches, update_batches
 from ..corpus.tokenized import TokenizedPairs
 from ..errors import Interrupted, on_signal
 from ..files import whole_folder
@@ -99,19 +99,22 @@ def read_updates(state: TrainingState, corpus: TokenizedPairs) -> Iterator[Updat
         return update_batches(batches, *lengths, state.training.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
+        shares = [update[first::processes] for first in range(processes)]
         if state.training.join_batches:
-            update = [np.concatenate(update[first::processes]) for first in range(min(processes, len(update)))]
+            shares = [join_batches(batches, *lengths) for batches in shares]
         # Every process must take part in as many backward passes: the first batch fills up the shares, with weight 0.
-        missing = -len(update) % processes
-        own = (update + update[:1] * missing)[rank::processes]
+        own = shares[rank]
+        missing = max(map(len, shares)) - len(own)
         rows = np.concatenate(update)
         target_tokens = int(lengths[1][rows].sum())
         return Update(
-            batches=[collate(data[batch], state.tokenizer.pad_token_id) for batch in own],
-            weights=[float(rank + processes * index < len(update)) for index in range(len(own))],
+            batches=[collate(data[batch], state.tokenizer.pad_token_id) for batch in own + update[:1] * missing],
+            weights=[1.0] * len(own) + [0.0] * missing,
             target_tokens=target_tokens,
             tokens=target_tokens + int(lengths[0][rows].sum()),
-            positions=sum(len(batch) * int(side[batch].max()) for batch in update for side in lengths),
+            positions=sum(
+                len(batch) * int(side[batch].max()) for batches in shares for batch in batches for side in lengths
+            ),
         )
 
     def read(plan: list[list[np.ndarray]]) -> Iterator[Update]:
