@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from modeling_vanilla.corpus.batches import collate, epoch_batches, update_batches
+from modeling_vanilla.corpus.batches import collate, epoch_batches, join_batches, update_batches
 from modeling_vanilla.corpus.tokenized import pair_lengths, tokenize_pairs, tokenize_training_pairs
 from modeling_vanilla.training import DataOptions
 
@@ -106,6 +106,14 @@ UPDATES = [(22, [[0, 1], [2, 3, 4]]), (20, [[0, 1], [2, 3], [4]]), (25_000, [[0,
 def test_updates_by_hand(tokens_per_update, expected):
     updates = update_batches([np.array([i]) for i in range(5)], np.full(5, 12), np.full(5, 8), tokens_per_update)
     assert [[int(batch[0]) for batch in update] for update in updates] == expected
+
+
+def test_batches_are_joined_where_their_lengths_are_near():
+    """By hand: beside pairs of 100 tokens, 20 pairs of 2 would have 20 * 2 * 98 positions of padding."""
+    lengths = np.array([2] * 20 + [100] * 5 + [2] * 20 + [4] * 10)
+    batches = np.split(np.arange(55), [20, 25, 45])
+    joined = join_batches(batches, lengths, lengths)
+    assert [batch.tolist() for batch in joined] == [[*range(20), *range(25, 55)], [*range(20, 25)]]
 
 
 def test_collate_pads_on_the_right():

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from toy_corpus import toy_corpus
 
 from modeling_vanilla import Translator, VanillaConfig, VanillaForConditionalGeneration
-from modeling_vanilla.corpus.batches import epoch_batches, update_batches
+from modeling_vanilla.corpus.batches import epoch_batches, join_batches, update_batches
 from modeling_vanilla.corpus.tokenized import pair_lengths, tokenize_training_pairs
 from modeling_vanilla.training import (
     DataOptions,
@@ -130,7 +130,7 @@ def test_three_updates_are_those_of_a_plain_loop(tmp_path, run_loop, training_da
     trained, progress = run_loop(tmp_path / "run", **given)
     assert progress.losses == pytest.approx(expected, abs=1e-5)
     updates = [
-        [np.concatenate(each)] if "join_batches" in given else each
+        join_batches(each, *training_data.lengths) if "join_batches" in given else each
         for each in first_epoch(training_data.rows, options_for(tmp_path, **given))[:3]
     ]
     padded = [len(rows) * side[rows].max() for each in updates for rows in each for side in training_data.lengths]

@@ -77,9 +77,7 @@ def update_batches(
     return updates
 
 
-def join_batches(
-    batches: list[np.ndarray], source_lengths: np.ndarray, target_lengths: np.ndarray
-) -> list[np.ndarray]:
+def join_batches(batches: list[np.ndarray], source_lengths: np.ndarray, target_lengths: np.ndarray) -> list[np.ndarray]:
     """Join batches whose pairs are of lengths so near that the padding costs less than a call of the model.
 
     From the shortest on, a batch joins the one before it if that adds at most MOST_PADDING positions.
