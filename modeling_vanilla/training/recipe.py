@@ -105,7 +105,7 @@ SMALL = Recipe(
     max_passes=100,
     validations=5,
 )
-# 61 million tokens, some 14 passes over 190 thousand pairs: an estimated one to two hours of two cores.
+# 61 million tokens, some 14 passes over 190 thousand pairs: an hour of one core with AVX512-BF16 (RESULTS.md).
 CPU = replace(
     SMALL,
     characters=math.inf,
@@ -113,6 +113,7 @@ CPU = replace(
     reason="a small model, as a larger one needs a GPU",
     dropout=0.1,
     label_smoothing=None,
+    batches=2,
     max_steps=15_000,
 )
 PAPERS = Recipe(characters=math.inf, has_gpu=True, reason="the paper's base model", learning_rate_scale=1.0)
