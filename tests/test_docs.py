@@ -149,6 +149,9 @@ def test_a_change_applies_passes_its_tests_and_is_refused_by_exporters(diff, com
     assert run_python("-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).errors.endswith(f"\n{error}")
 
 
+PROGRAM = re.compile(r"((?:(?<!_)|(?<=-m modeling_))vanilla [a-z]+|(?:examples|benchmarks)/\S+\.py)([^#|;&]*)")
+
+
 def commands() -> dict[str, set[str]]:
     """What the README and the records call, a command of vanilla or a script, with the options that they give it."""
     called = defaultdict(set)
