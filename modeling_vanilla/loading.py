@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, logging
+from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from .configuration_vanilla import VanillaConfig, token_ids
 from .errors import one_line
@@ -159,7 +159,6 @@ def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: st
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # transformers reports in many lines what is checked below
     try:
-        _check_shards(Path(path, SAFE_WEIGHTS_INDEX_NAME))
         model, info = cls.from_pretrained(path, use_safetensors=True, output_loading_info=True, **kwargs)
     except Exception as error:  # what a damaged folder of another package's model raises is not foreseen
         message = one_line(error)
@@ -172,13 +171,6 @@ def load_weights(cls: type[PreTrainedModel], path: str | PathLike, complaint: st
     found = {name: weight for name, weight in expected.items() if name not in info["missing_keys"]}
     check_weights(found | dict.fromkeys(info["unexpected_keys"], torch.empty(0)), expected, complaint)
     return model
-
-
-def _check_shards(index: Path) -> None:
-    """Raise ValueError for an index that names weights outside its folder, which `vanilla push` would publish."""
-    for name in read_json(index)["weight_map"].values() if index.exists() else ():
-        if Path(name).name != name:
-            raise ValueError(f"{index.name} names {name!r}, which is not in the folder")
 
 
 def check_weights(

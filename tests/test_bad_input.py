@@ -1,6 +1,5 @@
 """Model folders that are none, or broken: from_pretrained and Translator say in one line which, and why."""
 
-import json
 import re
 import shutil
 import sys
@@ -39,13 +38,6 @@ def search(**fields):
     return lambda folder: change_json(folder / "generation_config.json", **fields)
 
 
-def elsewhere(folder):
-    """Its index names weights beside the folder, which `vanilla push` would publish."""
-    (folder / WEIGHTS).rename(folder.with_name("other.safetensors"))
-    index = {"metadata": {}, "weight_map": {"lm_head.weight": "../other.safetensors"}}
-    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
-
-
 def nested(folder):
     """Its files are one folder further down."""
     shutil.copytree(folder, folder / "model")
@@ -60,7 +52,6 @@ FAULTS = {
         "model: {}/.* is_encoder_decoder must be True, not False",
     ),
     "layers": (changed(encoder_layers=10**7), "model: {}/config.json is bad: .*encoder_layers must be from 1 to 1000"),
-    "elsewhere": (elsewhere, "model: {} .*: model.safetensors.index.json names '../other.safetensors', "),
     "eos": (search(eos_token_id=[2, 9999]), "model: {} .*: eos_token_id 9999 is outside the vocabulary"),
     "start": (search(decoder_start_token_id="x"), "model: {} .*: decoder_start_token_id 'x' is outside the vocabulary"),
     "other type": (changed(model_type="marian"), "model: {} is a marian; vanilla convert may convert it"),
