@@ -29,9 +29,9 @@ def token_ids(ids: int | list[int] | None) -> list[int]:
     return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None and number >= 0]
 
 
-def check_tokens(settings, vocab_size: int) -> None:
+def check_tokens(config, vocab_size: int) -> None:
     """Raise a ValueError for a special token of a configuration that is outside the vocabulary."""
-    for field, ids in vars(settings).items():
+    for field, ids in vars(config).items():
         if field.endswith("_token_id"):
             least = -math.inf if field in ("pad_token_id", "bos_token_id", "eos_token_id") else 0
             for token_id in ids if isinstance(ids, list) else [ids]:

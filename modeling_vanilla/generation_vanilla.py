@@ -26,7 +26,7 @@ from .cache_vanilla import CACHE, named_cache
 from .configuration_vanilla import VanillaConfig, token_ids
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
-OWN_SETTINGS = ("max_extra_tokens", "length_penalty_type")  # which transformers' generate() does not know
+OWN_VALUES = ("max_extra_tokens", "length_penalty_type")  # which transformers' generate() does not know
 # Values that count something, and the least that each may be.
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_new_tokens": 1, "max_length": 1, "max_extra_tokens": 0}
 # Values for which None counts as not given, as in Seq2SeqTrainer; transformers would fail.
@@ -68,7 +68,7 @@ def generation_config_of(
     """The values of a call: given, else generation_config's, else the model's; ValueError for impossible ones."""
     config = copy.copy(model.generation_config)
     for name, value in _given(model, generation_config, given).items():
-        if name in OWN_SETTINGS or hasattr(config, name):
+        if name in OWN_VALUES or hasattr(config, name):
             setattr(config, name, value)
 
     def require(condition: bool, name: str, meaning: str) -> None:
@@ -105,7 +105,7 @@ def _given(model: PreTrainedModel, generation_config: GenerationConfig | None, g
 
     A value of the configuration that equals the model's own counts as not given: it may be a copy.
     """
-    known, own = {*vars(GenerationConfig()), *OWN_SETTINGS}, vars(model.generation_config)
+    known, own = {*vars(GenerationConfig()), *OWN_VALUES}, vars(model.generation_config)
     configured = {} if generation_config is None else vars(generation_config)
     configured = {name: value for name, value in configured.items() if name in known and name[0] != "_"}
     configured = {name: value for name, value in configured.items() if value is not None and value != own.get(name)}
@@ -202,7 +202,7 @@ class GnmtGenerationMixin(GenerationMixin):
             )
         elif new_tokens is not None:
             criteria.append(SourceLengthCriteria(prompt + new_tokens, bool(token_ids(config.pad_token_id))))
-        given = {name: value for name, value in given.items() if name not in OWN_SETTINGS}
+        given = {name: value for name, value in given.items() if name not in OWN_VALUES}
         return super().generate(inputs, **given)
 
     def create_masks_for_generate(self, *, attention_mask=None, **kwargs):

@@ -55,7 +55,7 @@ def take_blocks(
             break
 
 
-def settings_of_blocks(options: Namespace, terms: list) -> dict:
+def record_of_blocks(options: Namespace, terms: list) -> dict:
     """What the translations depend on but for the lines that are read: options, terms, digests of the models."""
     given = {name: value for name, value in vars(options).items() if name not in _NOT_COMPARED}
     folders = [model_folder(name, options.revision) for name in options.model]
@@ -64,13 +64,13 @@ def settings_of_blocks(options: Namespace, terms: list) -> dict:
     return given | {name: bool(getattr(options, name)) for name in ("alignments", "reference", "prefix")}
 
 
-def digest_of_block(settings: dict, block: Block) -> str:
-    """The digest of the settings and of the lines that are read."""
-    return hashlib.sha256("\n".join(map("\n".join, [[json_text(settings)], *block.values()])).encode()).hexdigest()
+def digest_of_block(record: dict, block: Block) -> str:
+    """The digest of the record and of the lines that are read."""
+    return hashlib.sha256("\n".join(map("\n".join, [[json_text(record)], *block.values()])).encode()).hexdigest()
 
 
 def is_kept(folder: Path, number: int, digest: str) -> bool:
-    """Whether a block is done; ValueError if it is one of another input or other settings."""
+    """Whether a block is done; ValueError if it is one of another input or other options."""
     kept = folder / str(number)
     try:
         is_same = (kept / "digest").read_text().strip() == digest
@@ -90,7 +90,7 @@ def keep_block(folder: Path, number: int, digest: str, outputs: Block) -> None:
 
 def keep_blocks(
     folder: Path,
-    settings: dict,
+    record: dict,
     blocks: Iterable[tuple[int, Block]],
     translate: Callable[[int, Block], Block],
     write: Callable[[Iterator[Block]], Written],
@@ -105,12 +105,12 @@ def keep_blocks(
         What `write` returns.
 
     Raises:
-        ValueError: another process holds the folder, or a block is one of another input or other settings.
+        ValueError: another process holds the folder, or a block is one of another input or other options.
     """
     with locked("--output", folder):
         number = -1
         for number, block in blocks:
-            digest = digest_of_block(settings, block)
+            digest = digest_of_block(record, block)
             if not is_kept(folder, number, digest):
                 keep_block(folder, number, digest, translate(number, block))
         written = write(read_blocks(folder, number + 1))

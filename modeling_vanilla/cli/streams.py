@@ -59,19 +59,6 @@ def input_lines(path: Path | None) -> Iterator[str]:
     return read_lines(path) if path else decode_lines(sys.stdin.buffer, "stdin")
 
 
-def check_lengths(source: Path | None, *others: Path | None) -> int | None:
-    """The number of lines of the source, None for one that is a stream or compressed.
-
-    Raises:
-        ValueError: if another file has more or fewer.
-    """
-    expected = count_lines(source)
-    for path in others:
-        if None not in (expected, count := count_lines(path)) and count != expected:
-            raise ValueError(f"{path} has {count} lines, the input {expected}")
-    return expected
-
-
 def count_lines(path: Path | None) -> int | None:
     """Count the lines of a text file without decoding it; None for a stream and a compressed file."""
     if path is None or not path.is_file() or path.suffix.lower() == ".gz":

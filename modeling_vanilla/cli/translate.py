@@ -71,12 +71,12 @@ from ..inference.alignment import Links
 from ..progress import inform, progress_bar
 from ..protect import PROTECT, span_table
 from ..translation_vanilla import Translation
-from .blocks import Block, keep_blocks, settings_of_blocks, take_blocks
+from .blocks import Block, keep_blocks, record_of_blocks, take_blocks
 from .parser import CommandParser, run_command
 from .streams import (
     add_shared_options,
-    check_lengths,
     check_outputs,
+    count_lines,
     is_file,
     output_streams,
     translator_of,
@@ -126,17 +126,16 @@ def translate(options: Namespace) -> None:
     check_outputs(options, [*inputs, ("--terms", options.terms)])
     if options.lines_per_block < 1:
         raise ValueError(f"--lines_per_block must be at least 1, not {options.lines_per_block}")
-    lines = check_lengths(*(path for _, path in inputs))
     references = read_references(options)
     terms = read_terms(options.terms) if options.terms else []
     translator = translator_of(options, bool(options.alignments or options.json))
-    with progress_bar(total=lines, unit=" lines") as bar:
+    with progress_bar(total=count_lines(options.input), unit=" lines") as bar:
         blocks = take_blocks(options.input, options.prefix, references, options.lines_per_block, bar)
         outputs_of = partial(translate_block, options, translator, terms, bar)
         if is_file(options.output):
             folder = options.output.with_name(f"{options.output.name}.blocks")
-            settings = settings_of_blocks(options, terms)
-            best, differing = keep_blocks(folder, settings, blocks, outputs_of, partial(write_blocks, options))
+            record = record_of_blocks(options, terms)
+            best, differing = keep_blocks(folder, record, blocks, outputs_of, partial(write_blocks, options))
         else:
             best, differing = write_blocks(options, starmap(outputs_of, blocks))
     if differing:

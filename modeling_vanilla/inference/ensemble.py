@@ -20,7 +20,7 @@ class Ensemble(VanillaPreTrainedModel, GnmtGenerationMixin):
     """P(y | ...) = the arithmetic mean over the members of P_m(y | ...), token by token; generate() as on one model.
 
     The members may differ in everything but the vocabulary. To the search they are one model: their encoder outputs are
-    concatenated to (B, S, sum of the members' D), and one cache holds all their decoder layers. The search's settings
+    concatenated to (B, S, sum of the members' D), and one cache holds all their decoder layers. The search's values
     and the number of positions are the first member's.
 
     It is neither trained nor saved, and returns neither attentions nor hidden states.

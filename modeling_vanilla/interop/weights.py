@@ -114,7 +114,7 @@ def build(fields: dict, weights: Mapping[str, torch.Tensor]) -> VanillaForCondit
         attention_bias=True,
         layer_norm_eps=MARIAN_NORM_EPS,
     )
-    with torch.device("meta"):  # takes no memory, whatever the settings say
+    with torch.device("meta"):  # takes no memory, whatever the fields say
         model = VanillaForConditionalGeneration(config)
     check_weights(ours, model.state_dict())
     model.load_state_dict({name: weight.detach().clone() for name, weight in ours.items()}, assign=True)

@@ -68,11 +68,11 @@ def train_translation(
 
     Returns:
         What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
-        data ("validation"), "train_seconds", "tokens_per_second", "mfu" (on a GPU), "parameters", the settings and the
+        data ("validation"), "train_seconds", "tokens_per_second", "mfu" (on a GPU), "parameters", the options and the
         versions.
 
     Raises:
-        ValueError: the data or the settings are bad, and nothing is written; or a loss or gradient is not finite.
+        ValueError: the data or the options are bad, and nothing is written; or a loss or gradient is not finite.
         OSError: a file cannot be written.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the update was finished and a checkpoint written.
     """
