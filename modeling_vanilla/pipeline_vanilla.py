@@ -58,12 +58,8 @@ class TranslationPipeline(Pipeline):
         if languages is not None:
             named = self.task.split("_")[1::2] if self.task.count("_") == 3 else (None, None)
             pair = {"src_lang": src_lang or named[0], "tgt_lang": tgt_lang or named[1], "return_tensors": None}
-            try:
-                built = languages("", **pair)
-                are_known = self.tokenizer.unk_token_id not in (*built["input_ids"], built["forced_bos_token_id"])
-            except KeyError:  # M2M100's tokenizer fails at an unknown one
-                are_known = False
-            if not are_known:
+            built = languages("", **pair)
+            if self.tokenizer.unk_token_id in (*built["input_ids"], built["forced_bos_token_id"]):
                 raise ValueError(f"{pair['src_lang']} or {pair['tgt_lang']} is no language of the tokenizer")
             arguments["forced_bos_token_id"] = built["forced_bos_token_id"]
         elif tgt_lang is not None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers import ROOT, add_noise, make_marian, make_tiny, one_by_one, save_folder
-from transformers import GenerationConfig, M2M100Tokenizer, NllbTokenizer, pipeline
-from transformers.models.m2m_100 import M2M100Config, M2M100ForConditionalGeneration
+from transformers import GenerationConfig, NllbTokenizer, pipeline
 from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 from transformers.pipelines.pt_utils import KeyDataset
 
@@ -143,29 +142,6 @@ def test_another_sequence_to_sequence_model(tokenizer):
     assert texts_of(translator(SENTENCES, max_new_tokens=2, batch_size=8)) == short
     assert texts_of(translator(SENTENCES, batch_size=8)) == longer != short
     assert texts_of(translator(["\n".join(SENTENCES), ""])) == ["\n".join(longer), ""]
-
-
-def test_an_m2m100(tmp_path):
-    """Its tokenizer encodes no target, and knows no language, that it was not told of."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    options = {"vocab_size": 40, "hard_vocab_limit": False, "minloglevel": 2, "model_prefix": str(tmp_path / "spm")}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES * 20), **options)
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *map(processor.id_to_piece, range(3, len(processor)))]
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
-    tokenizer = M2M100Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "spm.model"), src_lang="en")
-    sizes = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    sizes["vocab_size"] = 1 + max(tokenizer.lang_token_to_id.values())
-    config = M2M100Config(d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, **sizes, **ids)
-    model = add_noise(M2M100ForConditionalGeneration(config))
-    settings = {"forced_bos_token_id": tokenizer.get_lang_id("de"), "max_new_tokens": 5, "num_beams": 2}
-    expected = one_by_one(model, tokenizer, SENTENCES, **settings)
-    assert Translator(model, tokenizer).translate(SENTENCES, **settings) == expected
-    translator = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=5, num_beams=2)
-    assert texts_of(translator(SENTENCES, src_lang="en", tgt_lang="de")) == expected
-    with pytest.raises(ValueError, match=r"^en or english is no language of the tokenizer$"):
-        translator(SENTENCES, src_lang="en", tgt_lang="english")
 
 
 @pytest.fixture(scope="module")

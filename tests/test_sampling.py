@@ -96,19 +96,6 @@ def test_a_seed_gives_the_same_samples(folder, engine, tmp_path):
     assert run(TEXTS, "--top_k", 1).output == run(TEXTS, how=("--num_beams", 1)).succeeded.output
 
 
-BAD = [
-    (["--sample", "--temperature", "0"], "`temperature` (=0.0) has to be a strictly positive float"),
-    (["--sample", "--top_k", "-1"], "`top_k` has to be a strictly positive integer, but is -1"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), BAD)
-@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_what_is_impossible_is_one_line(folder, engine, options, message):
-    pytest.importorskip(engine)
-    assert message in call(command.main, folder, "--engine", engine, *options, stdin=b"a dog\n").error
-
-
 def test_a_seed_without_samples_of_one_beam_is_an_error(translator):
     with pytest.raises(ValueError, match="seed 1: needs do_sample=True and num_beams=1"):
         translator.translate(TEXTS, seed=1, do_sample=True)
