@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import Pipeline
 
+from .decoding_vanilla import DecodingOptions, cut_texts, join_hypotheses, make_batches, search_batches
 from .generation_vanilla import generation_config_of
 from .splitting_vanilla import check_texts
-from .translation_vanilla import DecodingOptions, cut_texts, join_hypotheses, make_batches, search_batches
 
 
 class TranslationPipeline(Pipeline):

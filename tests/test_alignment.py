@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from modeling_vanilla import Translator
+from modeling_vanilla.decoding_vanilla import Translation
 from modeling_vanilla.inference import Ensemble, pharaoh
 from modeling_vanilla.inference.alignment import align, join_links
 from modeling_vanilla.splitting_vanilla import Piece, split_texts
-from modeling_vanilla.translation_vanilla import Translation
 from modeling_vanilla.visualization import attention_maps
 
 SOURCES = ["a dog \u3000sees a  cat", "the old man", "a"]

@@ -12,17 +12,17 @@ from transformers import AutoModelForSeq2SeqLM, M2M100Config, T5Config, pipeline
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.corpus.tokenizer import train_tokenizer
-from modeling_vanilla.inference.constraints import constrained
-from modeling_vanilla.inference.prefixes import ForcedPrefix
-from modeling_vanilla.inference.scoring import PairScore
-from modeling_vanilla.inference.translator import token_texts
-from modeling_vanilla.translation_vanilla import (
+from modeling_vanilla.decoding_vanilla import (
     DecodingOptions,
     Hypothesis,
     cut_texts,
     join_hypotheses,
     make_batches,
 )
+from modeling_vanilla.inference.constraints import constrained
+from modeling_vanilla.inference.prefixes import ForcedPrefix
+from modeling_vanilla.inference.scoring import PairScore
+from modeling_vanilla.inference.translator import token_texts
 from modeling_vanilla.visualization import attention_maps
 
 LONGEST = "the old man gives the small child a red apple"

@@ -64,13 +64,13 @@ from pathlib import Path
 
 from tqdm import std
 
+from ..decoding_vanilla import Translation
 from ..errors import RowError
 from ..files import read_lines
 from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
 from ..progress import inform, progress_bar
 from ..protect import PROTECT, span_table
-from ..translation_vanilla import Translation
 from .blocks import Block, keep_blocks, record_of_blocks, take_blocks
 from .parser import CommandParser, run_command
 from .streams import (

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..decoding_vanilla import Translation
 from ..spans_vanilla import put_back
 from ..splitting_vanilla import TAG, Piece, encode
-from ..translation_vanilla import Translation
 from .engines import Engine
 from .terms import plain
 

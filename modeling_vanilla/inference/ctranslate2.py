@@ -24,11 +24,11 @@ from ctranslate2 import Translator, get_cuda_device_count, set_random_seed
 from transformers import GenerationConfig, PreTrainedTokenizerBase, TemperatureLogitsWarper, TopKLogitsWarper
 
 from ..configuration_vanilla import VanillaConfig
+from ..decoding_vanilla import WIDER, Batch, DecodingOptions, Found, Hypothesis, default_tokens, order, order_of_best
 from ..generation_vanilla import follows_the_source
 from ..interop.to_ctranslate2 import check_generation_config, to_ctranslate2, vocabulary
 from ..loading import load_config, load_model
 from ..search_vanilla import length_penalty
-from ..translation_vanilla import WIDER, Batch, DecodingOptions, Found, Hypothesis, default_tokens, order, order_of_best
 from .engines import Ids, pair_batches
 
 POSITIONS = 4096  # of a model that is converted to be run at once: the longest source or translation, in tokens

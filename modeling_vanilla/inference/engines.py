@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..splitting_vanilla import Piece
-from ..translation_vanilla import (
+from ..decoding_vanilla import (
     Batch,
     DecodingOptions,
     Found,
@@ -17,6 +16,7 @@ from ..translation_vanilla import (
     evaluating,
     search_batches,
 )
+from ..splitting_vanilla import Piece
 from .constraints import constrained
 from .ensemble import Ensemble
 from .prefixes import ForcedPrefix

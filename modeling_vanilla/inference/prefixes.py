@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from ..decoding_vanilla import DecodingOptions, Translation
 from ..errors import RowError
 from ..protect import replace_by
 from ..splitting_vanilla import Piece, check_texts, encode, is_blank
-from ..translation_vanilla import DecodingOptions, Translation
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:

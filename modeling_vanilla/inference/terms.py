@@ -8,11 +8,11 @@ from unicodedata import normalize
 import regex as re  # whose \w includes the signs that are written on letters
 from transformers import PreTrainedTokenizerBase
 
+from ..decoding_vanilla import DecodingOptions, Translation
 from ..errors import RowError
 from ..files import read_lines
 from ..spans_vanilla import put_back, span_pattern
 from ..splitting_vanilla import Piece, check_texts, join_pieces
-from ..translation_vanilla import DecodingOptions, Translation
 from .prefixes import target_ids
 
 logger = logging.getLogger(__name__)

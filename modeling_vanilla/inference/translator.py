@@ -7,12 +7,7 @@ from typing import Self
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..loading import load_model, load_tokenizer, model_folder
-from ..progress import progress_bar
-from ..protect import replace_in_pair
-from ..spans_vanilla import has_reserved, span_pattern
-from ..splitting_vanilla import check_texts, encode
-from ..translation_vanilla import (
+from ..decoding_vanilla import (
     DecodingOptions,
     Found,
     Hypothesis,
@@ -21,6 +16,11 @@ from ..translation_vanilla import (
     join_hypotheses,
     make_batches,
 )
+from ..loading import load_model, load_tokenizer, model_folder
+from ..progress import progress_bar
+from ..protect import replace_in_pair
+from ..spans_vanilla import has_reserved, span_pattern
+from ..splitting_vanilla import check_texts, encode
 from .alignment import Links, align_pairs, align_translations, encode_words
 from .engines import Engine, TorchEngine
 from .ensemble import Ensemble

@@ -19,10 +19,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerBase
 
+from ..decoding_vanilla import evaluating
 from ..files import whole_file
 from ..inference import Translator
 from ..splitting_vanilla import check_texts
-from ..translation_vanilla import evaluating
 
 # Weights below draw no line: where every word attends to every other a little, they would cover the rest.
 MIN_WEIGHT = 0.05

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_vanilla.decoding_vanilla import batches_by_length
 from modeling_vanilla.progress import progress_bar
-from modeling_vanilla.translation_vanilla import batches_by_length
 
 from .constraint import TreeConstraint
 
