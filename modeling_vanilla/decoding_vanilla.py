@@ -165,13 +165,7 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
     split = split_texts(
-        tokenizer,
-        texts,
-        options.limits,
-        options.tgt_lang,
-        options.source_prefix,
-        options.replace,
-        **options.encoding,
+        tokenizer, texts, options.limits, options.tgt_lang, options.source_prefix, options.replace, **options.encoding
     )
     cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
     if cut and options.limits is not None:
@@ -199,11 +193,9 @@ def make_batches(texts: Sequence[list[Piece]], options: DecodingOptions) -> Iter
 
 
 def batches_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """Batches of row numbers, the longest rows first: if a batch does not fit in memory, the first one fails.
+    """Batches of row numbers by the tokens of each row, the longest first: if one is too large, the first one fails.
 
-    Args:
-        lengths: the number of tokens of each row.
-        tokens_per_batch: the largest number in a batch, padding included. A longer row is a batch by itself.
+    A batch has at most tokens_per_batch, padding included; a longer row is a batch by itself.
     """
     if tokens_per_batch < 1:
         raise ValueError(f"tokens_per_batch must be at least 1, not {tokens_per_batch}")

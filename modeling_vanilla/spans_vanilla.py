@@ -44,10 +44,7 @@ def span_pattern(table: Mapping[str, str] | None) -> re.Pattern | None:
     """The pattern of all spans of a table {kind: regular expression}; None for an empty one.
 
     Where several kinds match, one that SPANS does not have comes first, then the first by its name. A reserved token
-    that a text has is a span, too.
-
-    Raises:
-        ValueError: for a regular expression that is none, or that matches the empty text.
+    that a text has is a span, too. ValueError for a regular expression that is none, or matches the empty text.
     """
     if not table:
         return None
@@ -77,12 +74,9 @@ def find_spans(text: str, pattern: re.Pattern) -> Counter[str]:
 
 
 def replace_spans(text: str, pattern: re.Pattern) -> tuple[str, dict[str, str]]:
-    """Replace the spans of a text, in order of appearance, by reserved tokens.
+    """Replace the spans of a text, in order of appearance, by reserved tokens; return it, and the span of each token.
 
     The first token follows from the length of the text, so that in training all of them are seen equally often.
-
-    Returns:
-        The text, and the span of each token.
     """
     spans: dict[str, str] = {}
 
@@ -111,8 +105,7 @@ def differing(source: str, translation: str, pattern: re.Pattern = DEFAULT) -> l
 def differing_numbers(source: str, target: str, spelt: int = _SPELT) -> list[str]:
     """The numbers of one side that are missing on the other, and neither spelt, converted nor otherwise divided there.
 
-    Args:
-        spelt: the largest number that may be words on the other side; one of a digit and noughts always may.
+    spelt: the largest number that may be words on the other side; one of a digit and noughts always may.
     """
     sources, targets = _numbers(_percents(source, target)), _numbers(_percents(target, source))
     sources, targets = sources - targets, targets - sources
