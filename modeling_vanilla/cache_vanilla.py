@@ -1,4 +1,4 @@
-"""The keyword arguments of every forward() here: either name of the cache, and no unknown name in silence.
+"""The keyword arguments of every forward() here: either name of the cache, and no unknown tensor in silence.
 
 transformers 5.24 renamed `past_key_values` to `cache`, its name here; only this file knows the other one.
 """
@@ -11,9 +11,6 @@ from dataclasses import fields
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
 
 OLD_NAME = "past_key_values"
 # The name in the installed transformers: a field of outputs, and an argument in generation.
@@ -40,7 +37,7 @@ def named_cache(arguments: dict, name: str) -> dict:
 def named_arguments(forward: Callable) -> Callable:
     """Decorate forward(): it takes the cache by either name. An unknown tensor or cache is a ValueError.
 
-    Any other unknown argument is a warning, once; the models of transformers are silent.
+    Any other unknown argument is ignored, as by the models of transformers.
     """
     known = {*inspect.signature(forward).parameters, *PASSED_ON}
 
@@ -48,11 +45,8 @@ def named_arguments(forward: Callable) -> Callable:
     def wrapper(self, *args, **kwargs):
         kwargs = named_cache(kwargs, "cache")
         for name in kwargs.keys() - known:
-            value = kwargs.pop(name)
-            if isinstance(value, Tensor | Cache):
+            if isinstance(kwargs.pop(name), Tensor | Cache):
                 raise ValueError(f"{type(self).__name__}.forward does not know the argument {name}")
-            if value is not None:
-                logger.warning_once(f"{type(self).__name__}.forward ignores the unknown argument {name}")
         return forward(self, *args, **kwargs)
 
     return wrapper
