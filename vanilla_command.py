@@ -22,11 +22,13 @@ COMMANDS = {
     "demo": "try a model in the browser",
     "push": "publish a model on the Hugging Face Hub",
 }
-_DATA = [f"{split}_{part}" for split in ("train", "validation", "test") for part in ("file", "source", "target")]
+_PARTS = ("file", "source", "target")
+_DATA = [f"{split}_{part}" for split in ("train", "validation", "test") for part in _PARTS]
+_OLD = [f"{split}_{part}" for split in ("replay", "replay_validation") for part in _PARTS]
 # The options of each command that name a file to read.
 READ = {
     "check": _DATA,
-    "train": ["config", *_DATA],
+    "train": ["config", *_DATA, *_OLD, "corrections_file"],
     "translate": ["input", "reference", "terms", "prefix"],
     "score": ["input", "target"],
     "demo": ["examples"],

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 from unicodedata import normalize
 
 import sacrebleu
+from sacrebleu.significance import PairedTest
 
 from .errors import one_line
 
@@ -74,6 +76,26 @@ def translation_scores(
     for name, (score, signature) in scores.items():
         result |= {name: score, f"{name}_signature": signature}
     return result
+
+
+def compare_scores(
+    before: Sequence[str], after: Sequence[str], references: Sequence[str], tokenize: str = TOKENIZE
+) -> dict[str, dict[str, float]]:
+    """Compare the translations of two models by sacreBLEU's paired bootstrap (Koehn 2004).
+
+    Returns:
+        For "bleu" and "chrf" the scores "before" and "after", half the widths of their 95% intervals, "before_interval"
+        and "after_interval", and "p_value", the probability of such a difference by chance.
+    """
+    before, after, references = ([normalize("NFC", text) for text in texts] for texts in (before, after, references))
+    metrics = {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}
+    systems = [("before", before), ("after", after)]
+    tested: dict[str, Any] = PairedTest(systems, metrics, [references], test_type="bs")()[1]
+    names = ("before", "after", "before_interval", "after_interval", "p_value")
+    found = ((old.score, new.score, old.ci, new.ci, new.p_value) for old, new in (tested["BLEU"], tested["chrF2"]))
+    return {
+        metric: dict(zip(names, map(float, each), strict=True)) for metric, each in zip(metrics, found, strict=True)
+    }
 
 
 def compound_split_bleu(

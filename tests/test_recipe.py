@@ -128,14 +128,17 @@ def test_few_pairs_are_seen_at_most_100_times_and_from_30_on_with_more_dropout(c
 
 
 def test_a_saved_model_is_fine_tuned(choose):
-    """Some four characters are a token: 4 million of both sides are 122 updates of 4096 tokens a side."""
-    recipe = choose(4_000_000, "cpu", model="saved")
-    assert 2e-5 <= recipe["learning_rate"] <= 1e-4
-    assert 2 * 122 < recipe["max_steps"] < 10 * 122
-    assert recipe["warmup_steps"] < recipe["max_steps"] / 9 and recipe["validate_steps"] <= recipe["max_steps"] / 5
-    assert not {"preset", "dropout", "vocab_size"} & recipe.keys()
-    training = complete(TrainingOptions("run"), recipe)
-    assert (training.learning_rate, training.learning_rate_scale) == (recipe["learning_rate"], None)
+    """Some four characters are a token: 4 million of both sides are 244 updates of 2048 tokens a side, thrice."""
+    few, some, many = (choose(size, "cpu", model="saved", d_model=512) for size in (80_000, 800_000, 4_000_000))
+    assert many["learning_rate"] == 5e-5 < choose(4_000_000, "cpu", model="saved", d_model=128)["learning_rate"] < 1e-3
+    assert many["max_steps"] == pytest.approx(5 * 244, abs=1) and many["warmup_steps"] == many["max_steps"] // 10
+    passes = [
+        row["max_steps"] * row["tokens_per_update"] / size for row, size in ((few, 8e4), (some, 8e5), (many, 4e6))
+    ]
+    assert passes[0] > passes[1] > passes[2]
+    assert not {"preset", "dropout", "vocab_size"} & few.keys()
+    training = complete(TrainingOptions("run"), few)
+    assert (training.learning_rate, training.learning_rate_scale) == (few["learning_rate"], None)
 
 
 @pytest.mark.usefixtures("own_cache", "own_precision")

@@ -70,11 +70,11 @@ def new_model():
 def run_loop(tokenizer, training_data):
     """Train a new model without dropout, or the one given: the model as the last update leaves it, and its progress."""
 
-    def run(folder, model=None, validation=None, **overrides):
+    def run(folder, model=None, pairs=None, **overrides):
         options = options_for(folder, **overrides)
         state = prepare(model or new_model(), tokenizer, options)
         with trackers(state):
-            train.train(state, read_updates(state, training_data), validation)
+            train.train(state, read_updates(state, training_data), pairs or {})
         return state.own_model, state.progress
 
     return run
@@ -167,7 +167,7 @@ def test_progress_counts_what_was_read(tmp_path, run_loop, datasets, training_da
     lengths = training_data.lengths
     plan = [update_batches(epoch_batches(*lengths, 150, 0, epoch), *lengths, 500) for epoch in range(2)]
     steps, every = sum(map(len, plan)) + 1, len(plan[0])
-    _, progress = run_loop(tmp_path / "run", validation=datasets["validation"], max_steps=steps, validate_steps=every)
+    _, progress = run_loop(tmp_path / "run", pairs=datasets, max_steps=steps, validate_steps=every)
     assert (progress.step, progress.epoch, progress.updates_of_epoch, len(progress.losses)) == (steps, 2, 1, steps)
     assert progress.positions >= progress.tokens > 2 * sum(int(side.sum()) for side in lengths)
     assert [entry["step"] for entry in progress.validations] == [*range(every, steps, every), steps]

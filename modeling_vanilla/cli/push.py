@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..files import read_json
 from ..hub import publishing
 from ..interop.folders import export
 from .parser import CommandParser, add_examples, read_examples, run_command, warn
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--as", dest="format", choices=("marian",), help="publish it in another format")
     what.add_argument("--space", action="store_true", help="publish a page to try the model")
+    parser.add_argument("--despite_gate", action="store_true", help="even if no model of its run passed the gate")
     add_examples(parser)
     run_command(parser, push, arguments)
 
@@ -44,6 +46,9 @@ def push(options: Namespace) -> None:
     """Publish what the options name: a page, or the model in one of two formats."""
     model, repo, licence, space = options.model, options.repo, options.licence, options.space
     publishing.check_repo(repo)
+    results = model.resolve().with_name("results.json")
+    if not options.despite_gate and results.is_file() and read_json(results).get("passed") is False:
+        raise ValueError(f"{model}: its run made no model to serve; --despite_gate publishes it")
     if options.examples and not space:
         raise ValueError(f"--examples {options.examples}: only a page (--space) shows them")
     examples = read_examples(options.examples)

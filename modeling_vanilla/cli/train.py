@@ -20,6 +20,15 @@ On several GPUs:
 --output_dir then holds model/ (what from_pretrained loads), results.json, loss.png, the last checkpoints, of which
 model/ is the average, and best/, the model of the best validation BLEU. After an interruption the same command with
 --resume goes on from the newest checkpoint.
+
+    vanilla train --model runs/mine/model --train_file new.tmx --validation_file new-valid.tsv --corrections_file \\
+        corrections.csv --replay_file old.tsv --replay_validation_file old-valid.tsv --output_dir runs/next
+
+mixes old pairs among the new ones, so that nothing is forgotten. With old validation pairs, model/ is the validated
+model that is best on the new pairs, of those whose BLEU on the old ones is not lower by more than chance (p < 0.05,
+sacreBLEU's paired bootstrap). If there is none that is better than before, there is no model/: serve the old one.
+
+Exit code: 0; 2 for bad input, with one line that says what is wrong; 3 if no model is to be served; 130 after Ctrl-C.
 """
 
 import argparse
@@ -74,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise Interrupted(end.signum, f"{end}; the same command with --resume goes on from there") from None
         if PartialState().is_main_process:
             print(summary(results, training.output_dir))
+        if not results.get("passed", True):
+            sys.exit(3)
 
     # Parsed before the other options, which come behind those of the file and win.
     config = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)

@@ -11,6 +11,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, IterableDataset, NamedSplit, Value, load_dataset_builder
 from datasets.exceptions import DatasetsError
 from datasets.fingerprint import Hasher
@@ -19,7 +22,7 @@ from pyarrow.parquet import ParquetFile
 from ..errors import one_line
 from ..files import check_path, read_lines
 from ..splitting_vanilla import HALF_PAIR
-from .options import SPLITS, CorpusOptions
+from .options import CorpusOptions
 from .tmx import read_tmx
 from .units import read_units
 
@@ -36,7 +39,8 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
     A split is read once: other processes and later runs find it there, unless its source has changed.
 
     Returns:
-        The splits, of "train", "validation" and "test", each with the string columns "source" and "target".
+        The splits that options.splits names, each with the string columns "source" and "target". Of "corrections" the
+        last of a source counts; it is in "train", in place of all other pairs of that source there and in "replay".
 
     Raises:
         ValueError: if there is no training data, a split is given twice or in part, or a file or dataset is missing,
@@ -45,7 +49,7 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
     name, languages = options.dataset_name, options.languages
     named, identity = _open_dataset(options) if name else ({}, ())
     splits = DatasetDict()
-    for split in SPLITS:
+    for split in options.splits:
         files = options.files(split)
         if files and split in named:
             raise ValueError(f"{split} data is given twice, by dataset_name {name} and by {' and by '.join(files)}")
@@ -54,11 +58,30 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
         elif files or split in named:
             where = files[0] if files else f"dataset_name: {name}, {split}"
             records = _read_file(files[0], languages) if files else _numbered(named[split], where)
-            pairs = (_pair(record, languages, place) for place, record in records)
+            pairs: Iterator[dict[str, str]] = (_pair(record, languages, place) for place, record in records)
+            if split == "corrections":
+                pairs = _newest(pairs)
             splits[split] = _cached(pairs, split, where, (_file_state(files[0]) if files else identity, languages))
+    if "corrections" in splits:
+        corrections = splits["corrections"]
+        for split in {"train", "replay"} & splits.keys():
+            splits[split] = _without(splits[split], corrections.data["source"].combine_chunks())
+        parts = [splits[split] for split in ("train", "corrections") if split in splits]
+        splits["train"] = datasets.concatenate_datasets(parts, split=NamedSplit("train"))
     if "train" not in splits:
         raise ValueError("no training data: give train_file, train_source with train_target, or dataset_name")
     return splits
+
+
+def _newest(pairs: Iterator[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """Of the pairs of a source the last."""
+    yield from {pair["source"]: pair for pair in pairs}.values()
+
+
+def _without(pairs: Dataset, sources: pa.Array) -> Dataset:
+    """The pairs of other sources."""
+    kept = np.flatnonzero(~pc.is_in(pairs.data["source"], value_set=sources).to_numpy())
+    return pairs if len(kept) == len(pairs) else pairs.select(kept).flatten_indices()
 
 
 def _cached(pairs: Iterator[dict[str, str]], split: str, name: str, state: tuple) -> Dataset:

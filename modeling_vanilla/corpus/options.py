@@ -1,8 +1,7 @@
 """The options of a corpus: where its sentence pairs are, and how long they may be."""
 
 from dataclasses import dataclass, field
-
-SPLITS = ("train", "validation", "test")
+from typing import ClassVar
 
 
 def option(default, help: str):
@@ -31,6 +30,7 @@ class CorpusOptions:
     """
 
     _argument_group_name = "data"
+    splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
     train_file: str | None = option(
         None, "Training pairs: JSON lines, .tsv, .csv, .parquet, .tmx, .po or .xliff, as described."
@@ -61,7 +61,7 @@ class CorpusOptions:
     @property
     def has_columns(self) -> bool:
         """Whether a split comes from columns that are named after the languages."""
-        return bool(self.dataset_name or any(getattr(self, f"{split}_file") for split in SPLITS))
+        return bool(self.dataset_name or any(getattr(self, f"{split}_file") for split in self.splits))
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -70,16 +70,28 @@ class CorpusOptions:
 
     def files(self, split: str) -> list[str]:
         """The file of a split's pairs, or those of its sources and of its targets, or none; ValueError if in part."""
-        parts = {part: path for part in ("file", "source", "target") if (path := getattr(self, f"{split}_{part}"))}
+        given = vars(self)
+        parts = {part: path for part in ("file", "source", "target") if (path := given.get(f"{split}_{part}"))}
         if [*parts] not in ([], ["file"], ["source", "target"]):
-            given = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
-            raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {given}")
+            what = " and ".join(f"{split}_{part} {path}" for part, path in parts.items())
+            raise ValueError(f"give {split}_file, or {split}_source with {split}_target, not {what}")
         return [*parts.values()]
 
 
 @dataclass
 class DataOptions(CorpusOptions):
-    """Where the sentence pairs are (CorpusOptions), and how long those to train on may be."""
+    """Where the sentence pairs are (CorpusOptions), those a fine-tuned model is to keep, and how long they may be."""
 
+    splits: ClassVar = (*CorpusOptions.splits, "replay", "replay_validation", "corrections")
+
+    replay_file: str | None = option(None, "Old pairs, of which every epoch of --model has a fresh sample.")
+    replay_source: str | None = option(None, "Or their source sentences, one a line.")
+    replay_target: str | None = option(None, "Their translations.")
+    replay_validation_file: str | None = option(None, "Old validation pairs, on which the model must get no worse.")
+    replay_validation_source: str | None = option(None, "Or their source sentences.")
+    replay_validation_target: str | None = option(None, "Their translations.")
+    corrections_file: str | None = option(
+        None, "Corrected translations, pairs to train on besides; the last of a source replaces all other pairs of it."
+    )
     max_source_length: int = option(256, "Remove training pairs whose source has more tokens, </s> included.")
     max_target_length: int = option(256, "Remove training pairs whose target has more tokens, </s> included.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 from accelerate.utils import patch_environment
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..protect import replace_in_pair
@@ -20,6 +20,12 @@ _TOKENIZED_PAIR = Features({"input_ids": List(Value("int32")), "labels": List(Va
 SAMPLE = 100_000
 _PAIRS_OF_A_PROCESS = 10_000  # at least: about a second of work
 _MAX_PROCESSES = 16  # each takes some 200 MB
+_LEAST_REPLAYED = 2000
+
+
+def replayed(new: int, old: int) -> int:
+    """How many of the old pairs an epoch has beside the new ones: as many, but at least 2000."""
+    return min(old, max(new, _LEAST_REPLAYED))
 
 
 def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, spans: re.Pattern | None = None) -> Dataset:
@@ -85,13 +91,21 @@ class TokenizedPairs:
         rows: token ids, "input_ids" (the source) and "labels" (the target), both with the end-of-sentence token.
         lengths: the tokens of each row's source and of its target, two arrays of (rows,).
         sources: the source texts of at most some SAMPLE rows, evenly spread.
+        new: so many of the rows are new; the others are old ones that are replayed.
         removed: how many pairs have an empty side, and how many others more tokens than the options allow.
     """
 
     rows: Dataset
     lengths: tuple[np.ndarray, np.ndarray]
     sources: list[str]
+    new: int
     removed: dict[str, int]
+
+    def epoch_rows(self, seed: int, epoch: int) -> np.ndarray:
+        """The rows of an epoch: all new ones, and a sample of the others that seed and epoch determine."""
+        old = len(self.rows) - self.new
+        sample = np.random.default_rng([seed, epoch]).choice(old, replayed(self.new, old), replace=False)
+        return np.concatenate([np.arange(self.new), self.new + np.sort(sample)])
 
     def digest(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of all token ids and lengths."""
@@ -105,7 +119,11 @@ class TokenizedPairs:
 
 
 def tokenize_training_pairs(
-    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, options: DataOptions, spans: re.Pattern | None = None
+    pairs: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    options: DataOptions,
+    spans: re.Pattern | None = None,
+    replay: Dataset | None = None,
 ) -> TokenizedPairs:
     """Encode the training pairs, and remove those with an empty side or more tokens than the options allow.
 
@@ -113,17 +131,22 @@ def tokenize_training_pairs(
 
     Args:
         pairs: string columns "source" and "target". spans: as for tokenize_pairs.
+        replay: old pairs, of which an epoch has a sample.
 
     Raises:
-        ValueError: if no pair remains, or as tokenize_pairs does.
+        ValueError: if no new pair remains, or as tokenize_pairs does.
     """
+    new = len(pairs)
+    if replay is not None:
+        pairs = concatenate_datasets([pairs, replay])
     tokenized = tokenize_pairs(pairs, tokenizer, spans)
     source, target = pair_lengths(tokenized)
     # A side that is encoded as the end-of-sentence token alone is empty too, whatever its text.
     empty = _blank(pairs, "source") | _blank(pairs, "target") | (source <= 1) | (target <= 1)
     too_long = ~empty & ((source > options.max_source_length) | (target > options.max_target_length))
     kept = np.flatnonzero(~empty & ~too_long)
-    if not len(kept):
+    new = int(np.searchsorted(kept, new))
+    if not new:
         raise ValueError(
             f"no training pair is left: {empty.sum()} are empty on a side, {too_long.sum()} have more than "
             f"{options.max_source_length} source or {options.max_target_length} target tokens"
@@ -135,6 +158,7 @@ def tokenize_training_pairs(
         rows=tokenized,
         lengths=(source[kept], target[kept]),
         sources=pairs.select(sample)["source"][:],
+        new=new,
         removed={"empty": int(empty.sum()), "too_long": int(too_long.sum())},
     )
 

@@ -55,8 +55,12 @@ class Progress:
         self.positions += positions
 
     def best(self) -> dict | None:
-        """The validation with the highest BLEU, of equal ones that with the least loss, or else the first."""
-        return max(self.validations, key=lambda entry: (entry["bleu"], -entry["loss"]), default=None)
+        """The validation with the highest BLEU, of equal ones that with the least loss, or else the first.
+
+        One of a model that is worse on the old data (gate_scores) does not count.
+        """
+        right = (entry for entry in self.validations if not entry.get("is_worse"))
+        return max(right, key=lambda entry: (entry["bleu"], -entry["loss"]), default=None)
 
     def validated(self) -> bool:
         """Whether the model was validated as it is now."""

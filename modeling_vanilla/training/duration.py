@@ -33,7 +33,8 @@ class Pace:
     def seconds(self, training: TrainingOptions, pairs: DatasetDict) -> float:
         """Seconds of a run: its updates, its validations and the scores of its model."""
         validations = math.ceil(training.max_steps / training.validate_steps) + 1
-        scored = validations * len(pairs.get("validation", ())) + len(pairs.get("test", ()))
+        scored = validations * sum(len(pairs.get(name, ())) for name in ("validation", "replay_validation"))
+        scored += sum(len(pairs.get(name, ())) for name in ("test", "corrections"))
         return training.max_steps * self.update + scored * self.pair
 
 

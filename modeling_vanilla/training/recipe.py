@@ -20,6 +20,8 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 
 from ..corpus.options import DataOptions
+from ..corpus.tokenized import replayed
+from ..loading import load_config, model_folder
 from ..presets import PRESETS
 from ..spans_vanilla import DEFAULT, find_spans
 from .device import bound_kernel_caches
@@ -119,20 +121,23 @@ CPU = replace(
 PAPERS = Recipe(characters=math.inf, has_gpu=True, reason="the paper's base model", learning_rate_scale=1.0)
 IWSLT = replace(PAPERS, characters=200_000_000, dropout=0.3, max_steps=50_000)  # as is customary for IWSLT
 RECIPES = (SMALL, CPU, IWSLT, PAPERS)  # a corpus has the first that is for its size and device
-# Of a saved model; the peak is that of transformers' Trainer.
-FINE_TUNING = Recipe(
-    characters=math.inf,
-    has_gpu=None,
-    reason="fine-tunes",
-    preset=None,
-    learning_rate=5e-5,
-    warmup_steps=math.inf,
-    warmup_share=0.1,
-    tokens_per_update=4096,
-    max_steps=math.inf,
-    max_passes=5,
-    validations=10,
-)
+# Of a saved model of the width 512, by its new pairs (RESULTS.md). The peak is that of transformers' Trainer; another
+# width w has 5e-5 (512 / w)^1.5, as the tiny model at 5e-5 hardly moves.
+FINE_TUNING = [
+    Recipe(
+        characters=characters,
+        has_gpu=None,
+        reason="fine-tunes",
+        preset=None,
+        lr_scheduler_type="linear",
+        warmup_share=0.1,
+        tokens_per_update=2048,
+        max_passes=passes,
+        validations=5,
+    )
+    for characters, passes in ((100_000, 30), (1_000_000, 10), (math.inf, 5))
+]
+_RATE, _WIDTH = 5e-5, 512
 _MORE_DROPOUT = 0.3
 _EARLY_STOPPING = 5
 _CHARACTERS = 4  # of a token, about
@@ -167,6 +172,8 @@ def complete_options(
         chosen = previous["training"] | previous["model"]
     elif model.preset is None:
         options = {name: value for part in (data, training, model) for name, value in vars(part).items()} | overrides
+        if model.model is not None:
+            options["d_model"] = load_config(model_folder(model.model, model.revision)).d_model
         chosen, reason = choose_recipe(pairs, {name: value for name, value in options.items() if value is not None})
         reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
     if model.preset is None and (previous or model.model is None):
@@ -197,7 +204,8 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
 
     Args:
         pairs: "train", and "validation" if there are any, as load_pairs returns them.
-        given: options that are decided; the others are made to fit them. With "model" that one is fine-tuned.
+        given: options that are decided; the others are made to fit them. With "model" that one is fine-tuned, whose
+            width is "d_model".
 
     Returns:
         The other options, fields of ModelOptions, VanillaConfig and TrainingOptions; and the reason, in a line.
@@ -207,7 +215,9 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     recipe = next(row for row in RECIPES if characters < row.characters and row.has_gpu in (None, has_gpu))
     reason = recipe.reason
     if "model" in given:
-        recipe, reason = FINE_TUNING, f"{FINE_TUNING.reason} {given['model']}"
+        recipe = next(row for row in FINE_TUNING if characters < row.characters)
+        recipe = replace(recipe, learning_rate=float(f"{_RATE * (_WIDTH / given['d_model']) ** 1.5:.2g}"))
+        reason = f"{recipe.reason} {given['model']}"
     elif recipe.optim == "muon" and given.get("optim") == "adam":  # which at Muon's rate ignores the source
         names = ("label_smoothing", "optim", "lr_scheduler_type", "warmup_share")
         recipe = replace(recipe, **{name: getattr(Recipe, name) for name in names}, **_TINY_ADAM, learning_rate=None)
@@ -226,7 +236,8 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
     Returns:
         Fields of ModelOptions, VanillaConfig and TrainingOptions, None for the preset's or the paper's.
     """
-    characters = _characters(pairs["train"])
+    new, old = len(pairs["train"]), len(pairs.get("replay", ()))
+    characters = round(_characters(pairs["train"]) * (1 + replayed(new, old) / new))  # of an epoch
     # An update takes about a tenth of the corpus at most, but the longest pair.
     tokens = given.get("tokens_per_update")
     tokens = tokens or min(recipe.tokens_per_update, max(_longest(pairs["train"], given), characters // 100))

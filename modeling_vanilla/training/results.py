@@ -7,28 +7,27 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel
 
 from ..corpus.tokenized import TokenizedPairs
 from ..visualization.curves import plot_run
 from .train import TrainingState
 
 _MAIN_FIGURES = ["bleu", "chrf", "test_sentences", "steps", "train_seconds", "tokens_per_second", "mfu", "parameters"]
+_MAIN_FIGURES += ["corrections", "come_out"]
 _LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "sacrebleu")
 
 
-def training_results(state: TrainingState, model: PreTrainedModel, corpus: TokenizedPairs, peak: float | None) -> dict:
+def training_results(state: TrainingState, corpus: TokenizedPairs, peak: float | None) -> dict:
     """The figures of the training itself.
 
     Args:
-        model: the average of the checkpoints.
         peak: FLOP/s of large products on one device, if it was measured.
 
     Returns:
         Among others "flops", which the tokens of the updates took; and "mfu" (model FLOPs utilisation), the share of
         that peak which the updates reached, None without it.
     """
-    progress = state.progress
+    progress, model = state.progress, state.own_model
     source, target = corpus.lengths
     flops = float(model_flops(model.config, source, target).mean() / (source + target).mean() * progress.tokens)
     processes, seconds = PartialState().num_processes, round(progress.seconds, 3)
@@ -44,7 +43,8 @@ def training_results(state: TrainingState, model: PreTrainedModel, corpus: Token
         "padding_share": round(1 - progress.tokens / progress.positions, 4),
         "parameters": model.num_parameters(),
         "vocabulary": len(state.tokenizer),
-        "training_pairs": len(corpus.rows),
+        "training_pairs": corpus.new,
+        "replay_pairs": len(corpus.rows) - corpus.new,
         "precision": state.accelerator.mixed_precision,
         "device": str(model.device),
         "processes": processes,
@@ -95,10 +95,14 @@ def plot(state: TrainingState) -> None:
 
 
 def summary(results: dict, run: str | Path) -> str:
-    """The main figures of a run as JSON, with the paths of its model and its results."""
+    """The main figures of a run as JSON, with the paths of its model, if there is one, and its results."""
     figures = {name: results[name] for name in _MAIN_FIGURES if results.get(name) is not None}
     if results["validation"] is not None:
         figures["validation_bleu"] = results["validation"]["bleu"]
+        for name, change in results["validation"].get("changes", {}).items():
+            for metric, was in change.items():
+                figures |= {f"{name}_{metric}_before": was["before"], f"{name}_{metric}": was["after"]}
     shown = {name: round(value, 2) for name, value in figures.items()}
-    paths = {"model": str(Path(run) / "model"), "results": str(Path(run) / "results.json")}
+    written = [name for name in ("model", "results.json") if name != "model" or results.get("passed", True)]
+    paths = {name.removesuffix(".json"): str(Path(run) / name) for name in written}
     return json.dumps({**shown, **paths}, indent=1, ensure_ascii=False)

@@ -17,13 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpus.data import load_pairs
 from ..corpus.options import DataOptions
-from ..corpus.tokenized import tokenize_training_pairs
+from ..corpus.tokenized import TokenizedPairs, replayed, tokenize_training_pairs
 from ..files import check_unused, locked, whole_folder, write_json
 from ..hub.model_card import source_metadata, write_model_card
 from ..hub.publishing import open_repo, publish_model
 from ..inference import Translator
 from ..inference.averaging import average_checkpoints
 from ..loading import save_model
+from ..metrics import translation_scores
 from ..progress import inform
 from .checkpoints import (
     Progress,
@@ -40,9 +41,9 @@ from .model import check_trainable, fit_to_data, make_model, make_tokenizer, sav
 from .options import ModelOptions, TrainingOptions
 from .recipe import RunOptions, complete_options
 from .results import plot, training_results
-from .run_record import check_same_run, is_begun, model_of_run, read_run, record_run, write_run
+from .run_record import check_same_run, digests_of_weights, is_begun, model_of_run, read_run, record_run, write_run
 from .train import OPTIMIZERS, TrainingState, rate_of, read_updates, train, validate
-from .validation import translate_and_score, validation_scores
+from .validation import tell_changes, translate_all, validation_scores
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +64,17 @@ def train_translation(
     - `checkpoint-STEP/`: the last checkpoints, of which `model/` is the average. `best/`: the model whose validation
       BLEU was the highest.
 
+    With old validation pairs `model/` is `best/`: of the models that are no worse on them, by more than chance, the one
+    that is best on the new ones. Without one that is better than the model to start with, neither is written.
+
     Args:
         overrides: fields of VanillaConfig that replace the preset's; vocab_size is the size of the vocabulary to train.
 
     Returns:
         What results.json holds: the scores on the test data if there are any ("bleu", "chrf", ...), on the validation
         data ("validation"), "train_seconds", "tokens_per_second", "mfu" (on a GPU), "parameters", the options and the
-        versions.
+        versions. With old validation pairs also "passed", whether there is a model; with "corrections", their number,
+        how many "come_out" as corrected.
 
     Raises:
         ValueError: the data or the options are bad, and nothing is written; or a loss or gradient is not finite.
@@ -112,15 +117,15 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     with group.main_process_first():
         pairs = load_pairs(data)
     chosen = complete_options(pairs, data, given, previous)
-    if (patience := chosen.training.early_stopping) is not None and "validation" not in pairs:
-        raise ValueError(f"early_stopping {patience}: there are no validation data")
+    check_splits(pairs, start, chosen.training.early_stopping)
     if checkpoint and (taken := checkpoint_step(checkpoint)) > (steps := chosen.training.max_steps):
         raise ValueError(f"max_steps {steps}: {run} has taken {taken} updates already")
 
     # Tokenise: the main process trains a tokenizer, the others receive it
     tokenizer = make_tokenizer(start, chosen.model, chosen.overrides, pairs["train"])
     with group.main_process_first():
-        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans_of(start, chosen.model))
+        spans = spans_of(start, chosen.model)
+        corpus = tokenize_training_pairs(pairs["train"], tokenizer, data, spans, pairs.get("replay"))
 
     # Make the model, and without a preset another one before it, for a trial
     def make_state(chosen: RunOptions) -> TrainingState:
@@ -137,6 +142,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     record = record_run(data, training, chosen.model, chosen.overrides, corpus)
     if previous:
         check_same_run(run, previous, record)
+    record["pairs"]["weights"] = previous["pairs"].get("weights") if previous else digests_of_weights(start)
     state = make_state(chosen)
 
     # Train: all is checked, so files of the run are written from here on
@@ -146,27 +152,44 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
             inform(f"goes on after update {state.progress.step}")
             tell_new_schedule(previous, state)
         else:
-            tell_beginning(training, chosen.reason, corpus.removed)
+            tell_beginning(training, chosen.reason, corpus)
     peak = device_flops(state.accelerator)
     group.wait_for_everyone()
     with trackers(state):
         if chosen.model.model and "validation" in pairs and not state.progress.validations:
-            validate(state, pairs["validation"])  # the scores before fine-tuning
-        train(state, read_updates(state, corpus), pairs.get("validation"))
+            validate(state, pairs)  # the scores before fine-tuning
+        train(state, read_updates(state, corpus), pairs)
 
-    # Average
-    averaged = list_checkpoints(run)[-training.average_checkpoints :]
-    model = average_checkpoints(averaged)[0].to(group.device).eval()
-    group.wait_for_everyone()  # all have read the checkpoints
     results = {
-        **training_results(state, model, corpus, peak),
-        "averaged_checkpoints": [checkpoint_step(folder) for folder in averaged],
+        **training_results(state, corpus, peak),
         "removed": corpus.removed,
         "dataset": None if data.dataset_name is None or Path(data.dataset_name).exists() else data.dataset_name,
         "settings": record,
     }
-    write_and_score(state, model, pairs, results)
+    write_and_score(state, pairs, results)
     return results
+
+
+def check_splits(pairs: DatasetDict, start: Path | None, patience: int | None) -> None:
+    """Raise ValueError for old pairs without a model that knows them, and what needs validation data without any."""
+    if start is None and (old := [name for name in ("replay", "replay_validation") if name in pairs]):
+        raise ValueError(f"{old[0]} data: old pairs need --model, which knows them")
+    if "validation" not in pairs and patience is not None:
+        raise ValueError(f"early_stopping {patience}: there are no validation data")
+    if "validation" not in pairs and "replay_validation" in pairs:
+        raise ValueError("replay_validation data: there are no validation data of the new pairs")
+
+
+def gate_results(state: TrainingState) -> dict:
+    """Whether a model passed the gate, and the scores of the best one that did, or else of the best one of all."""
+    start, *others = state.progress.validations
+    best = state.progress.best()
+    passed = best is not start
+    best = best if passed else max(others, key=lambda entry: entry["bleu"])
+    if state.accelerator.is_main_process:
+        end = "" if passed else ", but no model is better on the new pairs and no worse on the old: serve the old one"
+        inform(f"the model of step {best['step']}{end}\n{tell_changes(best['changes'])}")
+    return {"passed": passed, "validation": best}
 
 
 def find_start(given: RunOptions, run: Path) -> tuple[RunOptions, dict | None, Path | None]:
@@ -230,8 +253,8 @@ def prepare(
     return state
 
 
-def tell_beginning(training: TrainingOptions, reason: str, removed: dict) -> None:
-    """Print the recipe, a warning if the warm-up is too long, and how many pairs were removed."""
+def tell_beginning(training: TrainingOptions, reason: str, corpus: TokenizedPairs) -> None:
+    """Print the recipe, a warning if the warm-up is too long, the replay, and how many pairs were removed."""
     if reason:
         inform(reason)
     if training.warmup_steps > max(1, training.max_steps / 2):
@@ -240,8 +263,10 @@ def tell_beginning(training: TrainingOptions, reason: str, removed: dict) -> Non
             f"hardly falls; set fewer, and for a quick trial --tokens_per_update 1000 in place of "
             f"{training.tokens_per_update}"
         )
-    if any(removed.values()):
-        inform(f"removed from training: {removed}; vanilla check shows faults of the others")
+    if old := len(corpus.rows) - corpus.new:
+        inform(f"an epoch has {corpus.new} new pairs and {replayed(corpus.new, old)} of {old} old ones")
+    if any(corpus.removed.values()):
+        inform(f"removed from training: {corpus.removed}; vanilla check shows faults of the others")
 
 
 def tell_new_schedule(previous: dict, state: TrainingState) -> None:
@@ -279,9 +304,23 @@ def trackers(state: TrainingState) -> Iterator[None]:
             tracker.finish()
 
 
-def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: DatasetDict, results: dict) -> None:
-    """Write the model, score it on validation and test data, and write the results with these scores."""
+def write_and_score(state: TrainingState, pairs: DatasetDict, results: dict) -> None:
+    """Write the model, score it on validation and test data, and write the results with these scores.
+
+    It is the average of the last checkpoints. With old validation pairs it is the one that passed the gate, if one did.
+    """
     run, training, tokenizer, is_main = state.run, state.training, state.tokenizer, state.accelerator.is_main_process
+    averaged = list_checkpoints(run)[-training.average_checkpoints :]
+    results["averaged_checkpoints"] = [checkpoint_step(folder) for folder in averaged]
+    if "replay_validation" in pairs:
+        results |= gate_results(state)
+        averaged, results["averaged_checkpoints"] = [run / "best"], [results["validation"]["step"]]
+        if is_main:
+            write_json(run / "results.json", results)
+        if not results["passed"]:
+            return
+    model = average_checkpoints(averaged)[0].to(state.accelerator.device).eval()
+    state.accelerator.wait_for_everyone()  # all have read the checkpoints
     made_from = results["settings"]["model"]["model"]
     source = source_metadata(made_from) if made_from else None
     if is_main:
@@ -292,11 +331,16 @@ def write_and_score(state: TrainingState, model: PreTrainedModel, pairs: Dataset
     # The model is on the disk before the scoring, which may fail.
     translator, how = Translator(model, tokenizer), (training.tokens_per_batch, training.bleu_tokenize)
     with state.accelerator.autocast():
-        if "validation" in pairs:
+        if "validation" in pairs and "passed" not in results:
             results["validation"] = validation_scores(translator, pairs["validation"], *how)
         if "test" in pairs:
-            results |= translate_and_score(translator, pairs["test"], *how, show_progress=True)
+            translations = translate_all(translator, pairs["test"], training.tokens_per_batch, show_progress=True)
+            results |= translation_scores(translations, pairs["test"]["target"][:], training.bleu_tokenize)
             results["test_sentences"] = len(pairs["test"])
+        if "corrections" in pairs:
+            translations = translate_all(translator, pairs["corrections"], training.tokens_per_batch)
+            results["corrections"] = len(translations)
+            results["come_out"] = sum(map(str.__eq__, translations, pairs["corrections"]["target"][:]))
     if is_main:
         write_model_card(run / "model", model, results, source)
         write_json(run / "results.json", results)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..corpus.options import DataOptions
 from ..corpus.tokenized import TokenizedPairs
-from ..files import read_json, write_json
+from ..files import digest_of, read_json, write_json
 from .options import ModelOptions, TrainingOptions
 
 _FILE = "run.json"
@@ -26,8 +26,13 @@ def record_run(
         "data": asdict(data),
         "training": {name: value for name, value in asdict(training).items() if name not in ("output_dir", "resume")},
         "model": asdict(options) | overrides,
-        "pairs": {"training_pairs": len(corpus.rows), "training_data": corpus.digest()},
+        "pairs": {"training_pairs": corpus.new, "training_data": corpus.digest()},
     }
+
+
+def digests_of_weights(folder: Path | None) -> dict[str, str]:
+    """The SHA-256 of each file of weights of a model folder, if there is one."""
+    return {path.name: digest_of(path) for path in sorted(folder.glob("model*.safetensors"))} if folder else {}
 
 
 def write_run(run: Path, record: dict) -> None:

@@ -7,7 +7,7 @@ A recipe's alternatives, a rate that falls to 0 and Muon (muon.py), stand beside
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from ..progress import inform, progress_bar
 from .checkpoints import Progress, add_validation, is_scheduled, write_checkpoint
 from .muon import Muon
 from .options import TrainingOptions
-from .validation import validation_scores
+from .validation import gate_scores, tell_changes, validation_scores
 
 
 @dataclass
@@ -95,8 +95,10 @@ def read_updates(state: TrainingState, corpus: TokenizedPairs) -> Iterator[Updat
 
     def plan_epoch() -> list[list[np.ndarray]]:
         """The rows of each batch of each update of the epoch."""
-        batches = epoch_batches(*lengths, state.training.tokens_per_batch, state.training.seed, progress.epoch)
-        return update_batches(batches, *lengths, state.training.tokens_per_update)
+        seed, epoch = state.training.seed, progress.epoch
+        rows = corpus.epoch_rows(seed, epoch)
+        batches = epoch_batches(*(side[rows] for side in lengths), state.training.tokens_per_batch, seed, epoch)
+        return update_batches([rows[batch] for batch in batches], *lengths, state.training.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
         shares = [update[first::processes] for first in range(processes)]
@@ -226,7 +228,7 @@ def take_update(state: TrainingState, model, update: Update) -> dict[str, float]
 # The loop
 
 
-def train(state: TrainingState, updates: Iterator[Update], validation: Dataset | None) -> None:
+def train(state: TrainingState, updates: Iterator[Update], pairs: Mapping[str, Dataset]) -> None:
     """Take updates until max_steps or early_stopping ends the run; save and validate on the way.
 
     Before each validation there is a checkpoint, so that whatever happens in it costs no update.
@@ -245,8 +247,8 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
     with on_signal(received.append), bar:
         while True:
             # At the top, so that a resumed run makes up for a validation that it missed.
-            if validation is not None and is_validation_due(training, progress.step) and not progress.validated():
-                validate(state, validation)
+            if "validation" in pairs and is_validation_due(training, progress.step) and not progress.validated():
+                validate(state, pairs)
             if progress.step >= training.max_steps:
                 break
             if progress.stalled(training.early_stopping):
@@ -263,7 +265,7 @@ def train(state: TrainingState, updates: Iterator[Update], validation: Dataset |
             accelerator.log({**figures, "tokens_per_second": speed}, step=progress.step)
             bar.set_postfix_str(f"label-smoothed loss {figures['loss']:.3f}, {speed:.0f} tokens/s", refresh=False)
             bar.update()
-            is_due = validation is not None and is_validation_due(training, progress.step)
+            is_due = "validation" in pairs and is_validation_due(training, progress.step)
             signum = largest_of_processes(accelerator, received[-1])  # all stop if one was told to
             if is_due or signum or is_scheduled(training, progress.step):
                 save(state)
@@ -295,8 +297,10 @@ def is_validation_due(training: TrainingOptions, step: int) -> bool:
     return step == training.max_steps or (step > 0 and step % training.validate_steps == 0)
 
 
-def validate(state: TrainingState, pairs: Dataset) -> None:
+def validate(state: TrainingState, pairs: Mapping[str, Dataset]) -> None:
     """Validate, report the scores, and save the model in best/ if its BLEU is the best so far.
+
+    With old validation pairs the model to start with stays where it is: best/ is one that may take its place.
 
     A signal ends the run at once: the last checkpoint has all updates.
     """
@@ -304,14 +308,20 @@ def validate(state: TrainingState, pairs: Dataset) -> None:
     translator = Translator(state.own_model, state.tokenizer)
     with on_signal(partial(stop, state)):
         with accelerator.autocast():
-            scores = validation_scores(translator, pairs, training.tokens_per_batch, training.bleu_tokenize)
+            how = (training.tokens_per_batch, training.bleu_tokenize)
+            if "replay_validation" in pairs:
+                scores = gate_scores(translator, pairs, *how, state.run / "before.json")
+            else:
+                scores = validation_scores(translator, pairs["validation"], *how)
         progress.validations.append({"step": progress.step, **scores})
-        numbers = {f"validation_{name}": value for name, value in scores.items() if not isinstance(value, str)}
+        numbers = {f"validation_{name}": value for name, value in scores.items() if isinstance(value, float)}
         accelerator.log(numbers, step=progress.step)
         if accelerator.is_main_process:
             loss, perplexity, bleu = (f"{scores[name]:.2f}" for name in ("loss", "perplexity", "bleu"))
             inform(f"step {progress.step}: validation loss {loss} (unsmoothed), perplexity {perplexity}, BLEU {bleu}")
-            if progress.best() is progress.validations[-1]:
+            if "changes" in scores and progress.step:
+                inform(f"{tell_changes(scores['changes'])}{', which is worse' if scores['is_worse'] else ''}")
+            if progress.best() is progress.validations[-1] and (progress.step or "changes" not in scores):
                 with whole_folder(state.run / "best") as part:
                     save_model(state.own_model, state.tokenizer, part)
             add_validation(state.run, progress)
