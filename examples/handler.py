@@ -1,8 +1,9 @@
 """handler.py of a model on Hugging Face Inference Endpoints: put it into the model's repository, beside the weights.
 
 A request is {"inputs": TEXT or [TEXT, ...], "parameters": {...}}, the parameters those of BOUNDS and LANGUAGES; the
-answer is [{"translation_text": TEXT}, ...], each with "differing", a list, if it has other numbers than its source, or
-other spans that are copied. Any other request is a ValueError of one line, which the endpoint answers with HTTP 400.
+answer is [{"translation_text": TEXT}, ...], each with "differing", a list, if it has other numbers than its source,
+other spans that are copied, or a phrase without end. Any other request is a ValueError of one line, which the endpoint
+answers with HTTP 400.
 """
 
 import re

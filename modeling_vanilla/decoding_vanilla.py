@@ -16,7 +16,7 @@ from .configuration_vanilla import token_ids
 from .generation_vanilla import generation_config_of
 from .search_vanilla import length_penalty
 from .spans_vanilla import differing, has_reserved, put_back, replace_spans, span_pattern
-from .splitting_vanilla import Limits, Piece, check_texts, is_blank, join_pieces, source_limits, split_texts, tags_of
+from .splitting_vanilla import Limits, Piece, check_texts, has_letters, join_pieces, source_limits, split_texts, tags_of
 
 logger = logging.get_logger(__name__)
 
@@ -127,9 +127,11 @@ class DecodingOptions:
 
     def replace(self, line: str) -> tuple[str, dict | None, dict | None]:
         """A line with reserved tokens, their spans and what stands for them in the translation."""
-        if self.spans is None or not self.has_reserved:
+        if self.spans is None:
             return line, None, None
         text, spans = replace_spans(self.prepare(line), self.spans)
+        if not self.has_reserved and has_letters(text):
+            return line, None, None
         return text, spans, {token: self.terms.get(span, span) for token, span in spans.items()}
 
     def lacking(self, found: list[list[Hypothesis]]) -> list[int]:
@@ -167,7 +169,7 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options:
     split = split_texts(
         tokenizer, texts, options.limits, options.tgt_lang, options.source_prefix, options.replace, **options.encoding
     )
-    cut = [row for row, pieces in enumerate(split) if any(piece.separator == " " for piece in pieces)]
+    cut = [row for row, pieces in enumerate(split) if any(piece.separator is None for piece in pieces)]
     if cut and options.limits is not None:
         how = f"in pieces of at most {options.limits.tokens} tokens"
         how = "sentence by sentence, as in training" if options.limits.by_sentence else how
@@ -178,12 +180,9 @@ def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options:
 
 
 def make_batches(texts: Sequence[list[Piece]], options: DecodingOptions) -> Iterator[Batch]:
-    """Batches of the pieces that are not blank, similar lengths together."""
+    """Batches of the pieces that are not copied, similar lengths together."""
     keys = [
-        (row, number)
-        for row, pieces in enumerate(texts)
-        for number, piece in enumerate(pieces)
-        if not is_blank(piece.text)
+        (row, number) for row, pieces in enumerate(texts) for number, piece in enumerate(pieces) if not piece.is_copied
     ]
     rows = max(options.beams, options.nbest)  # of the decoder for each sentence; samples have one each
     lengths = [len(texts[row][number].ids) * rows for row, number in keys]
@@ -290,10 +289,10 @@ def join_hypotheses(
     texts: Sequence[list[Piece]], found: Iterable[Found], nbest: int
 ) -> Iterator[tuple[list[int], list[Translation]]]:
     """The numbers of the texts that each batch of a search completes, and their translations."""
-    best = [[[Hypothesis("")]] * len(pieces) for pieces in texts]  # of each piece; this is the one of a blank piece
-    missing = Counter(row for row, pieces in enumerate(texts) for piece in pieces if not is_blank(piece.text))
-    if blank := [row for row in range(len(texts)) if not missing[row]]:
-        yield blank, [_join(texts[row], best[row], nbest) for row in blank]
+    best = [[[Hypothesis(piece.text)] if piece.is_copied else [] for piece in pieces] for pieces in texts]
+    missing = Counter(row for row, pieces in enumerate(texts) for piece in pieces if not piece.is_copied)
+    if copied := [row for row in range(len(texts)) if not missing[row]]:
+        yield copied, [_join(texts[row], best[row], nbest) for row in copied]
     for keys, hypotheses in found:
         for (row, number), each in zip(keys, hypotheses, strict=True):
             best[row][number] = each

@@ -17,7 +17,8 @@ class TranslationPipeline(Pipeline):
 
     The input is a string, a list or column of strings, or a torch Dataset or generator of them for an iterator.
     With `num_return_sequences` above 1, the result of an input is a list of so many, best first. The best has
-    "differing", too, if spans that are copied or numbers are not the source's: a list of these.
+    "differing", too, if spans that are copied or numbers are not the source's, or a phrase is repeated without end: a
+    list of these.
 
     Args:
         return_tensors: whether a result is {"translation_token_ids": ids}, those that generate() returns.

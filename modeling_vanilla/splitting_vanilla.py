@@ -32,6 +32,12 @@ _KNOWN_MARKS = str.maketrans(dict.fromkeys("\u17d4\u17d5\u0f0d\u0f0e", "\u0964")
 _FRAGMENT_TOKENS = 128
 _LINE_END = re.compile(r"(\r?\n)")
 _BLANK = " "
+# What a line has around and between its texts: blanks at both ends, marks of lists, rules of tables. "# 8" is a number.
+_MARK = r"[-*>|\u2022\u2023\u25aa\u25e6\u00b7]|#{1,6}(?!\s+\d{1,9}\s)|\[[ xX]\]|\(?(?:\d{1,3}|[A-Za-z])\)"
+_LAYOUT = rf"(^\s*(?:(?:{_MARK}%s)\s+)+|^\s+|(?<!\s)\s+(?:\Z|(?:\|(?:\s+|\Z))+)|[ \t]{{2,}}|\t)"
+_WITHOUT_NUMBERS, _WITH_NUMBERS = re.compile(_LAYOUT % ""), re.compile(_LAYOUT % r"|(?:\d{1,3}\.)+")
+# "1." is no mark in these, but may be "first".
+_ORDINALS = {*re.findall("[a-z]+", "bs cs da de et eu fi hr hu is lt lv nb nn no pl sk sl sr tr")}
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode's categories of controls, formats and separators
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
@@ -41,11 +47,16 @@ class Piece(NamedTuple):
 
     text: str
     ids: array  # its tokens, with EOS
-    separator: str  # what follows its translation: a line end, a blank, or nothing at the end of the text
+    separator: str | None  # the layout that follows its translation; None is a blank, where a sentence was cut off
     prefix: Sequence[int] = ()  # the tokens with which its translation must begin
     phrases: Sequence[Sequence[int]] = ()  # sequences of tokens that its translation must contain
     spans: Mapping[str, str] | None = None  # what each reserved token stands for, None if the tokenizer has none
     targets: Mapping[str, str] | None = None  # and in the translation
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether it is its own translation, as it has no letters."""
+        return not (self.prefix or self.phrases or has_letters(self.text))
 
 
 class Limits(NamedTuple):
@@ -79,7 +90,7 @@ def source_limits(
     return Limits(min(longest, seen[0] or longest), seen[1], longest, seen != (None, None), language)
 
 
-def source_language(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> str:
+def source_language(config: PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase) -> str:
     """The source's language as sentencex names it: "de" for "de", "de_DE" or "deu_Latn"; "en" if it is unknown."""
     # This package and Marian have source_lang, others src_lang.
     tags = [getattr(one, name, None) for one in (tokenizer, config) for name in ("src_lang", "source_lang")]
@@ -108,15 +119,15 @@ def split_texts(
 
     length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
-    split = [_LINE_END.split(text) for text in texts]  # line, line end, line, ...
-    untagged = [_untagged(tokenizer, line) for parts in split for line in parts[::2]]
-    lines = [(tag, *replace(line)) for tag, line in untagged]
-    encoded = zip(lines, encoded_pieces([line[1] for line in lines]), strict=True)
+    language = limits.language if limits else source_language(None, tokenizer)
+    split = [[*_parts(tokenizer, text, language)] for text in texts]
+    lines = [replace(line) for parts in split for _, line, _ in parts]
+    encoded = zip(lines, encoded_pieces([line[0] for line in lines]), strict=True)
     found = []
     for parts in split:
         pieces: list[Piece] = []
-        for line_end in [*parts[1::2], ""]:
-            (own, line, spans, targets), ids = next(encoded)
+        for own, _, layout in parts:
+            (line, spans, targets), ids = next(encoded)
             tag = own or default
             cut = [(line, ids)]
             if limits is not None and (
@@ -126,12 +137,23 @@ def split_texts(
                 cut_texts = _cut(tokenizer, line, limits, limits.piece_tokens - len(tag) - length_of_prefix)
                 cut = [*zip(cut_texts, encoded_pieces(cut_texts), strict=True)]
             for number, (text, ids) in enumerate(cut, start=1):
-                separator = line_end if number == len(cut) else _BLANK
+                separator = layout if number == len(cut) else None
                 # All pieces are in memory at once; an array takes 4 bytes a token, a list 8 to 40.
                 more = {"spans": spans, "targets": targets}
                 pieces.append(Piece(text, array("i", [*tag, *ids]), separator, **more))
         found.append(pieces)
     return found
+
+
+def _parts(tokenizer: PreTrainedTokenizerBase, text: str, language: str) -> Iterator[tuple[list[int], str, str]]:
+    """What a text is made of: the token of the tag of a line, what is translated, and the layout that follows it."""
+    pattern = _WITHOUT_NUMBERS if language in _ORDINALS else _WITH_NUMBERS
+    lines = _LINE_END.split(text)  # line, line end, line, ...
+    for line, line_end in zip(lines[::2], [*lines[1::2], ""], strict=True):
+        tag, line = _untagged(tokenizer, line)
+        parts = pattern.split(line)
+        for part, layout in zip(parts[::2], [*parts[1::2], line_end], strict=True):
+            yield tag, part, layout
 
 
 def tags_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -175,13 +197,17 @@ def is_blank(text: str) -> bool:
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
 
+def has_letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
 def join_pieces(pieces: Sequence[Piece], translations: Iterable[str]) -> str:
     """Join the translations of a text's pieces."""
     joined: list[str] = []
     line: list[str] = []
     for piece, translation in zip(pieces, translations, strict=True):
         line.append(translation)
-        if piece.separator != _BLANK:
+        if piece.separator is not None:
             joined += [_BLANK.join(filter(None, line)), piece.separator]
             line = []
     return "".join(joined)

@@ -27,7 +27,7 @@ def test_each_target_piece_is_linked_to_the_source_piece_it_attends_to_most():
 
 def test_links_of_pieces_are_counted_on(model, tokenizer):
     links = [[(0, 0), (1, 1)], [(0, 0)], [(1, 1)]]
-    cut = lambda *texts: [Piece(text, [], " ") for text in texts]  # noqa: E731
+    cut = lambda *texts: [Piece(text, [], None) for text in texts]  # noqa: E731
     joined = join_links("a b. c \u3000d e", cut("a b.", "c", "d e"), ["A B.", "C", "D E"], links)
     assert joined == [(0, 0), (1, 1), (2, 2), (4, 4)]
     # A cut inside a word, as in a text without blanks: both halves are word 1.
@@ -36,10 +36,14 @@ def test_links_of_pieces_are_counted_on(model, tokenizer):
     # The tag of a line is a word of the source, and may contain the piece.
     tagged = [Piece("de", [], "\n"), Piece("de", [], "")], ["A", "B"], [[(0, 0)], [(0, 0)]]
     assert join_links(">>de<< de \n>>de<< de", *tagged) == [(1, 0), (3, 1)]
+    # The mark of a list is a word on both sides.
+    listed = [Piece("", [], "  * "), Piece("* b", [], "")], ["", "A B"], [[], [(0, 0), (1, 1)]]
+    assert join_links("  * * b", *listed) == [(0, 0), (1, 1), (2, 2)]
     translator = Translator(model, tokenizer)
-    whole, first, second = translator.align(SOURCES, TARGETS)
+    one, two, three = (" ".join(source.split()) for source in SOURCES)
+    whole, first, second = translator.align([one, two, three], TARGETS)
     shifted = [(source + 5, target + 5) for source, target in first]
-    sources = [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[2]]
+    sources = [f"{one}\n{two}", three]
     pieces = split_texts(tokenizer, sources, limits=None)
     translations = [Translation([], *both) for both in zip(pieces, [TARGETS[:2], TARGETS[2:]], strict=True)]
     assert translator.align_translations(sources, translations) == [sorted(whole + shifted), second]

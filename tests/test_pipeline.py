@@ -16,9 +16,10 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from modeling_vanilla import TranslationPipeline, Translator
 from modeling_vanilla.corpus.tokenizer import train_tokenizer
+from modeling_vanilla.spans_vanilla import differing
 
 SENTENCES = ["a small house", "the dog runs", "a dog", "the green meadow runs across the small dog", "house", "run"]
-LONG = "the dog runs across the green meadow. " * 240
+LONG = "the dog runs across the green meadow. " * 239 + "the dog runs across the green meadow."
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,8 @@ def texts_of(results: list[dict]) -> list[str]:
 def expected(model, tokenizer):
     texts = one_by_one(model, tokenizer, SENTENCES)
     assert len(set(texts)) > 3  # or order and batching would not show
-    return [{"translation_text": text} for text in texts]
+    loops = ({"differing": loop} if (loop := differing(*pair)) else {} for pair in zip(SENTENCES, texts, strict=True))
+    return [{"translation_text": text, **loop} for text, loop in zip(texts, loops, strict=True)]
 
 
 # Ways to open it

@@ -206,7 +206,8 @@ def test_the_recipe_protects_what_a_corpus_copies(own_precision):
 
 NUMBERS = [("1,000.5 of 231", "231 von 1.000,5", []), ("page 231 %d", "Seite 69 %s", ["%d", "%s", "231", "69"])]
 NUMBERS += [("2 files {1}", "zwei Dateien {1}", []), ("<b>5</b>", "fünf</b>", ["<b>"]), ("a 25 b", "a b", ["25"])]
+NUMBERS += [("a b", "das ist ist ist ist %", ["ist ..."]), ("ha ha ha ha", "ha ha ha ha", []), ("a", "hahaha", [])]
 
 
-def test_spans_and_numbers_that_differ_are_named():
+def test_spans_and_numbers_that_differ_and_loops_are_named():
     assert [differing(source, target) for source, target, _ in NUMBERS] == [named for *_, named in NUMBERS]

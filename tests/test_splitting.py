@@ -76,7 +76,7 @@ PIECES = [
     (8, "aa bb cc dd ee ff gg| hh ii jj.| kk"),
     (8, "狗 狗 狗 狗 狗 狗。|猫 猫 猫 猫！猫"),
     (8, "a_b" * 40),
-    (15, "aa\n| bb. cc\r\n| dd"),
+    (15, "aa\n|bb. cc\r\n|dd"),
     (None, "aa bb cc. dd"),
 ]
 
@@ -94,6 +94,11 @@ def test_long_texts_are_cut_where_it_hurts_least(limit, pieces):
 
 
 SIGNS = st.sampled_from([*'ab cd.,;!? \t1()-"\u2028\u3000\x85»“。安🙂üİ…', "Mr", "e.g."])
+
+
+def test_a_number_is_a_mark_but_where_it_may_be_an_ordinal_or_has_a_number_sign():
+    assert (split("# 1. May", None), split("1. Mai", None, source_lang="de_DE")) == (["", "May"], ["1. Mai"])
+    assert split("# 8 for Iowa", None) == ["# 8 for Iowa"]
 
 
 @given(st.lists(SIGNS, max_size=150).map("".join), st.integers(8, 40), st.sampled_from(["en", "de", "ru", "zh"]))

@@ -79,21 +79,26 @@ def test_all_faces_translate_the_same_pieces_as_generate_does(tokenizer, tmp_pat
     begin = tokenizer(text_target=prefix, add_special_tokens=False).input_ids
     dog = tokenizer(text_target="Hund", add_special_tokens=False).input_ids
     expected = []
-    for parts in pieces:
+    for text, parts in zip(texts, pieces, strict=True):
         translations = []
         for number, part in enumerate(parts):
             given = {"search": constrained([[dog]])} if terms and "dog" in part else {}
             given |= {"logits_processor": [ForcedPrefix([begin])]} if prefix and not number else {}
             translations += one_by_one(model, tokenizer, [part], **given)
-        expected.append(" ".join(filter(None, translations)))
+        expected.append(" ".join(filter(None, translations)) if parts else text)
     assert face(model, tokenizer, tmp_path, texts, **settings) == expected
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_lines_are_translated_apart_and_keep_their_ends(tokenizer, tmp_path, face):
+def test_lines_are_translated_apart_and_keep_their_layout(tokenizer, tmp_path, face):
+    """Line ends, blanks at both ends, marks of lists, tables; what has no letters is copied."""
     model = make_tiny(len(tokenizer))
     dog, man = one_by_one(model, tokenizer, ["a dog.", "the man sees."])
-    texts, expected = ["a dog.\nthe man sees.\r\n\na dog.\n", "\n"], [f"{dog}\n{man}\r\n\n{dog}\n", "\n"]
+    layouts = "{}\n{}\r\n\n{}\n", "\n", "  * {}\n\t- [ ] {}  {} \n", "## (a) {}\n| 2) > {} |  | {} |\t3\n--- 3.5\n1. "
+    texts, expected = (
+        [layout.format(*sides) for layout in layouts]
+        for sides in (("a dog.", "the man sees.", "a dog."), (dog, man, dog))
+    )
     assert face(model, tokenizer, tmp_path, texts) == expected
 
 

@@ -109,6 +109,10 @@ def join_links(source: str, pieces: Sequence[Piece], targets: Sequence[str], lin
         source_words = len(source[:start].split()) - halved
         joined |= {(left + source_words, right + target_words) for left, right in own}
         target_words += len(target.split())
+        for mark in (piece.separator or "").split():  # of a list
+            end = source.index(mark, end) + len(mark)
+            joined.add((len(source[:end].split()) - 1, target_words))
+            target_words += 1
     return sorted(joined)
 
 

@@ -28,39 +28,44 @@ def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: s
     return found
 
 
-def prefix_with_spans(prefix: str | Sequence[str], pieces: Sequence[list[Piece]], options: DecodingOptions):
-    """The prefixes of texts, with the tokens that stand for the spans of the first pieces."""
-    if options.spans is None or not any(prefix):
-        return prefix
-    each = [prefix] * len(pieces) if isinstance(prefix, str) else prefix
-    return [replace_by(text, options.spans, first.spans or {}) for text, (first, *_) in zip(each, pieces, strict=True)]
-
-
 def prefix_ids(
-    prefix: str | Sequence[str], tokenizer: PreTrainedTokenizerBase, texts: int, language: int | None
+    prefix: str | Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[list[Piece]],
+    options: DecodingOptions,
 ) -> list[list[int]]:
-    """The tokens of the prefix of each of so many texts.
+    """The tokens of the prefix of each text, with those that stand for its spans; the text's layout is no part of it.
 
     Args:
-        prefix: one string for all texts, or a list of one for each. language: forced_bos_token_id, which comes first.
+        prefix: one string for all texts, or a list of one for each. texts: the pieces of each.
 
     Raises:
         ValueError: for another number, or a prefix that contains EOS.
     """
-    if not isinstance(prefix, str) and len(prefix) != texts:
-        raise ValueError(f"there are {texts} sentences but {len(prefix)} prefixes")
-    if not any(prefix):
-        return [[] for _ in range(texts)]
-    different, number = ([prefix], texts) if isinstance(prefix, str) else (prefix, 1)  # one is encoded once
+    each = check_texts([prefix] * len(texts) if isinstance(prefix, str) else prefix, "prefix")
+    if len(each) != len(texts):
+        raise ValueError(f"there are {len(texts)} sentences but {len(each)} prefixes")
+    if not any(each):
+        return [[] for _ in texts]
+    for row, pieces in enumerate(texts):
+        if (first := _first(pieces)) is not None:
+            text = each[row].removeprefix("".join(piece.separator or "" for piece in pieces[:first]))
+            each[row] = text if options.spans is None else replace_by(text, options.spans, pieces[first].spans or {})
+    language = options.generation_config.forced_bos_token_id
     before = [] if language is None else [language]
-    return [ids and [*before, *ids] for ids in target_ids(tokenizer, different, "prefix")] * number
+    return [ids and [*before, *ids] for ids in target_ids(tokenizer, each, "prefix")]
+
+
+def _first(pieces: Sequence[Piece]) -> int | None:
+    """The number of the first piece that is not blank."""
+    return next((number for number, piece in enumerate(pieces) if not is_blank(piece.text)), None)
 
 
 def begin_with(prefix: Sequence[int], pieces: list[Piece]) -> list[Piece]:
     """The pieces of a text, of which the first that is not blank begins with the prefix."""
     if not prefix:
         return pieces
-    first = next((number for number, piece in enumerate(pieces) if not is_blank(piece.text)), None)
+    first = _first(pieces)
     return [piece._replace(prefix=prefix if number == first else ()) for number, piece in enumerate(pieces)]
 
 

@@ -24,7 +24,7 @@ from ..splitting_vanilla import check_texts, encode
 from .alignment import Links, align_pairs, align_translations, encode_words
 from .engines import Engine, TorchEngine
 from .ensemble import Ensemble
-from .prefixes import begin_with, check_prefix, prefix_ids, prefix_with_spans
+from .prefixes import begin_with, check_prefix, prefix_ids
 from .scoring import PairScore, check_pairs
 from .terms import Terminology
 
@@ -104,7 +104,7 @@ class Translator:
         return cls((models[0] if len(models) == 1 else Ensemble(models)).eval(), tokenizers[0])
 
     def translate(self, texts: Sequence[str], *, show_progress: bool = False, **options) -> list[str]:
-        """The best translation of each text, in their order; an empty string for a blank text.
+        """The best translation of each text, in their order; of one without letters itself.
 
         Args:
             texts: each line of a text is translated separately. A line longer than those of the model's training is
@@ -122,7 +122,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The `nbest` best translations of each text, best first, with scores and tokens.
 
-        A blank text has one, an empty string of score 0. A text in pieces has the best combinations of the pieces',
+        A text without letters has one, itself, of score 0. A text in pieces has the best combinations of the pieces',
         whose scores add up. Arguments and errors are those of `translate`.
         """
         options |= {"nbest": nbest, "with_scores": True}
@@ -187,8 +187,7 @@ class Translator:
         elif terminology.targets and (not chosen.is_own or chosen.beams == 1):
             raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
         pieces = cut_texts(self.tokenizer, texts, chosen)
-        prefix = prefix_with_spans(prefix, pieces, chosen)
-        prefixes = prefix_ids(prefix, self.tokenizer, len(texts), chosen.generation_config.forced_bos_token_id)
+        prefixes = prefix_ids(prefix, self.tokenizer, pieces, chosen)
         for row, (ids, of_text) in enumerate(zip(prefixes, pieces, strict=True)):
             pieces[row] = begin_with(ids, terminology.add_to(of_text))
         found = self.engine.search(make_batches(pieces, chosen), chosen, seed)
