@@ -5,8 +5,11 @@
     vanilla translate runs/one/model runs/two/model --lines_per_block 1 --quiet
 
 MODEL is a folder with a model and its tokenizer, or their name on the Hub. Several models of one vocabulary translate
-as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; an empty line stays empty.
-Of --lines_per_block lines those of similar length form batches; with 1, each line is answered at once.
+as an ensemble, by the mean of their probabilities at every step. A line ends at "\\n" alone; blanks around a text,
+marks of lists, and lines without letters are copied. Of --lines_per_block lines those of similar length form batches;
+with 1, each line is answered at once.
+
+Of a catalogue, .po or .xliff (pip install translate-toolkit), the empty units are filled and marked for review.
 
 With --output FILE, blocks that are done are kept in the folder FILE.blocks until FILE is whole. If the process is
 killed, the same command goes on with the first block that is missing.
@@ -23,7 +26,7 @@ a sentence, if need be at blanks. A warning names the lines.
 
 --nbest K writes K lines for each line of input, "LINE ||| TRANSLATION ||| SCORE", best first, LINE counted from 0. The
 score is log P / ((5 + length) / 6)^alpha, or log P / length^alpha of a model that searches so, natural logarithm; the
-scores of pieces add up. An empty line has one translation, an empty one, of score 0.
+scores of pieces add up. A line without letters has one translation, itself, of score 0.
 
 --sample draws samples, for back-translation. The engine torch draws those of a line by --seed and the line alone, so
 that blocks change nothing, and equal lines have equal samples; ctranslate2 takes --seed once, when the
@@ -39,7 +42,7 @@ warning names a term that is lost; the translation is then the best without it.
 
 --protect names the spans that are copied, such as %d or <b>, in place of the model's own. Of the hypotheses, one with
 all spans and numbers of the line is taken, if there is one. --differing FILE has the number of each line, from 1, whose
-translation has others, a tab, and these.
+translation has others, a tab, and these; so it has a phrase that a translation repeats without end.
 
 --prefix FILE gives, line by line, what the translations begin with; a line of it may be blank.
 
@@ -51,6 +54,7 @@ depends on the model.
 Exit code: 0; 2 for bad input, with one line that says what is wrong; 130 after Ctrl-C; 141 if nobody reads the output.
 """
 
+import itertools
 import json
 import logging
 import re
@@ -64,6 +68,7 @@ from pathlib import Path
 
 from tqdm import std
 
+from ..corpus.units import CATALOGUES, empty_units, open_catalogue
 from ..decoding_vanilla import Translation
 from ..errors import RowError
 from ..files import read_lines
@@ -84,6 +89,7 @@ from .streams import (
 )
 
 LINES_PER_BLOCK = 100_000
+DIFFERING = "differ from their sources in spans or numbers, or repeat a phrase without end"
 SAMPLING = {"temperature": 1.0, "top_k": 0, "seed": 0}  # the options of --sample
 
 
@@ -121,6 +127,35 @@ def translate(options: Namespace) -> None:
     for name in ("num_beams",) if options.sample else SAMPLING:
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} {'cannot be combined with' if options.sample else 'needs'} --sample")
+    is_catalogue = options.input and Path(options.input.name.lower().removesuffix(".gz")).suffix in CATALOGUES
+    (translate_catalogue if is_catalogue else translate_file)(options)
+
+
+def translate_catalogue(options: Namespace) -> None:
+    """Fill the empty units of a catalogue, and write it when all are done."""
+    for name in ("alignments", "differing", "json", "nbest", "prefix", "reference"):
+        if getattr(options, name):
+            raise ValueError(f"--{name} has no meaning for a catalogue, as {options.input} is one")
+    check_outputs(options, [("--input", options.input), ("--terms", options.terms)])
+    catalogue = open_catalogue(str(options.input))
+    empty = [*empty_units(str(options.input), catalogue)]
+    terms = read_terms(options.terms) if options.terms else []
+    translator = translator_of(options, aligned=False)
+    texts = [text for unit in empty for text in unit.sources]
+    with progress_bar(total=len(texts), unit=" texts") as bar:
+        found = in_order(translator, texts, bar, terms=terms, **search_options(options))
+    filled, best = 0, (one.hypotheses[0].text for one in found)
+    for unit in empty:
+        filled += unit.fill(itertools.islice(best, len(unit.sources)))
+    with output_streams(options) as streams:
+        catalogue.serialize(streams["output"])
+    differing = sum(bool(one.differing) for one in found)
+    lacking = f"{len(empty) - filled} stay empty, as inline elements are lost"
+    inform(f"{filled} units filled, to be reviewed; {lacking}; {differing} texts {DIFFERING}")
+
+
+def translate_file(options: Namespace) -> None:
+    """Translate the lines of the input block by block, and score the translations if there are references."""
     inputs = [("--input", options.input), ("--prefix", options.prefix)]
     inputs += [("--reference", path) for path in options.reference]
     check_outputs(options, [*inputs, ("--terms", options.terms)])
@@ -139,7 +174,7 @@ def translate(options: Namespace) -> None:
         else:
             best, differing = write_blocks(options, starmap(outputs_of, blocks))
     if differing:
-        inform(f"{differing} lines differ from their sources in spans or numbers; --differing FILE names them")
+        inform(f"{differing} lines {DIFFERING}; --differing FILE names them")
     if references and best:
         print_scores(best, references, options.bleu_tokenize)
 
@@ -168,29 +203,34 @@ def translate_block(
 ) -> Block:
     """The lines of each output of a block: "output", "alignments", "differing" and, for scores, "best"."""
     sources, first = block["input"], number * options.lines_per_block
-    found: dict[int, Translation] = {}
     given = {"terms": terms, "prefix": block.get("prefix", ""), **search_options(options)}
     with located(options, first):
-        for rows, translations in translator.translations(sources, **given):
-            found.update(zip(rows, translations, strict=True))
-            bar.update(len(rows))
-    in_order = [found[row] for row in range(len(sources))]
+        found = in_order(translator, sources, bar, **given)
     outputs: Block = {}
     links: list[Links] = []
     if options.alignments or options.json:
         how = {"layer": options.alignment_layer, "tokens_per_batch": options.tokens_per_batch}
-        links = translator.align_translations(sources, in_order, **how)
+        links = translator.align_translations(sources, found, **how)
     if options.alignments:
         outputs["alignments"] = [*map(pharaoh, links)]
-    outputs["output"] = [*(map(as_json, in_order, links) if options.json else as_lines(in_order, options.nbest, first))]
+    outputs["output"] = [*(map(as_json, found, links) if options.json else as_lines(found, options.nbest, first))]
     outputs["differing"] = [
         f"{number}\t{on_one_line(' '.join(differing))}"
-        for number, translation in enumerate(in_order, start=first + 1)
+        for number, translation in enumerate(found, start=first + 1)
         if (differing := translation.differing)
     ]
     if options.reference:
-        outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in in_order]
+        outputs["best"] = [on_one_line(translation.hypotheses[0].text) for translation in found]
     return outputs
+
+
+def in_order(translator: Translator, texts: list[str], bar: std.tqdm, **given) -> list[Translation]:
+    """The translations of texts; the bar shows those that are done."""
+    found: dict[int, Translation] = {}
+    for rows, translations in translator.translations(texts, **given):
+        found.update(zip(rows, translations, strict=True))
+        bar.update(len(rows))
+    return [found[row] for row in range(len(texts))]
 
 
 def write_blocks(options: Namespace, blocks: Iterable[Block]) -> tuple[list[str], int]:

@@ -24,7 +24,7 @@ from ..files import check_path, read_lines
 from ..splitting_vanilla import HALF_PAIR
 from .options import CorpusOptions
 from .tmx import read_tmx
-from .units import read_units
+from .units import CATALOGUES, read_units
 
 # Another version of these files reads the pairs again.
 _READERS = [Path(__file__).with_name(name).read_bytes() for name in ("data.py", "tmx.py", "units.py")]
@@ -167,7 +167,7 @@ def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, obj
         yield from _read_columns(path, kind, languages)
     elif kind == ".tmx":
         yield from read_tmx(path, languages)
-    elif kind in (".po", ".xliff", ".xlf"):
+    elif kind in CATALOGUES:
         yield from read_units(path, languages)
     elif kind in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path}: a spreadsheet: save it as CSV in UTF-8")
