@@ -89,7 +89,7 @@ def compare_scores(
     """
     before, after, references = ([normalize("NFC", text) for text in texts] for texts in (before, after, references))
     metrics = {"bleu": sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none"), "chrf": sacrebleu.CHRF()}
-    systems = [("before", before), ("after", after)]
+    systems: list[tuple[str, Sequence[str]]] = [("before", before), ("after", after)]
     tested: dict[str, Any] = PairedTest(systems, metrics, [references], test_type="bs")()[1]
     names = ("before", "after", "before_interval", "after_interval", "p_value")
     found = ((old.score, new.score, old.ci, new.ci, new.p_value) for old, new in (tested["BLEU"], tested["chrF2"]))

@@ -97,7 +97,7 @@ def read_updates(state: TrainingState, corpus: TokenizedPairs) -> Iterator[Updat
         """The rows of each batch of each update of the epoch."""
         seed, epoch = state.training.seed, progress.epoch
         rows = corpus.epoch_rows(seed, epoch)
-        batches = epoch_batches(*(side[rows] for side in lengths), state.training.tokens_per_batch, seed, epoch)
+        batches = epoch_batches(lengths[0][rows], lengths[1][rows], state.training.tokens_per_batch, seed, epoch)
         return update_batches([rows[batch] for batch in batches], *lengths, state.training.tokens_per_update)
 
     def share(update: list[np.ndarray]) -> Update:
