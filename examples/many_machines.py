@@ -8,6 +8,7 @@ which are translated, and the pairs written as columns that are named as the lan
 columns. Either way only pairs without a fault are written. Copy this file, and change what your cluster has otherwise.
 """
 
+import json
 from argparse import ArgumentParser, Namespace
 from functools import partial
 
@@ -15,7 +16,9 @@ from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, Slurm
 from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 
-from modeling_vanilla.cluster import DocumentTranslator, PairFilter, SentenceSplitter
+from modeling_vanilla.cluster import DocumentTranslator, PairFilter, split_documents
+
+EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 
 
 def as_pair(writer, document, source: str, target: str) -> dict[str, str]:
@@ -27,43 +30,28 @@ def steps_of(options: Namespace) -> list:
     steps: list = [ParquetReader(options.input, text_key=options.text if options.model else source)]
     if options.model:
         engine = {"engine": "ctranslate2", "quantization": options.quantization}
-        steps += [SentenceSplitter(source), DocumentTranslator(options.model, key=target, model_kwargs=engine)]
+        steps += [partial(split_documents, source), DocumentTranslator(options.model, key=target, model_kwargs=engine)]
     writer = ParquetWriter(options.output, adapter=partial(as_pair, source=source, target=target))  # type: ignore
     return [*steps, PairFilter(target), writer]
-
-
-def executor_of(options: Namespace):
-    given = {"pipeline": steps_of(options), "tasks": options.tasks, "workers": options.workers}
-    given["logging_dir"] = options.logs or f"{options.output}-logs"
-    if options.executor == "local":
-        return LocalPipelineExecutor(**given)
-    given |= {"cpus_per_task": options.cpus, "mem_per_cpu_gb": 4, "gpus_per_task": options.gpus}
-    if options.executor == "ray":
-        return RayPipelineExecutor(**given)
-    start = f"source {options.venv}/bin/activate; export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK"
-    return SlurmPipelineExecutor(**given, time=options.time, partition=options.partition, qos=None, env_command=start)
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("input", help="folder of Parquet files")
-    add("output", help="folder for the pairs, a file of each task")
+    add("output", help="folder for the pairs, a file of each task; OUTPUT-logs has logs, statistics and marks")
     add("--model", help="folder of a model, or its name on the Hub")
     add("--quantization", help="such as int8")
     add("--source", required=True, help="language of the text")
     add("--target", required=True, help="language of its translation")
     add("--text", default="text", help="column of the text to translate")
-    add("--executor", choices=("local", "slurm", "ray"), default="local")
     add("--tasks", type=int, default=2, help="at most as many as there are files")
     add("--workers", type=int, default=-1, help="tasks at the same time")
-    add("--logs", help="folder of the logs, statistics and marks (default: beside the output)")
-    add("--cpus", type=int, default=1, help="of a task, on slurm and ray")
-    add("--gpus", type=int, default=0, help="of a task, on slurm and ray")
-    add("--time", default="24:00:00", help="of a task, on slurm")
-    add("--partition", default="normal", help="of slurm")
-    add("--venv", default=".venv", help="environment of Python, on slurm")
-    executor_of(parser.parse_args()).run()
+    add("--executor", choices=EXECUTORS, default="local")
+    add("--settings", type=json.loads, default={}, metavar="JSON", help="further arguments of the executor")
+    options = parser.parse_args()
+    given = {"tasks": options.tasks, "workers": options.workers, "logging_dir": f"{options.output}-logs"}
+    EXECUTORS[options.executor](steps_of(options), **{**given, **options.settings}).run()
 
 
 if __name__ == "__main__":

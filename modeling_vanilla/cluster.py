@@ -4,7 +4,7 @@ A document is a source, with its translation in the metadata, where a reader of 
 pipeline has its own files; datatrove marks it as completed, and skips it when the pipeline is started again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 
@@ -22,23 +22,15 @@ from .inference import Translator
 from .splitting_vanilla import split_sentences
 
 
-class SentenceSplitter(PipelineStep):
-    """Make of each document as many as it has sentences, by the rules of a language; `id` becomes `id/number`."""
-
-    type = "✂️ - SPLITTER"
-    name = "🍦 Sentences"
-
-    def __init__(self, language: str):
-        super().__init__()
-        self.language = language
-
-    def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        for document in data:
-            lines = filter(str.strip, document.text.splitlines())
-            sentences = chain.from_iterable(split_sentences(line, self.language) for line in lines)
-            for number, sentence in enumerate(sentences):
-                self.stat_update(StatHints.total)
-                yield Document(sentence.strip(), f"{document.id}/{number}", metadata=dict(document.metadata))
+def split_documents(language: str, data: Iterable[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+    """Make of each document as many as it has sentences; `id` becomes `id/number`. partial(split_documents, "de") is a
+    step, by the rules of German.
+    """
+    for document in data:
+        lines = filter(str.strip, document.text.splitlines())
+        sentences = chain.from_iterable(split_sentences(line, language) for line in lines)
+        for number, sentence in enumerate(sentences):
+            yield Document(sentence.strip(), f"{document.id}/{number}", metadata=dict(document.metadata))
 
 
 class DocumentTranslator(PipelineStep):
@@ -58,14 +50,7 @@ class DocumentTranslator(PipelineStep):
     type = "🌍 - TRANSLATOR"
     name = "🍦 Vanilla"
 
-    def __init__(
-        self,
-        model: str,
-        key: str = "translation",
-        batch_size: int = 10_000,
-        model_kwargs: dict | None = None,
-        **options,
-    ):
+    def __init__(self, model: str, key: str, batch_size: int = 10_000, model_kwargs: dict | None = None, **options):
         super().__init__()
         self.model, self.model_kwargs, self.options = model, model_kwargs or {}, options
         self.key, self.batch_size = key, batch_size
@@ -84,10 +69,8 @@ class DocumentTranslator(PipelineStep):
                         metadata[self.key] = best.text
                         if self.options.get("with_scores"):
                             metadata["score"] = best.score
-            for document in documents:
-                self.stat_update(StatHints.total)
-                self.update_doc_stats(document)
-                yield document
+            self.stat_update(StatHints.total, value=len(documents), unit="batch")
+            yield from documents
 
 
 @lru_cache(maxsize=1)
@@ -109,28 +92,25 @@ class PairFilter(BaseFilter):
 
     name = "🍦 Vanilla check"
 
-    def __init__(self, key: str = "translation", exclusion_writer: DiskWriter | None = None, batch_size: int = 10_000):
+    def __init__(self, key: str, exclusion_writer: DiskWriter | None = None, batch_size: int = 10_000):
         super().__init__(exclusion_writer, batch_size)
         self.key = key
         self.usual: pd.DataFrame | None = None  # the properties of the first batch
 
     def run(self, data: Iterator[Document], rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        self.usual = None  # an object may run several tasks
+        self.usual = None  # with tasks_per_job, Slurm runs several tasks by one object
         yield from super().run(data, rank, world_size)
 
-    def filter(self, doc: Document) -> bool:
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
         return self.filter_batch([doc])[0]
 
-    def filter_batch(self, batch: list[Document]) -> list[bool]:
+    def filter_batch(self, batch: list[Document]) -> list[bool | tuple[bool, str]]:
         pairs = [(document.text, document.metadata[self.key] or "") for document in batch]
         properties = properties_of(pd.DataFrame(pairs, columns=["source", "target"], dtype=object))
         self.usual = properties if self.usual is None else self.usual
         reasons: list[list[str]] = [[] for _ in batch]
         for fault, rows in faults_of(properties, self.usual, properties[:0]).items():
+            self.stat_update(fault, value=len(rows), unit="batch")
             for row in rows:
                 reasons[row].append(fault)
-                self.stat_update(fault)
-        for document, faults in zip(batch, reasons, strict=True):
-            if faults:
-                document.metadata["filter_reason"] = " ".join(faults)
-        return [not faults for faults in reasons]
+        return [(False, " ".join(faults)) if faults else True for faults in reasons]

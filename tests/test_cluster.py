@@ -1,28 +1,20 @@
 """The steps of datatrove's pipelines, and the example that runs them: after kills, too, the same files as without."""
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 
+import many_machines
 import pytest
 from datasets import Dataset, DatasetDict
-from helpers import ROOT, add_noise, environment, make_tiny, run_python, save_folder, tree
+from datatrove.data import Document
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.writers import JsonlWriter
+from helpers import add_noise, call, make_tiny, save_folder, tree
 from test_checks import FAULTY, GOOD, good_pairs
 
 from modeling_vanilla import Translator
+from modeling_vanilla.cluster import DocumentTranslator, PairFilter, split_documents
 from modeling_vanilla.corpus.checks import find_faults
-
-pytest.importorskip("datatrove")
-
-from datatrove.data import Document
-from datatrove.pipeline.writers import JsonlWriter
-
-from modeling_vanilla.cluster import DocumentTranslator, PairFilter, SentenceSplitter
-
-EXAMPLE = ROOT / "examples" / "many_machines.py"
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +48,13 @@ def test_a_worker_loads_once(folder, monkeypatch):
     loaded, load = [], Translator.from_pretrained
     monkeypatch.setattr(Translator, "from_pretrained", lambda *given, **more: loaded.append(1) or load(*given, **more))
     for _ in range(2):
-        assert [*DocumentTranslator(str(folder), model_kwargs={"device": "cpu"})(documents(GOOD[:1]))]
+        assert [*DocumentTranslator(str(folder), "de", model_kwargs={"device": "cpu"})(documents(GOOD[:1]))]
     assert loaded == [1]
 
 
 def test_sentences_become_documents():
     text = "Er kommt z. B. um 8 Uhr. Sie geht.\n\nEin Hund?"
-    found = SentenceSplitter("de")([Document(text, "a", metadata={"own": 1})])
+    found = split_documents("de", [Document(text, "a", metadata={"own": 1})])
     expected = ["Er kommt z. B. um 8 Uhr.", "Sie geht.", "Ein Hund?"]
     assert [*found] == [Document(each, f"a/{row}", metadata={"own": 1}) for row, each in enumerate(expected)]
 
@@ -89,23 +81,23 @@ def test_later_batches_are_judged_by_the_first():
     assert len([*step(documents([russian]))]) == 1  # another task
 
 
-@pytest.mark.slow
-def test_a_job_that_is_killed_goes_on(folder, tmp_path):
-    """All its processes are killed as the first task is done; it alone is not done again."""
-    for row in range(4):
+def test_a_job_that_is_ended_goes_on(folder, tmp_path, monkeypatch):
+    """It ends before the second task is marked as done; the first one is not done again. Each keeps some pairs."""
+    for row in range(3):
         texts = [f"{source} {source}" for source, _ in good_pairs(range(100 + 300 * row, 400 + 300 * row))]
         Dataset.from_dict({"id": [*map(str, range(300))], "text": texts}).to_parquet(tmp_path / f"mono/{row}.parquet")
-    given = [EXAMPLE, tmp_path / "mono"]
-    more = ["--model", folder, "--source", "en", "--target", "de", "--tasks", 4, "--workers", 1]
-    assert run_python(*given, tmp_path / "whole", *more, cwd=tmp_path).succeeded
-    words = [sys.executable, *map(str, [*given, tmp_path / "killed", *more])]
-    process = subprocess.Popen(words, cwd=tmp_path, env=environment(tmp_path), start_new_session=True)
-    first = tmp_path / "killed-logs/completions/00000"
-    while process.poll() is None and not first.exists():
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    ended, whole = tmp_path / "ended", tmp_path / "whole"
+    first, mark = ended / "000_00000.parquet", LocalPipelineExecutor.mark_rank_as_completed
+
+    def run(output):
+        more = ["--model", folder, "--source", "en", "--target", "de", "--tasks", 3, "--workers", 1]
+        return call(many_machines.main, tmp_path / "mono", output, *more).code
+
+    with monkeypatch.context() as patched:
+        ends = lambda executor, rank: sys.exit(9) if rank else mark(executor, rank)  # noqa: E731
+        patched.setattr(LocalPipelineExecutor, "mark_rank_as_completed", ends)
+        assert run(ended) == 9
     before = first.stat().st_mtime_ns
-    assert run_python(*given, tmp_path / "killed", *more, cwd=tmp_path).succeeded
-    assert first.stat().st_mtime_ns == before and len(tree(tmp_path / "killed")) == 4
-    assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+    assert run(ended) == run(whole) == 0
+    assert first.stat().st_mtime_ns == before
+    assert tree(ended) == tree(whole) and len(tree(whole)) == 3
