@@ -61,8 +61,6 @@ SMALL = {"max_steps": 50, "tokens_per_update": 500, "tokens_per_batch": 500}
 
 if find_spec("mecab_ko") is None:
     NOT_RUN += ["ko-mecab"]
-if find_spec("datatrove") is None:
-    NOT_RUN += ["many_machines.py", "clean.parquet", "all/train"]
 # Each Latin letter as a syllable of Hangul: docs/howto/korean.md's corpus is the toy corpus in another script.
 HANGUL = {letter: 0xAC00 + letter for letter in range(ord("A"), ord("z") + 1)}
 
