@@ -42,10 +42,11 @@ def test_a_run_of_some_minutes_has_a_schedule_of_its_own_and_resumes_with_it(tmp
 
     monkeypatch.setattr(training_run, "measure_pace", measure_pace)
     done = call(main, *options).succeeded
-    # Five validations and one at the end of 4 pairs, and a test of 2, leave 34 of 60 seconds.
+    # A validation of 4 pairs, as five would take a third of the time, one of the model, and a test of 2 leave 50 of 60
+    # seconds.
     training = read_json(tmp_path / "run/run.json")["training"]
-    assert "17 updates, with their validations and scores: about 1.0 minutes" in done.errors
-    assert (training["max_steps"], training["validate_steps"], training["warmup_steps"]) == (17, 4, 1)
+    assert "25 updates, with their validations and scores: about 1.0 minutes" in done.errors
+    assert (training["max_steps"], training["validate_steps"], training["warmup_steps"]) == (25, 25, 2)
     assert training["minutes"] is None
     assert call(main, *options, "--resume").succeeded
     assert read_json(tmp_path / "run/run.json")["training"] == training

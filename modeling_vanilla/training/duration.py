@@ -20,6 +20,7 @@ from .validation import validation_scores
 
 _SHARE, _SECONDS = 1 / 100, 10  # a trial: this share of the updates, at most so many seconds
 _PAIRS = 100  # that are scored
+_VALIDATION_SHARE = 1 / 10  # of the time that a run has; but there is one validation
 _EXTRA_TOKENS = 5  # beyond the source's: what a model writes that has learnt to end its translations
 
 
@@ -33,9 +34,12 @@ class Pace:
     def seconds(self, training: TrainingOptions, pairs: DatasetDict) -> float:
         """Seconds of a run: its updates, its validations and the scores of its model."""
         validations = math.ceil(training.max_steps / training.validate_steps) + 1
-        scored = validations * sum(len(pairs.get(name, ())) for name in ("validation", "replay_validation"))
-        scored += sum(len(pairs.get(name, ())) for name in ("test", "corrections"))
-        return training.max_steps * self.update + scored * self.pair
+        scores = self.pair * sum(len(pairs.get(name, ())) for name in ("test", "corrections"))
+        return training.max_steps * self.update + validations * self.validation(pairs) + scores
+
+    def validation(self, pairs: DatasetDict) -> float:
+        """Seconds of a validation."""
+        return self.pair * sum(len(pairs.get(name, ())) for name in ("validation", "replay_validation"))
 
 
 def measure_pace(state: TrainingState, corpus: TokenizedPairs, pairs: DatasetDict) -> Pace:
@@ -72,13 +76,17 @@ def with_length(
         seconds: that are left.
     """
 
-    def of_length(steps: int) -> RunOptions:
+    def of_length(steps: int, seconds: float) -> RunOptions:
         training = replace(given.training, max_steps=steps, mixed_precision=chosen.training.mixed_precision)
-        return complete_options(pairs, data, replace(given, training=training))
+        options = complete_options(pairs, data, replace(given, training=training))
+        if given.training.validate_steps is None and (validation := pace.validation(pairs)):
+            most = max(1, int(_VALIDATION_SHARE * seconds / validation))
+            options.training.validate_steps = max(options.training.validate_steps, math.ceil(steps / most))
+        return options
 
     if seconds is not None:
-        (seconds,) = broadcast_object_list([seconds])
-        chosen = of_length(steps_within(seconds, pace, pairs, lambda steps: of_length(steps).training))
+        (left,) = broadcast_object_list([seconds])
+        chosen = of_length(steps_within(left, pace, pairs, lambda steps: of_length(steps, left).training), left)
     minutes = pace.seconds(chosen.training, pairs) / 60
     estimate = f"{chosen.training.max_steps} updates, with their validations and scores: about {minutes:.1f} minutes"
     return replace(chosen, reason=f"{chosen.reason}\n{estimate}".strip())

@@ -107,7 +107,7 @@ SMALL = Recipe(
     max_passes=100,
     validations=5,
 )
-# 61 million tokens, some 14 passes over 190 thousand pairs: an hour of one core with AVX512-BF16 (RESULTS.md).
+# 56 million tokens, some 13 passes over 190 thousand pairs: an hour of one core with AVX512-BF16 (RESULTS.md).
 CPU = replace(
     SMALL,
     characters=math.inf,
