@@ -23,14 +23,15 @@ PAPER |= {"optim": "adam", "lr_scheduler_type": "inverse_sqrt"}
 def choose(monkeypatch, own_precision):
     """The recipe for a corpus of so many characters on a device of a type, by default with eight processes."""
 
-    def choose(characters: int, device: str, processes: int = 8, **given) -> dict:
+    def choose(characters: int, device: str, processes: int = 8, replay: bool = False, **given) -> dict:
         state = PartialState()
         monkeypatch.setattr(state, "device", torch.device(device))
         monkeypatch.setattr(state, "num_processes", processes)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
         monkeypatch.setattr(recipe_module, "_product_seconds", lambda dtype: 0.0)  # seconds where bf16 is slow
         pairs = Dataset.from_dict({"source": ["é" * (characters // 2)], "target": ["b" * (characters // 2)]})
-        return choose_recipe(DatasetDict(train=pairs), given)[0]
+        splits = DatasetDict(train=pairs, **({"replay": pairs} if replay else {}))
+        return choose_recipe(splits, given)[0]
 
     return choose
 
@@ -136,6 +137,8 @@ def test_a_saved_model_is_fine_tuned(choose):
         row["max_steps"] * row["tokens_per_update"] / size for row, size in ((few, 8e4), (some, 8e5), (many, 4e6))
     ]
     assert passes[0] > passes[1] > passes[2]
+    replayed = [choose(size, "cpu", model="saved", d_model=512, replay=True) for size in (80_000, 800_000)]
+    assert [row["learning_rate"] for row in replayed] == [2.5e-4, 5e-5]
     assert not {"preset", "dropout", "vocab_size"} & few.keys()
     training = complete(TrainingOptions("run"), few)
     assert (training.learning_rate, training.learning_rate_scale) == (few["learning_rate"], None)

@@ -121,8 +121,8 @@ CPU = replace(
 PAPERS = Recipe(characters=math.inf, has_gpu=True, reason="the paper's base model", learning_rate_scale=1.0)
 IWSLT = replace(PAPERS, characters=200_000_000, dropout=0.3, max_steps=50_000)  # as is customary for IWSLT
 RECIPES = (SMALL, CPU, IWSLT, PAPERS)  # a corpus has the first that is for its size and device
-# Of a saved model of the width 512, by its new pairs (RESULTS.md). The peak is that of transformers' Trainer; another
-# width w has 5e-5 (512 / w)^1.5, as the tiny model at 5e-5 hardly moves.
+# Of a saved model, by its new pairs (RESULTS.md). The peak is that of transformers' Trainer, for the width 512; another
+# width w has (512 / w)^1.5 times as much, as the tiny model at 5e-5 hardly moves.
 FINE_TUNING = [
     Recipe(
         characters=characters,
@@ -130,6 +130,7 @@ FINE_TUNING = [
         reason="fine-tunes",
         preset=None,
         lr_scheduler_type="linear",
+        learning_rate=5e-5,
         warmup_share=0.1,
         tokens_per_update=2048,
         max_passes=passes,
@@ -137,7 +138,9 @@ FINE_TUNING = [
     )
     for characters, passes in ((100_000, 30), (1_000_000, 10), (math.inf, 5))
 ]
-_RATE, _WIDTH = 5e-5, 512
+# Few new pairs among ten times as many old ones: at a higher rate the model learns them by heart, and forgets nothing.
+FEW_WITH_REPLAY = replace(FINE_TUNING[0], learning_rate=2.5e-4, max_passes=60)
+_WIDTH = 512
 _MORE_DROPOUT = 0.3
 _EARLY_STOPPING = 5
 _CHARACTERS = 4  # of a token, about
@@ -216,7 +219,10 @@ def choose_recipe(pairs: DatasetDict, given: dict) -> tuple[dict, str]:
     reason = recipe.reason
     if "model" in given:
         recipe = next(row for row in FINE_TUNING if characters < row.characters)
-        recipe = replace(recipe, learning_rate=float(f"{_RATE * (_WIDTH / given['d_model']) ** 1.5:.2g}"))
+        if recipe is FINE_TUNING[0] and "replay" in pairs:
+            recipe = FEW_WITH_REPLAY
+        rate = (recipe.learning_rate or 0) * (_WIDTH / given["d_model"]) ** 1.5
+        recipe = replace(recipe, learning_rate=float(f"{rate:.2g}"))
         reason = f"{recipe.reason} {given['model']}"
     elif recipe.optim == "muon" and given.get("optim") == "adam":  # which at Muon's rate ignores the source
         names = ("label_smoothing", "optim", "lr_scheduler_type", "warmup_share")
