@@ -10,6 +10,7 @@ from helpers import ROOT, environment, run_python, tree
 
 SMALL_QUICKSTART = """
 import sys
+from pathlib import Path
 import quickstart
 import toy_corpus
 
