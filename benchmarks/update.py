@@ -1,7 +1,6 @@
 """Whole updates of the recipe for a corpus: tokens a second with what makes them faster, and without each.
 
-    OMP_NUM_THREADS=1 python benchmarks/update.py --train_source train.en --train_target train.de \\
-        --validation_source valid.en --validation_target valid.de
+    OMP_NUM_THREADS=1 python benchmarks/update.py --train_source train.en --train_target train.de
 
 The files, and the other options for data, are those of `vanilla train`. Each variant takes turns of ten updates in one
 process, with all pairs in the recipe's order; the table has the tokens of both sides a second, the median of the

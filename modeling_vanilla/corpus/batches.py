@@ -83,11 +83,14 @@ def join_batches(batches: list[np.ndarray], source_lengths: np.ndarray, target_l
     From the shortest on, a batch joins the one before it if that adds at most MOST_PADDING positions.
     """
 
+    def longest(batch: np.ndarray) -> int:
+        return int(source_lengths[batch].max() + target_lengths[batch].max())
+
     def positions(batch: np.ndarray) -> int:
-        return len(batch) * int(source_lengths[batch].max() + target_lengths[batch].max())
+        return len(batch) * longest(batch)
 
     joined: list[np.ndarray] = []
-    for batch in sorted(batches, key=lambda batch: source_lengths[batch].max() + target_lengths[batch].max()):
+    for batch in sorted(batches, key=longest):
         both = np.concatenate([*joined[-1:], batch])
         if joined and positions(both) <= positions(joined[-1]) + positions(batch) + MOST_PADDING:
             joined[-1] = both

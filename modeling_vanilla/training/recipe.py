@@ -271,7 +271,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         "max_steps": steps,
         "tokens_per_update": tokens,
         "tokens_per_batch": batch,
-        # In bf16 more calls cost more than more padding (docs/notebook/speedrun.md).
+        # In bf16 a call more costs more than some padding (docs/notebook/speedrun.md).
         "join_batches": True if recipe.batches > 1 and precision == "bf16" else None,
         "optim": recipe.optim,
         "lr_scheduler_type": schedule,

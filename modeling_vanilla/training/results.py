@@ -103,6 +103,6 @@ def summary(results: dict, run: str | Path) -> str:
             for metric, was in change.items():
                 figures |= {f"{name}_{metric}_before": was["before"], f"{name}_{metric}": was["after"]}
     shown = {name: round(value, 2) for name, value in figures.items()}
-    written = [name for name in ("model", "results.json") if name != "model" or results.get("passed", True)]
-    paths = {name.removesuffix(".json"): str(Path(run) / name) for name in written}
+    paths = {"model": str(Path(run) / "model")} if results.get("passed", True) else {}
+    paths["results"] = str(Path(run) / "results.json")
     return json.dumps({**shown, **paths}, indent=1, ensure_ascii=False)

@@ -315,9 +315,9 @@ def write_and_score(state: TrainingState, pairs: DatasetDict, results: dict) -> 
     if "replay_validation" in pairs:
         results |= gate_results(state)
         averaged, results["averaged_checkpoints"] = [run / "best"], [results["validation"]["step"]]
-        if is_main:
-            write_json(run / "results.json", results)
         if not results["passed"]:
+            if is_main:
+                write_json(run / "results.json", results)
             return
     model = average_checkpoints(averaged)[0].to(state.accelerator.device).eval()
     state.accelerator.wait_for_everyone()  # all have read the checkpoints

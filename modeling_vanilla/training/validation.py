@@ -26,7 +26,14 @@ def validation_scores(translator: Translator, pairs: Dataset, tokens_per_batch: 
     Returns:
         "loss" in nats per word piece, without label smoothing, "perplexity" per word piece, and translation_scores.
     """
-    scores = translation_scores(translate_all(translator, pairs, tokens_per_batch), pairs["target"][:], tokenize)
+    return scores_of(translator, pairs, translate_all(translator, pairs, tokens_per_batch), tokens_per_batch, tokenize)
+
+
+def scores_of(
+    translator: Translator, pairs: Dataset, translations: list[str], tokens_per_batch: int, tokenize: str
+) -> dict:
+    """validation_scores of a model whose translations are there. Every process must call this."""
+    scores = translation_scores(translations, pairs["target"][:], tokenize)
     return {**losses(translator, pairs, tokens_per_batch), **scores}
 
 
@@ -46,13 +53,12 @@ def gate_scores(
     if PartialState().is_main_process and not before.exists():
         write_json(before, texts)
     PartialState().wait_for_everyone()
-    start, targets = read_json(before), {name: pairs[name]["target"][:] for name in _SETS}
-    changes = {name: compare_scores(start[name], texts[name], targets[name], tokenize) for name in _SETS}
+    start = read_json(before)
+    changes = {name: compare_scores(start[name], texts[name], pairs[name]["target"][:], tokenize) for name in _SETS}
     old = changes["replay_validation"]["bleu"]
     is_worse = old["after"] < old["before"] and old["p_value"] < _GATE
-    scores = translation_scores(texts["validation"], targets["validation"], tokenize)
-    own_losses = losses(translator, pairs["validation"], tokens_per_batch)
-    return {**own_losses, **scores, "changes": changes, "is_worse": is_worse}
+    scores = scores_of(translator, pairs["validation"], texts["validation"], tokens_per_batch, tokenize)
+    return {**scores, "changes": changes, "is_worse": is_worse}
 
 
 def tell_changes(changes: Mapping[str, dict[str, dict[str, float]]]) -> str:
