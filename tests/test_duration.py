@@ -3,7 +3,9 @@
 import pytest
 from datasets import Dataset, DatasetDict
 from helpers import TINY, as_options, call, read_json, write_toy_corpus
+from toy_corpus import toy_corpus, write_corpus
 
+from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.training import TrainingOptions, duration
 from modeling_vanilla.training import run as training_run
@@ -50,3 +52,24 @@ def test_a_run_of_some_minutes_has_a_schedule_of_its_own_and_resumes_with_it(tmp
     assert training["minutes"] is None
     assert call(main, *options, "--resume").succeeded
     assert read_json(tmp_path / "run/run.json")["training"] == training
+
+
+@pytest.mark.usefixtures("own_cache", "own_precision")
+def test_a_trial_does_not_search_again_for_the_spans_that_an_untrained_model_loses(tmp_path, monkeypatch):
+    pairs = {part: [(f"{a} %s", f"{b} %s") for a, b in pairs] for part, pairs in toy_corpus(100, 4, 2).items()}
+    files = dict(zip(("train_file", "validation_file", "test_file"), write_corpus(pairs, tmp_path), strict=True))
+    trial, generate, beams = duration.measure_pace, VanillaForConditionalGeneration.generate, []
+
+    def record_beams(self, *arguments, num_beams=None, **others):
+        beams.append(num_beams)
+        return generate(self, *arguments, **others, **({"num_beams": num_beams} if num_beams else {}))
+
+    def measure_pace(*arguments):
+        with monkeypatch.context() as patched:
+            patched.setattr(VanillaForConditionalGeneration, "generate", record_beams)
+            return trial(*arguments)
+
+    monkeypatch.setattr(training_run, "measure_pace", measure_pace)
+    options = as_options({**files, **TINY, "protect": "all", "output_dir": tmp_path / "run", "max_steps": 1})
+    assert call(main, *options).succeeded
+    assert beams and not any(beams)

@@ -57,6 +57,7 @@ def measure_pace(state: TrainingState, corpus: TokenizedPairs, pairs: DatasetDic
     scored = pairs.get("validation", pairs.get("test"))
     if scored is not None:
         state.own_model.generation_config.update(max_extra_tokens=_EXTRA_TOKENS)
+        state.own_model.config.protected_spans = None  # an untrained model loses them, and would search again, wider
         translator = Translator(state.own_model, state.tokenizer)
         sample = scored.select(range(min(_PAIRS, len(scored))))
         for _ in range(2):  # the first sets up memory and kernels
