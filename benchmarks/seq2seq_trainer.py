@@ -26,6 +26,7 @@ from modeling_vanilla.files import check_unused, write_json, write_text
 from modeling_vanilla.loading import load_vocabulary
 from modeling_vanilla.metrics import translation_scores
 from modeling_vanilla.training import DataOptions
+from modeling_vanilla.training.device import keep_freed_memory
 
 
 @dataclass
@@ -67,8 +68,10 @@ def train_peer(data: DataOptions, arguments: PeerArguments) -> list[dict]:
     run, clock = Path(arguments.output_dir), Clock()
     check_unused("output_dir", run)
     tokenizer, pairs = load_vocabulary(Path(arguments.tokenizer)), load_pairs(data)
+    keep_freed_memory()  # as vanilla train does
     set_seed(arguments.seed)
     model = common.random_marian(*common.DIMS[arguments.dims][:-1], len(tokenizer))
+    model.set_attn_implementation("eager")  # whose gradient is faster on a CPU than that of sdpa
     tokenized = tokenize_training_pairs(pairs["train"], tokenizer, data)
     tokens = sum(int(lengths.sum()) for lengths in tokenized.lengths)  # of an epoch
 

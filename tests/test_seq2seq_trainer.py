@@ -1,4 +1,4 @@
-"""The peer of `vanilla train`, MarianMT by Seq2SeqTrainer, for two steps."""
+"""The peer of `vanilla train`, MarianMT by Seq2SeqTrainer, for two steps, and the picture of its scores."""
 
 import pytest
 from helpers import ROOT, as_options, make_tokenizer, read_json, run_python
@@ -19,3 +19,6 @@ def test_the_peer_trains_on_the_same_pairs(tmp_path):
     assert 0 < first["processor_seconds"] < last["processor_seconds"]
     assert last["tokens"] == sum(len(tokenizer(text)["input_ids"]) for pair in corpus["train"] for text in pair)
     assert len((tmp_path / "run/test.txt").read_text(encoding="utf-8").split("\n")) == 6 + 1
+    drawn = run_python(ROOT / "benchmarks/draw_bleu.py", "bleu.png", "run", cwd=tmp_path)
+    assert [row.split(" | ")[0] for row in drawn.succeeded.output.splitlines()] == ["| run", "| ---", "| run", "| run"]
+    assert (tmp_path / "bleu.png").stat().st_size
