@@ -16,6 +16,7 @@ from pathlib import Path
 
 import common
 import numpy as np
+from torch.utils.data import SequentialSampler
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from modeling_vanilla.cli.parser import CommandParser
@@ -63,6 +64,13 @@ class Clock(TrainerCallback):
         self.start = time.process_time()
 
 
+class Trainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer that evaluates in the order of the data, where group_by_length sorts those batches, too."""
+
+    def _get_eval_sampler(self, eval_dataset) -> SequentialSampler:
+        return SequentialSampler(eval_dataset)
+
+
 def train_peer(data: DataOptions, arguments: PeerArguments) -> list[dict]:
     """Train, and return what validation.json holds."""
     run, clock = Path(arguments.output_dir), Clock()
@@ -78,7 +86,7 @@ def train_peer(data: DataOptions, arguments: PeerArguments) -> list[dict]:
     def texts(ids: np.ndarray) -> list[str]:
         return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
 
-    trainer = Seq2SeqTrainer(
+    trainer = Trainer(
         model,
         arguments,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model),

@@ -1,5 +1,7 @@
 """The peer of `vanilla train`, MarianMT by Seq2SeqTrainer, for two steps, and the picture of its scores."""
 
+import importlib
+
 import pytest
 from helpers import ROOT, as_options, make_tokenizer, read_json, run_python
 from toy_corpus import toy_corpus, write_corpus
@@ -22,3 +24,16 @@ def test_the_peer_trains_on_the_same_pairs(tmp_path):
     drawn = run_python(ROOT / "benchmarks/draw_bleu.py", "bleu.png", "run", cwd=tmp_path)
     assert [row.split(" | ")[0] for row in drawn.succeeded.output.splitlines()] == ["| run", "| ---", "| run", "| run"]
     assert (tmp_path / "bleu.png").stat().st_size
+
+
+def test_the_peer_translates_in_the_order_of_the_data(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    peer = importlib.import_module("seq2seq_trainer")
+    rows = [{"input_ids": [5] * length, "labels": [6] * length} for length in (1, 4, 2, 5, 3)]
+    arguments = peer.PeerArguments(
+        str(tmp_path), tokenizer="", use_cpu=True, eval_strategy="no", per_device_eval_batch_size=1
+    )
+    trainer = peer.Trainer(
+        peer.common.random_marian(16, 1, 2, 16, 20), arguments, train_dataset=rows, data_collator=lambda batch: batch[0]
+    )
+    assert [len(batch["labels"]) for batch in trainer.get_test_dataloader(rows)] == [1, 4, 2, 5, 3]
