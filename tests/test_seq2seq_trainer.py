@@ -1,10 +1,20 @@
 """The peer of `vanilla train`, MarianMT by Seq2SeqTrainer, for two steps, and the picture of its scores."""
 
-import importlib
-
 import pytest
 from helpers import ROOT, as_options, make_tokenizer, read_json, run_python
 from toy_corpus import toy_corpus, write_corpus
+
+ORDER = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "benchmarks")!r})
+from seq2seq_trainer import PeerArguments, Trainer, common
+
+rows = [dict(input_ids=[5] * length, labels=[6] * length) for length in (1, 4, 2, 5, 3)]
+arguments = PeerArguments("run", tokenizer="", use_cpu=True, eval_strategy="no", per_device_eval_batch_size=1)
+model = common.random_marian(16, 1, 2, 16, 20)
+trainer = Trainer(model, arguments, train_dataset=rows, data_collator=lambda batch: batch[0])
+print(*(len(batch["labels"]) for batch in trainer.get_test_dataloader(rows)))
+"""
 
 
 @pytest.mark.slow
@@ -26,14 +36,6 @@ def test_the_peer_trains_on_the_same_pairs(tmp_path):
     assert (tmp_path / "bleu.png").stat().st_size
 
 
-def test_the_peer_translates_in_the_order_of_the_data(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    peer = importlib.import_module("seq2seq_trainer")
-    rows = [{"input_ids": [5] * length, "labels": [6] * length} for length in (1, 4, 2, 5, 3)]
-    arguments = peer.PeerArguments(
-        str(tmp_path), tokenizer="", use_cpu=True, eval_strategy="no", per_device_eval_batch_size=1
-    )
-    trainer = peer.Trainer(
-        peer.common.random_marian(16, 1, 2, 16, 20), arguments, train_dataset=rows, data_collator=lambda batch: batch[0]
-    )
-    assert [len(batch["labels"]) for batch in trainer.get_test_dataloader(rows)] == [1, 4, 2, 5, 3]
+def test_the_peer_translates_in_the_order_of_the_data(tmp_path):
+    (tmp_path / "order.py").write_text(ORDER, encoding="utf-8")
+    assert run_python(tmp_path / "order.py", cwd=tmp_path).succeeded.output.split() == list("14253")
