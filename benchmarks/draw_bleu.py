@@ -31,12 +31,10 @@ def read_points(run: Path) -> list[dict]:
     if not checkpoints:
         raise ValueError(f"runs: {run} has neither validation.json nor a checkpoint")
     last = max(checkpoints, key=lambda progress: progress["step"])
-    minute, tokens = (
-        last["seconds"] / 60 / last["step"],
-        last["tokens"] / last["step"],
-    )  # of an update: all cost the same
+    totals = {"minutes": last["seconds"] / 60, "tokens": last["tokens"]}  # all updates cost the same
     return [
-        {"minutes": minute * entry["step"], "tokens": tokens * entry["step"]} | {name: entry[name] for name in SCORES}
+        {name: total * entry["step"] / last["step"] for name, total in totals.items()}
+        | {name: entry[name] for name in SCORES}
         for entry in last["validations"]
     ]
 
