@@ -1,6 +1,6 @@
-"""BLEU and chrF on validation data by the processor minutes of training: runs of this package beside those of a peer.
+"""BLEU and chrF on validation data by the minutes of training: runs of this package beside those of a peer.
 
-    OMP_NUM_THREADS=1 python benchmarks/draw_bleu.py bleu.png runs/mine runs/peer30 runs/peer60
+    python benchmarks/draw_bleu.py bleu.png runs/mine runs/peer30 runs/peer60
 
 A run is an output folder of `vanilla train`, whose validations its last checkpoint has, or of seq2seq_trainer.py. Each
 is a line, with a point for each validation. Writes the picture and prints the points.
@@ -23,7 +23,7 @@ def read_points(run: Path) -> list[dict]:
     """The minutes, tokens of both sides and scores of a run's validations."""
     if (run / "validation.json").exists():
         return [
-            {"minutes": entry["processor_seconds"] / 60, "tokens": entry["tokens"]}
+            {"minutes": entry["seconds"] / 60, "tokens": entry["tokens"]}
             | {name: entry[f"eval_{name}"] for name in SCORES}
             for entry in read_json(run / "validation.json")["validations"]
         ]
@@ -57,7 +57,7 @@ def draw(options: Namespace) -> None:
         axes.set_ylabel(f"validation {name}")
         axes.grid(alpha=0.3)
     panels[0].legend()
-    panels[-1].set_xlabel("processor minutes of training")
+    panels[-1].set_xlabel("minutes of training")
     save_figure(figure, options.picture)
     print(common.table(("run", "minutes", *SCORES.values(), "tokens"), rows))
 

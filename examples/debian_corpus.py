@@ -30,8 +30,9 @@ def package_pairs(package: Path, language: str) -> Iterator[tuple[str, str]]:
         subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
         for path in sorted(Path(folder).rglob(f"{language}/LC_MESSAGES/*.mo")):
             for entry in polib.mofile(str(path)):
-                plurals = zip([entry.msgid, entry.msgid_plural], entry.msgstr_plural.values(), strict=False)
-                for text, translation in plurals if entry.msgid_plural else [(entry.msgid, entry.msgstr)]:
+                forms = [*entry.msgstr_plural.values()] or [entry.msgstr]  # of several the first is singular
+                for form, translation in enumerate(forms):
+                    text = entry.msgid if form == 0 < len(forms) - 1 else entry.msgid_plural or entry.msgid
                     yield from line_pairs(text, translation)
 
 

@@ -42,6 +42,11 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
         raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def ending(path: str | os.PathLike) -> str:
+    """The ending of a file's name, such as ".csv", in small letters; that of a compressed file without its ".gz"."""
+    return Path(os.fspath(path).lower().removesuffix(".gz")).suffix
+
+
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     with path.open("rb") as file:

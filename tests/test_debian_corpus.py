@@ -17,11 +17,12 @@ MESSAGES = [
     polib.POEntry(msgid="one\ntwo\n", msgstr="eins\nzwei\n"),
     polib.POEntry(msgid="one\nline", msgstr="eine Zeile"),  # not as many lines
     polib.POEntry(msgid="%d byte", msgid_plural="%d bytes", msgstr_plural={0: "ein Byte", 1: "%d Bytes"}),
+    polib.POEntry(msgid="one file", msgid_plural="many files", msgstr_plural={0: "Dateien"}),  # as in Korean
     polib.POEntry(msgid="GNOME", msgstr="GNOME"),
     polib.POEntry(msgid="two", msgstr="zwei", msgctxt="a number"),  # there already
 ]
 PAIRS = {"Open the file": "Die Datei öffnen", "one": "eins", "two": "zwei", "%d byte": "ein Byte"}
-PAIRS |= {"%d bytes": "%d Bytes"}
+PAIRS |= {"%d bytes": "%d Bytes", "many files": "Dateien"}
 
 
 @pytest.fixture

@@ -7,22 +7,24 @@ from toy_corpus import toy_corpus, write_corpus
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.cli.train import main
-from modeling_vanilla.training import TrainingOptions, duration
+from modeling_vanilla.training import ModelOptions, TrainingOptions, duration
 from modeling_vanilla.training import run as training_run
 from modeling_vanilla.training.duration import Pace, steps_within
-from modeling_vanilla.training.recipe import complete
+from modeling_vanilla.training.recipe import RunOptions, complete
 
 PACE = Pace(update=0.5, pair=0.1)
 PAIRS = DatasetDict({part: Dataset.from_dict({"source": ["a"] * 10}) for part in ("validation", "test")})
 
 
-@pytest.mark.parametrize("every", [7, 100])
-def test_a_longer_run_than_chosen_would_take_too_long(every):
+@pytest.mark.parametrize(("every", "model"), [(7, None), (100, None), (7, "runs/old")])
+def test_a_longer_run_than_chosen_would_take_too_long(every, model):
     def options_of(steps):
-        return complete(TrainingOptions("run", max_steps=steps, validate_steps=every))
+        training = complete(TrainingOptions("run", max_steps=steps, validate_steps=every))
+        return RunOptions(training, ModelOptions(model=model), {})
 
-    def seconds(steps):  # a validation or the test, of 10 pairs, takes a second; at the end there is one of each
-        return 0.5 * steps + len({*range(every, steps, every), steps}) + 2
+    # A validation or the test, of 10 pairs, takes a second; at the end there is one of each, and one of a saved model.
+    def seconds(steps):
+        return 0.5 * steps + len({*range(every, steps, every), steps}) + 2 + (model is not None)
 
     steps = steps_within(60, PACE, PAIRS, options_of)
     assert PACE.seconds(options_of(steps), PAIRS) == pytest.approx(seconds(steps))

@@ -46,6 +46,7 @@ def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, d
     assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
     assert recipe.get("join_batches", False) == (characters < 10_000_000 and recipe.get("mixed_precision") == "bf16")
+    assert "join_batches" not in choose(characters, device, tokens_per_batch=512)
     training = complete(TrainingOptions("run"), recipe)
     peak = rate_of(training, preset_config(preset).d_model, training.warmup_steps)
     assert peak == pytest.approx(0.005 if preset == "tiny" else 0.0007, rel=0.01)

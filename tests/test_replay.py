@@ -34,7 +34,7 @@ def test_the_last_correction_of_a_sentence_replaces_all_other_pairs_of_it(tmp_pa
     texts = {
         "train": "a\tA\nb\tB\n",
         "replay": "c\tC\na\tAA\nd\tD\n",
-        "corrections": "en\tm\tde\na\tA\t1\nc\tC\t2\na\t1\t3\n",
+        "corrections": "en\tm\tde\na\tA\t1\nc\tC\t2\na\t1\t3\na\tA\t\nd\tD\t \n",  # the last two are not filled in
     }
     for name, text in texts.items():
         (tmp_path / f"{name}.tsv").write_text(text, encoding="utf-8")

@@ -28,7 +28,7 @@ def test_the_peer_trains_on_the_same_pairs(tmp_path):
     assert run_python(ROOT / "benchmarks/seq2seq_trainer.py", *as_options(options), cwd=tmp_path).succeeded
     first, last = read_json(tmp_path / "run/validation.json")["validations"]
     assert (first["step"], last["step"]) == (1, 2)
-    assert 0 < first["processor_seconds"] < last["processor_seconds"]
+    assert 0 < first["seconds"] < last["seconds"]
     assert last["tokens"] == sum(len(tokenizer(text)["input_ids"]) for pair in corpus["train"] for text in pair)
     assert len((tmp_path / "run/test.txt").read_text(encoding="utf-8").split("\n")) == 6 + 1
     drawn = run_python(ROOT / "benchmarks/draw_bleu.py", "bleu.png", "run", cwd=tmp_path)

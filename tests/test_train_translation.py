@@ -42,8 +42,10 @@ def finished(tmp_path_factory, files):
 
 def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model_or_name_columns():
     text, columns = {"train_source": "a", "train_target": "b"}, {"train_file": "a.csv"}
+    catalogue = {"train_file": "a.PO.gz"}
     was = {"data": {"source_lang": "ko", "target_lang": "fr"}}
-    cases = [(text, None, None, (None, None)), (columns, None, None, ("en", "de")), (text, was, None, ("ko", "fr"))]
+    cases = [(catalogue, None, None, (None, None))]
+    cases += [(text, None, None, (None, None)), (columns, None, None, ("en", "de")), (text, was, None, ("ko", "fr"))]
     cases += [({**files, "target_lang": "cs"}, was, None, ("ko", "cs")) for files in (text, columns)]
     cases += [({**files, "target_lang": "cs"}, None, "model", (None, "cs")) for files in (text, columns)]
     cases.append(({**columns, "target_lang": "cs"}, None, None, ("en", "cs")))
@@ -52,12 +54,16 @@ def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model_or_name
         assert (data.source_lang, data.target_lang) == expected
 
 
-def test_a_tag_that_only_the_test_data_have_ends_a_run_at_its_start(tmp_path):
-    options = {**MODEL, **SHORT, "output_dir": tmp_path / "run"}
-    for split, tag in (("train", "de"), ("test", "fr")):
+@pytest.mark.parametrize("split_of", [{"de": "train", "fr": "test"}, {"de": "test", "fr": "train"}])
+def test_a_tag_that_is_no_token_ends_a_run_at_its_start(tmp_path, split_of):
+    options = {**MODEL, **SHORT, "output_dir": tmp_path / "run", "tokenizer": tmp_path / "tokenizer"}
+    tokenizer = make_tokenizer(["a dog", "ein Hund"])
+    tokenizer.add_tokens([">>de<<"])
+    tokenizer.save_pretrained(options["tokenizer"])
+    for tag, split in split_of.items():
         path = options[f"{split}_file"] = tmp_path / f"{split}.jsonl"
         path.write_text(f'{{"en": ">>{tag}<< a dog", "de": "ein Hund"}}\n' * 9, encoding="utf-8")
-    assert call(main, *as_options(options)).error == "test data: >>fr<< is no tag of the training data, >>de<<"
+    assert call(main, *as_options(options)).error == f"{split_of['fr']} data: >>fr<< is no token; the tags are >>de<<"
     assert not (tmp_path / "run").exists()
 
 

@@ -18,7 +18,7 @@ from common import PAPER, markdown_table, write_results
 from modeling_vanilla import preset_config
 from modeling_vanilla.cli.parser import CommandParser, run_command
 from modeling_vanilla.corpus.data import load_pairs
-from modeling_vanilla.corpus.tokenizer import check_vocabulary, train_tokenizer, vocabulary_texts
+from modeling_vanilla.corpus.tokenizer import check_vocabulary_size, train_tokenizer, vocabulary_texts
 from modeling_vanilla.files import check_unused, read_json, whole_folder, write_json
 from modeling_vanilla.metrics import TOKENIZE
 from modeling_vanilla.progress import progress_bar
@@ -154,7 +154,7 @@ def reproduce(options: Namespace, scale: Scale, data: DataOptions) -> None:
         OSError: if a file cannot be written.
     """
     output, state = options.output_dir, process_group()
-    check_vocabulary(scale.vocab_size, "bpe")
+    check_vocabulary_size(scale.vocab_size, "bpe")
     for row in options.rows:  # or the folder would be bound to settings that cannot be trained
         training_of(output / row, scale, options)
         preset_config(row, **scaled(row, scale))

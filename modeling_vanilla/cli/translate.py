@@ -71,7 +71,7 @@ from tqdm import std
 from ..corpus.units import CATALOGUES, empty_units, open_catalogue
 from ..decoding_vanilla import Translation
 from ..errors import RowError
-from ..files import read_lines
+from ..files import ending, read_lines
 from ..inference import Translator, pharaoh, read_terms
 from ..inference.alignment import Links
 from ..progress import inform, progress_bar
@@ -121,13 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def translate(options: Namespace) -> None:
-    """Translate the lines of the input block by block, and score the translations if there are references."""
+    """Check the options, and translate a catalogue or a file."""
     if options.json and options.nbest is not None:
         raise ValueError("--json cannot be combined with --nbest")
     for name in ("num_beams",) if options.sample else SAMPLING:
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} {'cannot be combined with' if options.sample else 'needs'} --sample")
-    is_catalogue = options.input and Path(options.input.name.lower().removesuffix(".gz")).suffix in CATALOGUES
+    is_catalogue = options.input and ending(options.input.name) in CATALOGUES
     (translate_catalogue if is_catalogue else translate_file)(options)
 
 

@@ -20,8 +20,8 @@ from datasets.fingerprint import Hasher
 from pyarrow.parquet import ParquetFile
 
 from ..errors import one_line
-from ..files import check_path, read_lines
-from ..splitting_vanilla import HALF_PAIR
+from ..files import check_path, ending, read_lines
+from ..splitting_vanilla import HALF_PAIR, is_blank
 from .options import CorpusOptions
 from .tmx import read_tmx
 from .units import CATALOGUES, read_units
@@ -74,8 +74,8 @@ def load_pairs(options: CorpusOptions) -> DatasetDict:
 
 
 def _newest(pairs: Iterator[dict[str, str]]) -> Iterator[dict[str, str]]:
-    """Of the pairs of a source the last."""
-    yield from {pair["source"]: pair for pair in pairs}.values()
+    """Of the pairs of a source the last that has a target."""
+    yield from {pair["source"]: pair for pair in pairs if not is_blank(pair["target"])}.values()
 
 
 def _without(pairs: Dataset, sources: pa.Array) -> Dataset:
@@ -162,7 +162,7 @@ def _read_text(source_path: str, target_path: str) -> Iterator[dict[str, str]]:
 
 def _read_file(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, object]]:
     """The records {language: text} of a file, each with its place."""
-    kind = Path(path.lower().removesuffix(".gz")).suffix
+    kind = ending(path)
     if kind in (".csv", ".tsv"):
         yield from _read_columns(path, kind, languages)
     elif kind == ".tmx":

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ..files import ending
+from .units import CATALOGUES
+
 
 def option(default, help: str):
     """A field with its help; transformers' HfArgumentParser makes a command line option of it."""
@@ -60,8 +63,9 @@ class CorpusOptions:
 
     @property
     def has_columns(self) -> bool:
-        """Whether a split comes from columns that are named after the languages."""
-        return bool(self.dataset_name or any(getattr(self, f"{split}_file") for split in self.splits))
+        """Whether a split comes from columns that are named after the languages; catalogues have none."""
+        files = [file for split in self.splits if (file := getattr(self, f"{split}_file"))]
+        return bool(self.dataset_name) or any(ending(file) not in CATALOGUES for file in files)
 
     @property
     def languages(self) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from xml.parsers.expat import ErrorString, ExpatError, ParserCreate
 from ..progress import inform
 
 _CHUNK = 2**20  # characters
-_START = re.compile(r"<!--|<(?:[\w.-]+:)?tu\b(?![^>]*/>)")  # of a comment or a unit, under any prefix
+# The start of a comment or a unit, under any prefix; an attribute may have ">".
+_START = re.compile(r"""<!--|<(?:[\w.-]+:)?tu\b(?:[^>"']|"[^"]*"|'[^']*')*+>""")
 _END = re.compile(r"</(?:[\w.-]+:)?tu\s*>")
 _COMMENT_END = re.compile("-->")
 _CODES = {"bpt", "ept", "it", "ph", "ut"}  # elements that hold codes of another program
@@ -64,6 +65,9 @@ def _units(path: str) -> Iterator[str]:
         while more := stream.read(max(_CHUNK, len(rest))):
             rest, position = rest + more, 0
             while start := _START.search(rest, position):
+                if start[0].endswith("/>"):  # a unit without anything
+                    position = start.end()
+                    continue
                 end = (_COMMENT_END if start[0] == "<!--" else _END).search(rest, start.end())
                 if end is None:
                     break

@@ -107,7 +107,7 @@ def train_tokenizer(
     """
     if isinstance(texts, str):
         raise ValueError(f"texts={texts[:40]!r}: must be several strings, not one")
-    check_vocabulary(vocab_size, algorithm)
+    check_vocabulary_size(vocab_size, algorithm)
     kwargs: dict = {
         "vocab_size": vocab_size + -vocab_size % VOCAB_MULTIPLE,
         "min_frequency": MIN_FREQUENCY,
@@ -166,7 +166,7 @@ def for_transformers(tokenizer: Tokenizer, **kwargs) -> PreTrainedTokenizerFast:
     )
 
 
-def check_vocabulary(vocab_size: int, algorithm: str) -> None:
+def check_vocabulary_size(vocab_size: int, algorithm: str) -> None:
     """Raise ValueError unless a tokenizer can be trained with these."""
     if not MIN_VOCAB_SIZE <= vocab_size <= MAX_VOCAB_SIZE:
         raise ValueError(f"vocab_size={vocab_size}: must be from {MIN_VOCAB_SIZE} (a token a byte) to {MAX_VOCAB_SIZE}")

@@ -10,11 +10,9 @@ import torch
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict
 
-from ..corpus.options import DataOptions
 from ..corpus.tokenized import TokenizedPairs
 from ..inference import Translator
-from .options import TrainingOptions
-from .recipe import RunOptions, complete_options
+from .recipe import RunOptions
 from .train import TrainingState, largest_of_processes, read_updates, take_update
 from .validation import validation_scores
 
@@ -31,9 +29,12 @@ class Pace:
     update: float
     pair: float
 
-    def seconds(self, training: TrainingOptions, pairs: DatasetDict) -> float:
+    def seconds(self, options: RunOptions, pairs: DatasetDict) -> float:
         """Seconds of a run: its updates, its validations and the scores of its model."""
-        validations = math.ceil(training.max_steps / training.validate_steps) + 1
+        training = options.training
+        # The last is of the model that is written, which with old pairs has been validated; the first of a saved one.
+        validations = math.ceil(training.max_steps / training.validate_steps)
+        validations += ("replay_validation" not in pairs) + (options.model.model is not None)
         scores = self.pair * sum(len(pairs.get(name, ())) for name in ("test", "corrections"))
         return training.max_steps * self.update + validations * self.validation(pairs) + scores
 
@@ -69,18 +70,24 @@ def measure_pace(state: TrainingState, corpus: TokenizedPairs, pairs: DatasetDic
 
 
 def with_length(
-    chosen: RunOptions, given: RunOptions, pace: Pace, pairs: DatasetDict, data: DataOptions, seconds: float | None
+    chosen: RunOptions,
+    given: RunOptions,
+    pace: Pace,
+    pairs: DatasetDict,
+    complete: Callable[[RunOptions], RunOptions],
+    seconds: float | None,
 ) -> RunOptions:
     """The options with the updates for which there is time, if it is bounded, and an estimate in the reason.
 
     Args:
         chosen: what was completed from the given options.
+        complete: completes them.
         seconds: that are left.
     """
 
     def of_length(steps: int, seconds: float) -> RunOptions:
         training = replace(given.training, max_steps=steps, mixed_precision=chosen.training.mixed_precision)
-        options = complete_options(pairs, data, replace(given, training=training))
+        options = complete(replace(given, training=training))
         if given.training.validate_steps is None and (validation := pace.validation(pairs)):
             most = max(1, int(_VALIDATION_SHARE * seconds / validation))
             options.training.validate_steps = max(options.training.validate_steps, math.ceil(steps / most))
@@ -88,13 +95,13 @@ def with_length(
 
     if seconds is not None:
         (left,) = broadcast_object_list([seconds])
-        chosen = of_length(steps_within(left, pace, pairs, lambda steps: of_length(steps, left).training), left)
-    minutes = pace.seconds(chosen.training, pairs) / 60
+        chosen = of_length(steps_within(left, pace, pairs, lambda steps: of_length(steps, left)), left)
+    minutes = pace.seconds(chosen, pairs) / 60
     estimate = f"{chosen.training.max_steps} updates, with their validations and scores: about {minutes:.1f} minutes"
     return replace(chosen, reason=f"{chosen.reason}\n{estimate}".strip())
 
 
-def steps_within(seconds: float, pace: Pace, pairs: DatasetDict, options_of: Callable[[int], TrainingOptions]) -> int:
+def steps_within(seconds: float, pace: Pace, pairs: DatasetDict, options_of: Callable[[int], RunOptions]) -> int:
     """The updates of the longest run that takes at most so many seconds.
 
     Args:

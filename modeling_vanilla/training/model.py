@@ -111,7 +111,7 @@ def check_trainable(
     """Raise ValueError for what would end a training late.
 
     That is a model without a token that training needs, or with fewer learned positions than a pair to train or
-    validate on; or a tag in the validation or test data that is no token.
+    validate on; or a tag in the data that is no token.
     """
     for owner, name in ((tokenizer, "pad_token_id"), (config, "decoder_start_token_id")):
         if not token_ids(getattr(owner, name)):
@@ -126,9 +126,9 @@ def check_trainable(
         if longest > (limit := config.max_position_embeddings):
             raise ValueError(f"max_position_embeddings {limit}: a text to train or validate on has {longest} tokens")
     if tags := tags_of(tokenizer):
-        for name in pairs.keys() - {"train"}:
+        for name in pairs:
             if unknown := [tag for tag in language_tags(pairs[name]) if tag not in tags]:
-                raise ValueError(f"{name} data: {unknown[0]} is no tag of the training data, {' '.join(tags)}")
+                raise ValueError(f"{name} data: {unknown[0]} is no token; the tags are {' '.join(tags)}")
 
 
 def fit_to_data(

@@ -94,7 +94,7 @@ class TrainingOptions:
     minutes: float | None = option(None, "Or minutes that the run may take on this machine, as a trial estimates.")
     tokens_per_update: int = _by_recipe("Tokens of an update on either side, on all processes together.")
     tokens_per_batch: int = _by_recipe("Tokens of a batch on either side, padding included, on one device.")
-    join_batches: bool = _by_recipe("Join the batches of an update on a device whose lengths are near.")
+    join_batches: bool = _by_recipe("Join batches of an update whose lengths are near, into larger ones.")
     optim: str = _by_recipe("Optimizer: adam, the paper's, or muon.")
     lr_scheduler_type: str = _by_recipe("The rate after its peak: inverse_sqrt, as in Eq. 3, or linear, to 0.")
     learning_rate: float | None = _by_recipe("Peak of the learning rate.")

@@ -11,6 +11,7 @@ import time
 import timeit
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow.compute as pc
 import torch
@@ -21,7 +22,7 @@ from datasets import Dataset, DatasetDict
 
 from ..corpus.options import DataOptions
 from ..corpus.tokenized import replayed
-from ..loading import load_config, model_folder
+from ..loading import load_config
 from ..presets import PRESETS
 from ..spans_vanilla import DEFAULT, find_spans
 from .device import bound_kernel_caches
@@ -162,11 +163,12 @@ class RunOptions:
 
 
 def complete_options(
-    pairs: DatasetDict, data: DataOptions, given: RunOptions, previous: dict | None = None
+    pairs: DatasetDict, data: DataOptions, given: RunOptions, start: Path | None = None, previous: dict | None = None
 ) -> RunOptions:
     """Fill in every option of training and model that is not given.
 
     Args:
+        start: the folder of the model that is trained further.
         previous: the record in run.json of a run that is resumed; its values are taken.
     """
     training, model, overrides = given.training, given.model, given.overrides
@@ -175,12 +177,12 @@ def complete_options(
         chosen = previous["training"] | previous["model"]
     elif model.preset is None:
         options = {name: value for part in (data, training, model) for name, value in vars(part).items()} | overrides
-        if model.model is not None:
-            options["d_model"] = load_config(model_folder(model.model, model.revision)).d_model
+        if start is not None:
+            options["d_model"] = load_config(start).d_model
         chosen, reason = choose_recipe(pairs, {name: value for name, value in options.items() if value is not None})
         reason += f"\nrecipe: {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
     if model.preset is None and (previous or model.model is None):
-        model = replace(model, preset=chosen["preset"], protect=chosen.get("protect", model.protect))
+        model = replace(model, preset=chosen["preset"], protect=model.protect or chosen.get("protect"))
         overrides = {name: chosen[name] for name in _OF_MODEL & chosen.keys()} | overrides
     return RunOptions(complete(training, chosen, model.preset), model, overrides, reason)
 
@@ -246,15 +248,16 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
     characters = round(_characters(pairs["train"]) * (1 + replayed(new, old) / new))  # of an epoch
     # An update takes about a tenth of the corpus at most, but the longest pair.
     tokens = given.get("tokens_per_update")
-    tokens = tokens or min(recipe.tokens_per_update, max(_longest(pairs["train"], given), characters // 100))
+    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
+    longest = min(most, _longest(pairs["train"]))
+    tokens = tokens or min(recipe.tokens_per_update, max(longest, characters // 100))
     # A little more than a process's share; without the surplus, each update would have a small batch left over.
     batch = min(tokens * 6 // (5 * machine.num_processes), 4096 if machine.device.type == "cpu" else 8192)
     if recipe.batches > 1:
         batch = min(batch, max(1, tokens // recipe.batches))
     updates_of_pass = characters / 2 / _CHARACTERS / tokens
     steps = given.get("max_steps") or max(1, math.ceil(min(recipe.max_steps, recipe.max_passes * updates_of_pass)))
-    most = max(1, int(recipe.warmup_share * steps))
-    warmup = given.get("warmup_steps", min(recipe.warmup_steps, most))
+    warmup = given.get("warmup_steps", min(recipe.warmup_steps, max(1, int(recipe.warmup_share * steps))))
     schedule = given.get("lr_scheduler_type", recipe.lr_scheduler_type)
     precision = given.get("mixed_precision") or _precision(machine.device)
     scale = recipe.learning_rate_scale
@@ -272,7 +275,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         "tokens_per_update": tokens,
         "tokens_per_batch": batch,
         # In bf16 a call more costs more than some padding (docs/notebook/speedrun.md).
-        "join_batches": True if recipe.batches > 1 and precision == "bf16" else None,
+        "join_batches": (recipe.batches > 1 and precision == "bf16" and "tokens_per_batch" not in given) or None,
         "optim": recipe.optim,
         "lr_scheduler_type": schedule,
         "learning_rate": recipe.learning_rate,
@@ -294,10 +297,10 @@ def _characters(pairs: Dataset) -> int:
     return sum(pc.sum(pc.utf8_length(pairs.data[side])).as_py() for side in _SIDES)
 
 
-def _longest(pairs: Dataset, given: dict) -> int:
+@lru_cache(maxsize=1)
+def _longest(pairs: Dataset) -> int:
     """A bound on the tokens of the longest side: its bytes plus two, as the vocabulary has a token for each byte."""
-    most = max(given.get(name, getattr(DataOptions, name)) for name in ("max_source_length", "max_target_length"))
-    return min(most, 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES))
+    return 2 + max(pc.max(pc.binary_length(pairs.data[side])).as_py() for side in _SIDES)
 
 
 @lru_cache(maxsize=1)

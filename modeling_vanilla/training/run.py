@@ -116,7 +116,11 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
     data = with_languages(data, previous, given.model)
     with group.main_process_first():
         pairs = load_pairs(data)
-    chosen = complete_options(pairs, data, given, previous)
+
+    def complete(given: RunOptions) -> RunOptions:
+        return complete_options(pairs, data, given, start, previous)
+
+    chosen = complete(given)
     check_splits(pairs, start, chosen.training.early_stopping)
     if checkpoint and (taken := checkpoint_step(checkpoint)) > (steps := chosen.training.max_steps):
         raise ValueError(f"max_steps {steps}: {run} has taken {taken} updates already")
@@ -137,7 +141,7 @@ def _train_translation(data: DataOptions, given: RunOptions, group: PartialState
 
     if previous is None and (minutes or chosen.reason):
         pace = measure_pace(make_state(chosen), corpus, pairs)
-        chosen = with_length(chosen, given, pace, pairs, data, minutes and 60 * minutes + began - monotonic())
+        chosen = with_length(chosen, given, pace, pairs, complete, minutes and 60 * minutes + began - monotonic())
     training = chosen.training
     record = record_run(data, training, chosen.model, chosen.overrides, corpus)
     if previous:

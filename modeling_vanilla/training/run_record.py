@@ -12,7 +12,7 @@ _FILE = "run.json"
 # The options on which the updates depend. Others may change: the length of the run, what it reports, its test data.
 _DATA = ("max_source_length", "max_target_length")
 _TRAINING = (
-    *("tokens_per_update", "tokens_per_batch", "optim", "lr_scheduler_type"),
+    *("tokens_per_update", "tokens_per_batch", "join_batches", "optim", "lr_scheduler_type"),
     *("learning_rate", "learning_rate_scale", "warmup_steps"),
     *("max_grad_norm", "mixed_precision", "bleu_tokenize", "seed"),
 )
