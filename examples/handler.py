@@ -2,8 +2,8 @@
 
 A request is {"inputs": TEXT or [TEXT, ...], "parameters": {...}}, the parameters those of BOUNDS and LANGUAGES; the
 answer is [{"translation_text": TEXT}, ...], each with "differing", a list, if it has other numbers than its source,
-other spans that are copied, or a phrase without end. Any other request is a ValueError of one line, which the endpoint
-answers with HTTP 400.
+other spans that are copied, or a phrase repeated without end. Any other request is a ValueError of one line, which the
+endpoint answers with HTTP 400.
 """
 
 import re
@@ -32,7 +32,7 @@ class EndpointHandler:
         options: dict = {"trust_remote_code": True, "device": device, "batch_size": BATCH_SIZE}
         self.translator = pipeline("translation", model=path, **options)
 
-    def __call__(self, data: dict[str, Any]) -> list[dict[str, str]]:
+    def __call__(self, data: dict[str, Any]) -> list[dict[str, Any]]:
         texts, parameters = check_request(data)
         return self.translator(texts, **parameters)
 

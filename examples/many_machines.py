@@ -1,7 +1,8 @@
 """Translate a Parquet data set, or clean a parallel one, on this machine, on Slurm or on Ray.
 
     python examples/many_machines.py mono pairs --model runs/backward/model --source de --target en
-    python examples/many_machines.py s3://bucket/pairs s3://bucket/clean --source en --target de --executor slurm
+    python examples/many_machines.py s3://bucket/pairs s3://bucket/clean --source en --target de \\
+        --executor slurm --settings '{"partition": "gpu", "time": "08:00:00"}'
 
 Folders are paths or URLs of fsspec, such as s3:// and hf://. With --model, the column --text is cut into sentences,
 which are translated, and the pairs written as columns that are named as the languages. Without, the data set has these

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from transformers.utils import logging
 from .configuration_vanilla import token_ids
 from .generation_vanilla import generation_config_of
 from .search_vanilla import length_penalty
-from .spans_vanilla import differing, has_reserved, put_back, replace_spans, span_pattern
+from .spans_vanilla import DEFAULT, SPANS, differing, has_reserved, put_back, replace_spans, span_pattern
 from .splitting_vanilla import Limits, Piece, check_texts, has_letters, join_pieces, source_limits, split_texts, tags_of
 
 logger = logging.get_logger(__name__)
@@ -51,12 +52,14 @@ class Translation(NamedTuple):
     hypotheses: list[Hypothesis]
     pieces: list[Piece]
     best: list[str]
+    compared: re.Pattern = DEFAULT  # the spans in which text and translation are compared
 
     @property
     def differing(self) -> list[str]:
         """The spans and numbers in which the best translation differs from the text."""
         pairs = zip(self.pieces, self.best, strict=True)
-        return [put_back(each, piece.spans) for piece, best in pairs for each in differing(piece.text, best)]
+        found = ((piece, each) for piece, best in pairs for each in differing(piece.text, best, self.compared))
+        return [*filter(None, (put_back(each, piece.spans) for piece, each in found))]  # one for nothing is left out
 
 
 Keys = list[tuple[int, int]]  # the number of the text, and of the piece in it, for each piece of a batch
@@ -98,7 +101,8 @@ class DecodingOptions:
         self.beams = self.generation_config.num_beams or 1
         if nbest < 1 or (nbest > self.beams and not self.generation_config.do_sample):
             raise ValueError(f"nbest must be from 1 to the number of beams, {self.beams}, not {nbest!r}")
-        self.spans = span_pattern(getattr(model.config, "protected_spans", None) if protect is None else protect)
+        table = getattr(model.config, "protected_spans", None) if protect is None else protect
+        self.spans, self.compared = span_pattern(table), span_pattern({**SPANS, **(table or {})})
         # Terms for which reserved tokens stand, too, with their targets, and what gives a text the form of the terms.
         self.terms: Mapping[str, str] = {}
         self.prepare: Callable[[str], str] = str
@@ -130,6 +134,8 @@ class DecodingOptions:
         if self.spans is None:
             return line, None, None
         text, spans = replace_spans(self.prepare(line), self.spans)
+        if self.terms.keys().isdisjoint(spans.values()):  # then it is to stay as it is
+            text, spans = replace_spans(line, self.spans)
         if not self.has_reserved and has_letters(text):
             return line, None, None
         return text, spans, {token: self.terms.get(span, span) for token, span in spans.items()}
@@ -141,7 +147,7 @@ class DecodingOptions:
     def choose(self, piece: Piece, found: list[Hypothesis]) -> list[Hypothesis]:
         """The hypotheses of a piece, best first: those that miss the fewest of its spans and numbers."""
         if self.spans is not None:
-            found = [one._replace(missed=len(differing(piece.text, one.text))) for one in found]
+            found = [one._replace(missed=len(differing(piece.text, one.text, self.compared))) for one in found]
         return sorted(found, key=order, reverse=True)
 
 
@@ -166,9 +172,8 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 def cut_texts(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], options: DecodingOptions) -> list[list[Piece]]:
     """The pieces of each text. A warning tells of texts that are too long; its record has their numbers as `rows`."""
     texts = check_texts(texts)
-    split = split_texts(
-        tokenizer, texts, options.limits, options.tgt_lang, options.source_prefix, options.replace, **options.encoding
-    )
+    more = {"replace": options.replace, "spans": options.spans, **options.encoding}
+    split = split_texts(tokenizer, texts, options.limits, options.tgt_lang, options.source_prefix, **more)
     cut = [row for row, pieces in enumerate(split) if any(piece.separator is None for piece in pieces)]
     if cut and options.limits is not None:
         how = f"in pieces of at most {options.limits.tokens} tokens"
@@ -219,11 +224,13 @@ def search_batches(
     """
     for keys, pieces in batches:
         found = [options.choose(*each) for each in _search(model, tokenizer, pieces, options, further)]
-        if again := options.lacking(found):
+        again = options.lacking(found)
+        rows = max(1, len(pieces) // WIDER)  # as many as there is memory for
+        for few in (again[start : start + rows] for start in range(0, len(again), rows)):
             more = {"num_beams": WIDER * options.beams, "num_return_sequences": WIDER * options.beams}
             more |= {"return_dict_in_generate": True, "output_scores": not options.is_own}
-            wider = _search(model, tokenizer, [pieces[row] for row in again], options, further, **more)
-            for row, each in zip(again, wider, strict=True):
+            wider = _search(model, tokenizer, [pieces[row] for row in few], options, further, **more)
+            for row, each in zip(few, wider, strict=True):
                 found[row] = max(found[row], options.choose(*each)[: options.nbest], key=order_of_best)
         yield keys, found
 
@@ -286,30 +293,30 @@ def _hypotheses(
 
 
 def join_hypotheses(
-    texts: Sequence[list[Piece]], found: Iterable[Found], nbest: int
+    texts: Sequence[list[Piece]], found: Iterable[Found], options: DecodingOptions
 ) -> Iterator[tuple[list[int], list[Translation]]]:
     """The numbers of the texts that each batch of a search completes, and their translations."""
     best = [[[Hypothesis(piece.text)] if piece.is_copied else [] for piece in pieces] for pieces in texts]
     missing = Counter(row for row, pieces in enumerate(texts) for piece in pieces if not piece.is_copied)
     if copied := [row for row in range(len(texts)) if not missing[row]]:
-        yield copied, [_join(texts[row], best[row], nbest) for row in copied]
+        yield copied, [_join(texts[row], best[row], options) for row in copied]
     for keys, hypotheses in found:
         for (row, number), each in zip(keys, hypotheses, strict=True):
             best[row][number] = each
             missing[row] -= 1
         if done := [row for row in dict.fromkeys(row for row, _ in keys) if not missing[row]]:
-            yield done, [_join(texts[row], best[row], nbest) for row in done]
+            yield done, [_join(texts[row], best[row], options) for row in done]
 
 
-def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Translation:
-    """The `nbest` best combinations of the hypotheses of a text's pieces; scores and ranks add up."""
+def _join(pieces: list[Piece], found: list[list[Hypothesis]], options: DecodingOptions) -> Translation:
+    """The `options.nbest` best combinations of the hypotheses of a text's pieces; scores and ranks add up."""
     joined: list[tuple] = [((0, 0, 0.0), None)]  # the sums of `order`, and the chain (hypotheses before, last one)
     for hypotheses in found:
         longer = (
             (tuple(map(sum, zip(sums, order(last), strict=True))), (chain, last))
             for (sums, chain), last in itertools.product(joined, hypotheses)
         )
-        joined = heapq.nlargest(nbest, longer, key=lambda way: way[0])
+        joined = heapq.nlargest(options.nbest, longer, key=lambda way: way[0])
     whole = []
     for (finished, missed, rank), chain in joined:
         parts: list[Hypothesis] = []
@@ -321,4 +328,4 @@ def _join(pieces: list[Piece], found: list[list[Hypothesis]], nbest: int) -> Tra
         tokens, log_probs, ids = (tuple(itertools.chain(*each)) for each in sequences)
         text = join_pieces(pieces, [put_back(text, piece.targets) for text, piece in zip(texts, pieces, strict=True)])
         whole.append(Hypothesis(text, sum(scores), tokens, log_probs, ids, finished == len(parts), rank, -missed))
-    return Translation(whole, pieces, [best.text for best, *_ in found])
+    return Translation(whole, pieces, [best.text for best, *_ in found], options.compared)

@@ -74,7 +74,7 @@ class TranslationPipeline(Pipeline):
         pieces = cut_texts(self.tokenizer, [texts] if isinstance(texts, str) else texts, options)
         found = search_batches(self.model, self.tokenizer, make_batches(pieces, options), options)
         every: list[list[dict]] = [[]] * len(pieces)
-        for rows, translations in join_hypotheses(pieces, found, options.nbest):
+        for rows, translations in join_hypotheses(pieces, found, options):
             for row, translation in zip(rows, translations, strict=True):
                 best = [{"text": one.text, "token_ids": torch.tensor(one.ids)} for one in translation.hypotheses]
                 if differing := translation.differing:

@@ -24,7 +24,7 @@ SPANS = {
 }
 # Tokens that stand for spans. A text with more spans keeps the others as text.
 RESERVED = tuple(f"｟{number}｠" for number in range(1, 17))
-_RESERVED = "｟[0-9]+｠"
+RESERVED_TOKEN = "｟[0-9]+｠"  # the pattern of one
 # What loops of a search look like: of 190 thousand German messages of people none has such a phrase with letters.
 _REPEATED = re.compile(r"(?=\w)(.{1,60}?)\1{3}")
 
@@ -58,7 +58,7 @@ def span_pattern(table: Mapping[str, str] | None) -> re.Pattern | None:
             raise ValueError(f"spans of {kind}: {expression!r} is no regular expression: {error}") from error
     # A configuration in JSON has no order.
     kinds = sorted(table, key=lambda kind: (kind in SPANS, kind))
-    return re.compile("|".join(f"(?:{expression})" for expression in (_RESERVED, *map(table.__getitem__, kinds))))
+    return re.compile("|".join(f"(?:{expression})" for expression in (RESERVED_TOKEN, *map(table.__getitem__, kinds))))
 
 
 DEFAULT: re.Pattern = span_pattern(SPANS)  # type: ignore[assignment]
@@ -94,7 +94,7 @@ def replace_spans(text: str, pattern: re.Pattern) -> tuple[str, dict[str, str]]:
 
 def put_back(text: str, spans: Mapping[str, str] | None) -> str:
     """Put texts in the place of the reserved tokens; one that stands for nothing goes. None: there are none."""
-    return text if spans is None else re.sub(_RESERVED, lambda match: spans.get(match[0], ""), text)
+    return text if spans is None else re.sub(RESERVED_TOKEN, lambda match: spans.get(match[0], ""), text)
 
 
 def differing(source: str, translation: str, pattern: re.Pattern = DEFAULT) -> list[str]:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from .spans_vanilla import RESERVED_TOKEN
+
 try:
     from sentencex import segment
 except ImportError:  # where a model is loaded by its own code, without what this package requires
@@ -105,11 +107,13 @@ def split_texts(
     tgt_lang: str | None = None,
     source_prefix: str = "",
     replace: Callable[[str], tuple] = lambda line: (line, None, None),
+    spans: re.Pattern | None = None,
     **kwargs,
 ) -> list[list[Piece]]:
     """The pieces of each text; without limits its lines. `kwargs` are the tokenizer's.
 
-    `replace` returns for a line, without its tag, the text, the spans and the targets of its pieces.
+    `replace` returns for a line, without its tag, the text, the spans and the targets of its pieces; `spans` are whole
+    in one of them.
     The tokens of a piece are the tag of its line, such as ">>de<<", or of tgt_lang for a line without one, and those of
     source_prefix and its text, which has no tag.
     """
@@ -120,14 +124,14 @@ def split_texts(
     length_of_prefix = len(next(encode(tokenizer, [source_prefix]))) - 1 if source_prefix else 0
     default = [] if tgt_lang is None else _tag_ids(tokenizer, f">>{tgt_lang}<<", needed=True)
     language = limits.language if limits else source_language(None, tokenizer)
-    split = [[*_parts(tokenizer, text, language)] for text in texts]
+    split = [[*_parts(tokenizer, text, language, spans)] for text in texts]
     lines = [replace(line) for parts in split for _, line, _ in parts]
     encoded = zip(lines, encoded_pieces([line[0] for line in lines]), strict=True)
     found = []
     for parts in split:
         pieces: list[Piece] = []
         for own, _, layout in parts:
-            (line, spans, targets), ids = next(encoded)
+            (line, copied, targets), ids = next(encoded)
             tag = own or default
             cut = [(line, ids)]
             if limits is not None and (
@@ -139,21 +143,27 @@ def split_texts(
             for number, (text, ids) in enumerate(cut, start=1):
                 separator = layout if number == len(cut) else None
                 # All pieces are in memory at once; an array takes 4 bytes a token, a list 8 to 40.
-                more = {"spans": spans, "targets": targets}
+                more = {"spans": copied, "targets": targets}
                 pieces.append(Piece(text, array("i", [*tag, *ids]), separator, **more))
         found.append(pieces)
     return found
 
 
-def _parts(tokenizer: PreTrainedTokenizerBase, text: str, language: str) -> Iterator[tuple[list[int], str, str]]:
+def _parts(
+    tokenizer: PreTrainedTokenizerBase, text: str, language: str, spans: re.Pattern | None
+) -> Iterator[tuple[list[int], str, str]]:
     """What a text is made of: the token of the tag of a line, what is translated, and the layout that follows it."""
     pattern = _WITHOUT_NUMBERS if language in _ORDINALS else _WITH_NUMBERS
     lines = _LINE_END.split(text)  # line, line end, line, ...
     for line, line_end in zip(lines[::2], [*lines[1::2], ""], strict=True):
         tag, line = _untagged(tokenizer, line)
-        parts = pattern.split(line)
-        for part, layout in zip(parts[::2], [*parts[1::2], line_end], strict=True):
-            yield tag, part, layout
+        within = {place for span in spans.finditer(line) for place in range(*span.span())} if spans else {*()}
+        start = 0
+        for layout in pattern.finditer(line):
+            if layout.start() not in within:
+                yield tag, line[start : layout.start()], layout[0]
+                start = layout.end()
+        yield tag, line[start:], line_end
 
 
 def tags_of(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -249,7 +259,8 @@ def _cut_at(text: str, ends: Iterable[int]) -> list[str]:
 
 def _cut(tokenizer: PreTrainedTokenizerBase, line: str, limits: Limits, room: int) -> list[str]:
     """Cut a line into pieces of at most `room` tokens: at sentences, else blanks, else anywhere, into smaller ones."""
-    ways = [re.compile(r"\s+"), re.compile(f"(?s).{{1,{max(1, min(room, _FRAGMENT_TOKENS) // 8)}}}")]
+    most = max(1, min(room, _FRAGMENT_TOKENS) // 8)
+    ways = [re.compile(r"\s+"), re.compile(f"(?s)(?:{RESERVED_TOKEN}|.){{1,{most}}}")]
     sentences = split_sentences(line, limits.language)
     if limits.by_sentence:
         pieces = [piece for sentence in sentences for piece in _fit(tokenizer, [sentence], ways, room)]

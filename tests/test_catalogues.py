@@ -86,6 +86,22 @@ def test_inline_elements_of_xliff_are_kept_or_the_unit_stays_empty(tmp_path):
         assert targets == [f' state="needs-review-translation">{target}' for target in filled]
 
 
+def test_code_within_elements_of_xliff_is_not_translated(tmp_path):
+    codes = [
+        '<bpt id="1">[link url=home]</bpt>',
+        '<ept id="1">[/link]</ept>',
+        '<ph id="2">USER</ph>',
+        "<!--a-->",
+    ]
+    source = "{}a dog{} of {}{}".format(*codes)
+    (tmp_path / "a.xliff").write_text(XLIFF.replace('a <g id="1">small <x id="2"/>dog</g>', source))
+    catalogue = open_catalogue(str(tmp_path / "a.xliff"))
+    first, _ = empty_units("", catalogue)
+    assert not [word for word in ("link", "USER") if word in first.sources[0]]
+    assert first.fill([first.sources[0].replace("a dog", "ein Hund")])
+    assert f">{source.replace('a dog', 'ein Hund')} &amp; " in bytes(catalogue).decode()
+
+
 def test_what_makes_no_sense_is_named(folder, tmp_path):
     path = tmp_path / "a.po"
     for content, options, said in (

@@ -17,7 +17,9 @@ from modeling_vanilla.cli import export, train
 from modeling_vanilla.cli import translate as command
 from modeling_vanilla.corpus.tokenized import tokenize_pairs
 from modeling_vanilla.corpus.tokenizer import train_tokenizer, vocabulary_texts
+from modeling_vanilla.decoding_vanilla import DecodingOptions, Hypothesis, Translation, cut_texts, join_hypotheses
 from modeling_vanilla.spans_vanilla import DEFAULT, RESERVED, differing, find_spans, put_back, replace_spans
+from modeling_vanilla.splitting_vanilla import Limits, Piece, split_texts
 from modeling_vanilla.training.options import ModelOptions
 from modeling_vanilla.training.recipe import choose_recipe
 
@@ -128,6 +130,29 @@ def test_of_the_hypotheses_that_with_most_spans_is_taken_and_what_it_misses_is_n
     assert RESERVED[(len(SOURCES[0]) + 1) % 16] in best.best[0]
 
 
+def test_a_line_without_blanks_is_not_cut_within_a_token(tokenizer):
+    for number in range(8):
+        text = "犬" * (200 + number) + "｟12｠" + "犬" * 30
+        (pieces,) = split_texts(tokenizer, [text], Limits(64, None, 64, by_sentence=False))
+        assert "".join(piece.text for piece in pieces) == text
+        assert sum("｟12｠" in piece.text for piece in pieces) == 1
+
+
+def test_kinds_of_ones_own_count_without_reserved_tokens(make_model):
+    tokenizer = train_tokenizer(TEXTS * 5, vocab_size=400)
+    settings = DecodingOptions(make_model(vocab_size=400), tokenizer, protect={"brand": "ACME"})
+    (piece,) = cut_texts(tokenizer, ["the ACME dog"], settings)[0]
+    found = [Hypothesis("der Hund", rank=-1.0), Hypothesis("der ACME Hund", rank=-2.0)]
+    chosen = settings.choose(piece, found)
+    assert [one.text for one in chosen] == ["der ACME Hund", "der Hund"]
+    ((_, (translation,)),) = join_hypotheses([[piece]], [([(0, 0)], [chosen[1:]])], settings)
+    assert translation.differing == ["ACME"]
+
+
+def test_a_token_that_stands_for_nothing_does_not_differ():
+    assert Translation([], [Piece("a dog", [], "", spans={"｟1｠": "%d"})], ["ein ｟3｠ Hund"]).differing == []
+
+
 def test_published_files_do_the_same_without_this_package(folder, tmp_path):
     script = "import json, sys; from transformers import pipeline; "
     script += "translate = pipeline('translation', model=sys.argv[1], trust_remote_code=True); "
@@ -163,6 +188,20 @@ def test_terms_by_the_fast_engine_stand_for_reserved_tokens(folder, caplog):
     for source in sources:
         warning = f"the term 'dog' could not be met in the translation of {source[:60]!r}"
         assert (warning in caplog.text) == (source in lacking)
+
+
+@pytest.mark.parametrize("engine", ("torch", "ctranslate2"))
+def test_texts_around_terms_stay_as_they_are(folder, engine):
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    translator = Translator.from_pretrained(folder, engine=engine)
+    sources = ["10\u00a0000 %", "the\u00a0old man", "a dog ABC"]
+    found = [one for text in sources for _, (one,) in translator.translations([text], terms=[("ABC", "Hund")])]
+    texts = [one.hypotheses[0].text for one in found]
+    assert texts[0] == sources[0]
+    if engine == "torch":  # which makes sure of it
+        assert "Hund" in texts[2] and "ABC" not in texts[2]
+    assert translator.align_translations(sources, found) == translator.align(sources, texts)
 
 
 def test_translations_with_spans_are_aligned_as_text(folder):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from modeling_vanilla import splitting_vanilla
 from modeling_vanilla.corpus.options import DataOptions
 from modeling_vanilla.corpus.tokenized import tokenize_training_pairs
+from modeling_vanilla.spans_vanilla import DEFAULT
 from modeling_vanilla.splitting_vanilla import Limits, count_sentences, source_limits, split_sentences, split_texts
 from modeling_vanilla.training.model import fit_to_data
 
@@ -99,6 +100,12 @@ SIGNS = st.sampled_from([*'ab cd.,;!? \t1()-"\u2028\u3000\x85»“。安🙂üİ
 def test_a_number_is_a_mark_but_where_it_may_be_an_ordinal_or_has_a_number_sign():
     assert (split("# 1. May", None), split("1. Mai", None, source_lang="de_DE")) == (["", "May"], ["1. Mai"])
     assert split("# 8 for Iowa", None) == ["# 8 for Iowa"]
+
+
+def test_layout_within_a_span_is_no_layout(tokenizer):
+    spans = ['<a href="x"  class="y | z">', "%d"]
+    (pieces,) = split_texts(tokenizer, [f"- {'  '.join(spans)}"], None, spans=DEFAULT)
+    assert [piece.text for piece in pieces] == ["", *spans]
 
 
 @given(st.lists(SIGNS, max_size=150).map("".join), st.integers(8, 40), st.sampled_from(["en", "de", "ru", "zh"]))

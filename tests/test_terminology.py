@@ -4,6 +4,9 @@ import re
 
 import pytest
 from helpers import as_lines, call, make_marian
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from modeling_vanilla import Translator
 from modeling_vanilla.cli import translate as command
@@ -52,6 +55,13 @@ def test_a_bad_file_of_terms_is_one_line(folder, tmp_path, content, message):
     options = ("--terms", tmp_path / "terms.tsv", "--output", tmp_path / "out")
     assert call(command.main, folder, *options, stdin=b"a dog\n").error == f"{tmp_path}/terms.tsv, {message}"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_term_that_the_tokenizer_cannot_write_is_named():
+    model = Tokenizer(WordLevel({"<unk>": 0, "Hund": 1}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")
+    with pytest.raises(ValueError, match="the term 'Łapa' has what the tokenizer cannot write"):
+        Terminology([("dog", "Hund"), ("paw", "Łapa")], tokenizer)
 
 
 def test_another_search_has_no_terms(tokenizer):

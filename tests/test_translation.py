@@ -262,7 +262,7 @@ def test_joined_hypotheses_are_the_best_combinations(model, tokenizer, nbest):
     settings = DecodingOptions(model, tokenizer, nbest=nbest)
     texts = cut_texts(tokenizer, ["a.\nb."], settings)
     found = ((keys, [parts[piece.text] for piece in pieces]) for keys, pieces in make_batches(texts, settings))
-    ((_, found),) = join_hypotheses(texts, found, nbest)
+    ((_, found),) = join_hypotheses(texts, found, settings)
     products = [(y.finished, x.rank + y.rank, f"{x.text}\n{y.text}") for x in first for y in second]
     joined = [(best.finished, best.score, best.text) for best in found[0].hypotheses]
     assert joined == sorted(products, reverse=True)[:nbest]

@@ -9,7 +9,8 @@ from xml.sax.saxutils import escape, unescape
 from .tmx import inline_text
 
 CATALOGUES = (".po", ".xliff", ".xlf")
-_TAG = re.compile(r"(<[^>]*>)")
+# Of XLIFF: an element with the code of another program, whole, or a tag.
+_TAG = re.compile(r"(<(?:bpt|ept|it|ph)\b[^>]*(?<!/)>.*?</(?:bpt|ept|it|ph)>|<[^>]*>)", re.DOTALL)
 
 
 def open_catalogue(path: str) -> Any:
@@ -67,7 +68,7 @@ class EmptyUnit(NamedTuple):
         """
         rest, unit, elements = iter(translations), self.unit, None
         targets = [target or next(rest) for target in self.targets]
-        if (parts := _inline(unit)) and (elements := _elements(parts[1::2], targets[0])) is None:
+        if (parts := _inline(unit)) and (elements := _elements(_shown(parts), targets[0])) is None:
             return False
         unit.target = targets if hasattr(unit.source, "strings") else targets[0]
         for each in getattr(unit, "units", None) or [unit]:  # XLIFF has one for each form of a plural
@@ -75,7 +76,7 @@ class EmptyUnit(NamedTuple):
         if elements is not None:
             node = unit.getlanguageNode(None, 1)
             node.text, node[:] = elements.text, elements
-            for each in node.iterdescendants():
+            for each in node.iterdescendants("*"):
                 each.tag = f"{{{unit.namespace}}}{each.tag}"
         return True
 
@@ -96,7 +97,8 @@ def empty_units(path: str, catalogue: Any) -> Iterator[EmptyUnit]:
                 raise ValueError(f"{path}: its header has no number of plural forms; msginit writes it")
             targets += [""] * (int(forms) - len(targets))
         if parts := _inline(unit):
-            sources = ["".join(part if at % 2 else unescape(part) for at, part in enumerate(parts))]
+            shown = [tag for tag, _ in _shown(parts)]
+            sources = ["".join(shown[at // 2] if at % 2 else unescape(part) for at, part in enumerate(parts))]
         empty = [_source_of(form, sources, targets) for form, target in enumerate(targets) if not target.strip()]
         if empty:
             yield EmptyUnit(number, unit, empty, [target if target.strip() else "" for target in targets])
@@ -122,13 +124,19 @@ def _inline(unit: Any) -> list[str]:
     return _TAG.split(re.sub(r' xmlns(:\w+)?="[^"]*"', "", xml))[2:-2]
 
 
-def _elements(tags: list[str], translation: str) -> Any:
+def _shown(parts: list[str]) -> list[tuple[str, str]]:
+    """Each tag of a source as it is translated, a tag without text for an element with code, and as it is in XML."""
+    return [(part if part.count("<") == 1 else f"<code{at}/>", part) for at, part in enumerate(parts) if at % 2]
+
+
+def _elements(tags: list[tuple[str, str]], translation: str) -> Any:
     """A translation as XML; None if its tags are not these, or not well formed."""
     from lxml.etree import XMLSyntaxError, fromstring
 
-    parts = re.split(f"({'|'.join(map(re.escape, tags))})", translation)
-    xml = "".join(part if at % 2 else escape(part) for at, part in enumerate(parts))
+    elements, shown = dict(tags), sorted(tag for tag, _ in tags)
+    parts = re.split(f"({'|'.join(map(re.escape, shown))})", translation)
+    xml = "".join(elements[part] if at % 2 else escape(part) for at, part in enumerate(parts))
     try:
-        return fromstring(f"<target>{xml}</target>") if sorted(parts[1::2]) == sorted(tags) else None
+        return fromstring(f"<target>{xml}</target>") if sorted(parts[1::2]) == shown else None
     except XMLSyntaxError:
         return None

@@ -174,7 +174,7 @@ class CTranslate2Engine:
         chosen = [options.choose(*each)[: options.nbest] for each in zip(pieces, texts, strict=True)]
         if ct2_options["beam_size"] == options.beams and (again := options.lacking(chosen)):
             beams, prefixes = WIDER * options.beams, ct2_options.get("target_prefix")
-            more: dict = {"beam_size": beams, "num_hypotheses": beams}
+            more: dict = {"beam_size": beams, "num_hypotheses": beams, "max_batch_size": max(1, len(pieces) // WIDER)}
             more |= {"target_prefix": [prefixes[row] for row in again]} if prefixes else {}
             wide = {**ct2_options, **more}
             rest = [pieces[row] for row in again], [sources[row] for row in again], [limits[row] for row in again]

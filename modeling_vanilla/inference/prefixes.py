@@ -14,7 +14,9 @@ from ..splitting_vanilla import Piece, check_texts, encode, is_blank
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> list[list[int]]:
-    """The tokens of parts of translations, each a `what`, "term" or "prefix"; RowError for one that contains EOS.
+    """The tokens of parts of translations, each a `what`, "term" or "prefix".
+
+    RowError for one that contains EOS, or what is unknown to the tokenizer.
 
     Blanks at the end are left out, as the tokenizer has them at the beginning of the next word.
     """
@@ -25,6 +27,8 @@ def target_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: s
         # Some tokenizers, those of this package among them, read the name of EOS in a text as letters.
         if eos and (eos in text or tokenizer.eos_token_id in ids):
             raise RowError(what, row, f"the {what} {text!r:.60} contains the end-of-sentence token {eos}")
+        if tokenizer.unk_token_id in ids:
+            raise RowError(what, row, f"the {what} {text!r:.60} has what the tokenizer cannot write")
     return found
 
 

@@ -81,6 +81,11 @@ class Terminology:
         options.terms = {term: target for term, (target, _) in self.targets.items()}
         options.prepare = plain
 
+    def keep_in(self, options: DecodingOptions) -> None:
+        """Let a source term stay text, though it has or is a span."""
+        if self.targets and options.spans:
+            options.spans = re.compile(f"{_TERMS}(*SKIP)(*FAIL)|{options.spans.pattern}", terms=self.targets)
+
     def warn_of_missing(self, row: int, translation: Translation) -> None:
         """Log each term of the text `row` that its translation lacks, as where the text is cut within the term."""
         pieces, best = translation.pieces, translation.best

@@ -186,6 +186,8 @@ class Translator:
             terminology.protect_in(chosen)
         elif terminology.targets and (not chosen.is_own or chosen.beams == 1):
             raise ValueError("terms need a model of this package, num_beams of at least 2 and no samples")
+        else:
+            terminology.keep_in(chosen)
         pieces = cut_texts(self.tokenizer, texts, chosen)
         prefixes = prefix_ids(prefix, self.tokenizer, pieces, chosen)
         for row, (ids, of_text) in enumerate(zip(prefixes, pieces, strict=True)):
@@ -193,7 +195,7 @@ class Translator:
         found = self.engine.search(make_batches(pieces, chosen), chosen, seed)
         if chosen.with_scores:
             found = map(self._with_tokens, found)
-        for rows, translations in join_hypotheses(pieces, found, chosen.nbest):
+        for rows, translations in join_hypotheses(pieces, found, chosen):
             for row, translation in zip(rows, translations, strict=True):
                 check_prefix(row, prefixes[row], translation)
                 terminology.warn_of_missing(row, translation)

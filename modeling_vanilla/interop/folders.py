@@ -38,7 +38,7 @@ def convert(library: str, source: str, destination: Path) -> None:
     with whole_folder(destination) as part:
         model.save_pretrained(part)
         loading.save_tokenizer(tokenizer, part)
-        write_model_card(part, model, source={"base_model": folder.absolute().name, **source_metadata(folder)})
+        write_model_card(part, model, source=source_metadata(folder))
 
 
 def export(
@@ -74,9 +74,9 @@ def export(
     model, tokenizer = loading.load_model(folder), loading.load_tokenizer(folder)
     with whole_folder(destination) as part:
         notes = write(model, tokenizer, part, **options)
-        if model.config.protected_spans and to != "ctranslate2":  # which Translator loads
-            kinds = ", ".join(model.config.protected_spans)
-            notes.append(f"protected_spans: {RESERVED[0]} to {RESERVED[-1]} stand for {kinds}; put them in, and back")
+        if model.config.protected_spans:
+            kinds, tokens = ", ".join(model.config.protected_spans), f"{RESERVED[0]} to {RESERVED[-1]}"
+            notes.append(f"protected_spans: {tokens} stand for {kinds}; put them in, and back, as Translator does")
         if to == "marian":
             model.generation_config = GenerationConfig.from_pretrained(part, length_penalty_type="length")
             write_card_of_run(part, model, source, is_marian=True, **(card or {}))
