@@ -121,6 +121,8 @@ def test_a_converted_model_names_its_source_and_keeps_its_licence(tmp_path):
     """And so does a model that is fine-tuned from it."""
     tokenizer = make_tokenizer(["a dog"])
     source = save_folder(tmp_path / "source", make_marian(len(tokenizer), scale_embedding=True), tokenizer)
+    assert call(convert.main, "--from", "marian", source, tmp_path / "bare").code == 0
+    assert ModelCard.load(tmp_path / "bare" / "README.md").data.base_model is None  # not the name of a local folder
     (source / "README.md").write_text(f"---\n{json.dumps(SOURCE)}\n---\n")
     assert call(convert.main, "--from", "marian", source, tmp_path / "ours").code == 0
     source = source_metadata(tmp_path / "ours")
