@@ -134,7 +134,7 @@ class DecodingOptions:
         if self.spans is None:
             return line, None, None
         text, spans = replace_spans(self.prepare(line), self.spans)
-        if self.terms.keys().isdisjoint(spans.values()):  # then it is to stay as it is
+        if self.terms and self.terms.keys().isdisjoint(spans.values()):  # the line has none, and stays as it is
             text, spans = replace_spans(line, self.spans)
         if not self.has_reserved and has_letters(text):
             return line, None, None
