@@ -1,7 +1,8 @@
 """Train a translation model on your own sentence pairs.
 
-The data are JSON lines {"en": "...", "de": "..."}, .tsv, .csv, .parquet or .tmx (--train_file), two text files line by
-line (--train_source, --train_target), plain or .gz, or a data set of the Hub (--dataset_name). On one process:
+The data are JSON lines {"en": "...", "de": "..."}, .tsv, .csv, .parquet, .tmx, .po or .xliff (--train_file), two text
+files line by line (--train_source, --train_target), plain or .gz, or a data set of the Hub (--dataset_name). On one
+process:
 
     vanilla train --train_file train.jsonl --validation_file validation.jsonl --test_file test.jsonl \\
         --output_dir runs/mine
