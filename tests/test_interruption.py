@@ -16,7 +16,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from helpers import TINY, as_options, call, read_json, tensors, tree, write_toy_corpus
+from helpers import TINY, as_options, call, make_tokenizer, read_json, tensors, tree, write_toy_corpus
 
 from modeling_vanilla.cli.train import main
 from modeling_vanilla.corpus import tokenized
@@ -143,6 +143,21 @@ def test_a_signal_ends_the_processes_that_tokenise(train, tmp_path, monkeypatch)
     assert (ended.code, ended.errors.splitlines()[-1]) == (128 + signal.SIGTERM, "error: interrupted")
     assert time.monotonic() - start < 50
     assert not (tmp_path / "run").exists()
+
+
+def test_errors_of_processes_that_end_at_a_signal_do_not_hide_it(monkeypatch):
+    def fail(*_, **__):
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise TimeoutError
+        finally:
+            raise OSError
+
+    monkeypatch.setattr(datasets.Dataset, "map", fail)
+    with pytest.raises(KeyboardInterrupt):
+        tokenized.tokenize_pairs(datasets.Dataset.from_dict({"source": ["a"], "target": ["b"]}), make_tokenizer(["a"]))
 
 
 def test_a_run_that_came_to_its_end_goes_on_and_then_no_further(train, run, whole):

@@ -65,9 +65,12 @@ def tokenize_pairs(pairs: Dataset, tokenizer: PreTrainedTokenizerBase, spans: re
                 num_proc=processes if processes > 1 else None,  # None: in this process
                 desc=f"Tokenising {pairs.split or 'pairs'}",
             )
-        except Exception as error:  # at a signal map raises an error about its processes instead
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None
+        except Exception as error:  # at a signal map raises errors about its processes instead, one after another
+            first: BaseException | None = error
+            while first is not None and not isinstance(first, KeyboardInterrupt):
+                first = first.__context__
+            if first is not None:
+                raise first from None
             raise
 
 
