@@ -21,6 +21,7 @@ from pathlib import Path
 import polib
 
 from modeling_vanilla.cli.parser import CommandParser, run_command
+from modeling_vanilla.corpus.units import source_of
 from modeling_vanilla.files import check_unused, digest_of, whole_folder, write_json, write_text
 
 
@@ -30,10 +31,10 @@ def package_pairs(package: Path, language: str) -> Iterator[tuple[str, str]]:
         subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
         for path in sorted(Path(folder).rglob(f"{language}/LC_MESSAGES/*.mo")):
             for entry in polib.mofile(str(path)):
-                forms = [*entry.msgstr_plural.values()] or [entry.msgstr]  # of several the first is singular
-                for form, translation in enumerate(forms):
-                    text = entry.msgid if form == 0 < len(forms) - 1 else entry.msgid_plural or entry.msgid
-                    yield from line_pairs(text, translation)
+                sources = [entry.msgid, entry.msgid_plural or entry.msgid]
+                targets = [*entry.msgstr_plural.values()] or [entry.msgstr]
+                for form, translation in enumerate(targets):
+                    yield from line_pairs(source_of(form, sources, targets), translation)
 
 
 def line_pairs(text: str, translation: str) -> Iterator[tuple[str, str]]:

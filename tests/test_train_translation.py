@@ -44,8 +44,8 @@ def test_languages_are_those_given_or_of_the_run_resumed_or_of_the_model_or_name
     text, columns = {"train_source": "a", "train_target": "b"}, {"train_file": "a.csv"}
     catalogue = {"train_file": "a.PO.gz"}
     was = {"data": {"source_lang": "ko", "target_lang": "fr"}}
-    cases = [(catalogue, None, None, (None, None))]
-    cases += [(text, None, None, (None, None)), (columns, None, None, ("en", "de")), (text, was, None, ("ko", "fr"))]
+    cases = [(files, None, None, (None, None)) for files in (text, catalogue)]
+    cases += [(columns, None, None, ("en", "de")), (text, was, None, ("ko", "fr"))]
     cases += [({**files, "target_lang": "cs"}, was, None, ("ko", "cs")) for files in (text, columns)]
     cases += [({**files, "target_lang": "cs"}, None, "model", (None, "cs")) for files in (text, columns)]
     cases.append(({**columns, "target_lang": "cs"}, None, None, ("en", "cs")))

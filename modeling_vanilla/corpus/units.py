@@ -49,7 +49,7 @@ def _forms(unit) -> list[tuple[str, str]]:
     sources, targets = (
         [" ".join(text.split()) for text in getattr(side, "strings", [side])] for side in (unit.source, unit.target)
     )
-    return [(_source_of(form, sources, targets), target) for form, target in enumerate(targets)]
+    return [(source_of(form, sources, targets), target) for form, target in enumerate(targets)]
 
 
 class EmptyUnit(NamedTuple):
@@ -99,12 +99,12 @@ def empty_units(path: str, catalogue: Any) -> Iterator[EmptyUnit]:
         if parts := _inline(unit):
             shown = [tag for tag, _ in _shown(parts)]
             sources = ["".join(shown[at // 2] if at % 2 else unescape(part) for at, part in enumerate(parts))]
-        empty = [_source_of(form, sources, targets) for form, target in enumerate(targets) if not target.strip()]
+        empty = [source_of(form, sources, targets) for form, target in enumerate(targets) if not target.strip()]
         if empty:
             yield EmptyUnit(number, unit, empty, [target if target.strip() else "" for target in targets])
 
 
-def _source_of(form: int, sources: list[str], targets: list[str]) -> str:
+def source_of(form: int, sources: list[str], targets: list[str]) -> str:
     """The source of a plural form: of several forms the first is singular."""
     return sources[0 if form == 0 < len(targets) - 1 else -1]
 
