@@ -110,7 +110,7 @@ class DecodingOptions:
         # Whether it is the search of 6.1.
         self.is_own = model.config.model_type == "vanilla" and not self.generation_config.do_sample
         formula = getattr(self.generation_config, "length_penalty_type", None)
-        self.generation_config.length_penalty_type = formula or ("gnmt" if self.is_own else "length")
+        self.generation_config.length_penalty_type = formula or "length"
         self.limits: Limits | None = source_limits(model.config, tokenizer, max_source_tokens)
         if self.encoding.get("truncation") not in (None, False, "do_not_truncate"):
             longest = min(tokenizer.model_max_length, self.limits.piece_tokens) - bool(tags_of(tokenizer))

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from .errors import one_line
+from .generation_vanilla import generation_config_of
 from .inference import Translator
 from .splitting_vanilla import check_texts
 from .visualization.heat_maps import attention_maps
@@ -74,7 +75,7 @@ def build_page(translator: Translator, examples: Sequence[str]) -> gr.Blocks:
     Args:
         examples: texts to choose from.
     """
-    search, model = translator.engine.model.generation_config, translator.model
+    search, model = generation_config_of(translator.engine.model), translator.model
     beams = search.num_beams or 1
     alpha = 1.0 if search.length_penalty is None else search.length_penalty
     # At first the model's own search, which is always within the bounds.

@@ -22,7 +22,7 @@ from transformers.generation import (
     StopStringCriteria,
 )
 
-from .cache_vanilla import CACHE, named_cache
+from .cache_vanilla import CACHE, OLD_NAME, named_cache
 from .configuration_vanilla import VanillaConfig, token_ids
 from .search_vanilla import LENGTH_PENALTIES, BeamSearch, BeamSearchOutput, NextTokens
 
@@ -51,7 +51,18 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     """The search of 6.1: beam 4, alpha 0.6 (`length_penalty`), at most 50 tokens more than the source has."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}
-    return GenerationConfig(**search, **{name: getattr(config, name) for name in names})
+    tokens = {name: getattr(config, name) for name in names}
+    tokens["pad_token_id"] = next(iter(token_ids(config.pad_token_id)), None)  # transformers would pad with a negative
+    return GenerationConfig(**search, **tokens)
+
+
+def complete_search(search: GenerationConfig, config: VanillaConfig) -> None:
+    """Give a search that names no length penalty that of 6.1; transformers' own default is another."""
+    default = default_generation_config(config)
+    if getattr(search, "length_penalty_type", None) is None:
+        search.length_penalty_type = default.length_penalty_type
+    if search.length_penalty is None and search.length_penalty_type == default.length_penalty_type:
+        search.length_penalty = default.length_penalty
 
 
 def savable(search: GenerationConfig) -> GenerationConfig:
@@ -70,6 +81,8 @@ def generation_config_of(
     for name, value in _given(model, generation_config, given).items():
         if name in OWN_VALUES or hasattr(config, name):
             setattr(config, name, value)
+    if model.config.model_type == VanillaConfig.model_type:
+        complete_search(config, model.config)
 
     def require(condition: bool, name: str, meaning: str) -> None:
         if not condition:
@@ -175,7 +188,7 @@ class GnmtGenerationMixin(GenerationMixin):
         if given.get("encoder_outputs") is not None:  # of which transformers repeats each row in place
             given["encoder_outputs"] = copy.copy(given["encoder_outputs"])
         limits, new_tokens = {name: given.get(name) for name in ("max_new_tokens", "max_length")}, None
-        prompt = 1 if given.get("decoder_input_ids") is None else given["decoder_input_ids"].shape[1]
+        prompt = _prompt_length(given.get("decoder_input_ids"), config)
         if any(limits.values()):
             given |= limits
         elif follows_the_source(config, given):
@@ -189,25 +202,45 @@ class GnmtGenerationMixin(GenerationMixin):
                 given["forced_eos_token_id"] = None
         criteria = given["stopping_criteria"] = list(given.get("stopping_criteria") or ())
         if given.get("custom_generate") is None and config.get_generation_mode() is GenerationMode.BEAM_SEARCH:
-            for name in ("streamer", "synced_gpus", "decoder_attention_mask"):
-                if given.get(name) is not None and given[name] is not False:
+            for name in ("streamer", "decoder_attention_mask"):
+                if given.get(name) is not None:
                     raise ValueError(f"beam search takes no {name}, a search with num_beams=1 does")
             if config.stop_strings is not None and given.get("tokenizer") is not None:
                 # transformers does not pass the tokenizer on.
                 criteria.append(StopStringCriteria(given.pop("tokenizer"), config.stop_strings))
                 given["stop_strings"] = None
-            penalty_type = getattr(config, "length_penalty_type", None) or "gnmt"
+            # transformers decides by FSDP and ZeRO-3 for its own searches, and does not tell this one.
+            mode = self._extract_generation_mode_kwargs(None, {}, given.pop("synced_gpus", None), None, None)
+            if config.length_penalty is not None:
+                given["length_penalty"] = config.length_penalty
             given["custom_generate"] = functools.partial(
-                beam_search, search=search, penalty_type=penalty_type, new_tokens=new_tokens
+                beam_search,
+                search=search,
+                penalty_type=config.length_penalty_type,
+                new_tokens=new_tokens,
+                synced_gpus=mode["synced_gpus"],
             )
         elif new_tokens is not None:
             criteria.append(SourceLengthCriteria(prompt + new_tokens, bool(token_ids(config.pad_token_id))))
         given = {name: value for name, value in given.items() if name not in OWN_VALUES}
         return super().generate(inputs, **given)
 
+    def prepare_inputs_for_generation(self, *args, **kwargs):
+        """As GenerationMixin's, with the cache by the name under which PEFT replaces it with a tuned prefix."""
+        return named_cache(super().prepare_inputs_for_generation(*args, **kwargs), OLD_NAME)
+
     def create_masks_for_generate(self, *, attention_mask=None, **kwargs):
         """The decoder makes its mask itself; that of transformers for a static cache would replace it."""
         return attention_mask
+
+
+def _prompt_length(decoder_input_ids: Tensor | None, config: GenerationConfig) -> int:
+    """The number of tokens in the decoder's prompt; transformers puts the start token before one that lacks it."""
+    if decoder_input_ids is None:
+        return 1
+    start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    starts = torch.as_tensor(start, device=decoder_input_ids.device)  # () or (B,)
+    return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != starts).all())
 
 
 def _source_lengths(ids: Tensor | None, given: dict) -> Tensor:
@@ -242,11 +275,13 @@ def beam_search(
     search=BeamSearch,
     penalty_type: str = "gnmt",
     new_tokens: Tensor | None = None,
+    synced_gpus: bool = False,
     **model_kwargs,
 ) -> BeamSearchOutput | Tensor:
     """Beam search (6.1), as GenerationMixin.generate calls it: with each sentence K times.
 
-    input_ids: (B * K, prompt), the decoder's prompts. new_tokens: (B,), the limit of each sentence.
+    input_ids: (B * K, prompt), the decoder's prompts. new_tokens: (B,), the limit of each sentence. synced_gpus:
+    whether the processes that share the weights take as many steps.
     """
     config = generation_config
     criteria = StoppingCriteriaList(one for one in stopping_criteria if not _is_of_the_search(one, config))
@@ -254,17 +289,19 @@ def beam_search(
     prompts = input_ids.unflatten(0, (-1, config.num_beams))
     limits = torch.full((len(prompts),), limit - prompts.shape[-1], device=input_ids.device)
     limits = limits if new_tokens is None else torch.minimum(limits, new_tokens)
-    # Sentences that are done leave the batch, unless each step is returned, or a processor or criterion may know a
-    # sentence by its row.
+    # Sentences that are done leave the batch, unless each step is returned, a processor or criterion may know a
+    # sentence by its row, or the last one must stay for other processes.
     row_by_row = all(type(one).__name__ in ROW_BY_ROW or getattr(one, "row_by_row", False) for one in logits_processor)
-    drop_done = row_by_row and not (criteria or config.return_dict_in_generate)
+    drop_done = row_by_row and not (criteria or config.return_dict_in_generate or synced_gpus)
     prompts = prompts[:, :1] if drop_done else prompts
     decoder = NextTokens(model, config, logits_processor, model_kwargs)
     decoder.reorder(torch.arange(0, len(input_ids), config.num_beams if drop_done else 1, device=input_ids.device))
     state = search(config, prompts, limits, criteria, drop_done, penalty_type)
     state.scores_fall = not any(map(_may_raise, logits_processor))
-    while state.searching.any():
+    while model._has_unfinished_sequences(done := not state.searching.any(), synced_gpus, input_ids.device):
         log_probs, unprocessed = decoder.log_probs(state.alive.tokens.flatten(0, 1))
+        if done:
+            continue  # another process needs this one's part of the weights
         rows, sentences = state.step(log_probs, unprocessed)
         decoder.reorder(rows, sentences)
     best = state.finish()

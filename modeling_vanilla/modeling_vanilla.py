@@ -20,7 +20,7 @@ from .attention_vanilla import CrossAttention, SelfAttention
 from .cache_vanilla import CACHE, named_arguments
 from .configuration_vanilla import VanillaConfig, check_tokens
 from .cpu_vanilla import Dropout
-from .generation_vanilla import GnmtGenerationMixin, default_generation_config, savable
+from .generation_vanilla import GnmtGenerationMixin, complete_search, default_generation_config, savable
 from .layers_vanilla import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
 from .loss_vanilla import IGNORED, FusedLossOutput, fused_smoothed_cross_entropy, is_plain, smoothed_cross_entropy
 from .masks_vanilla import check_mask, cross_mask, decoder_mask, encoder_mask
@@ -90,18 +90,20 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
             return_dict=True,
             **kwargs,
         )
-        fields, smoothing = dict(outputs), (self.config.label_smoothing, num_items_in_batch)
+        fields, epsilon = dict(outputs), self.config.label_smoothing
         if labels is not None and self.training and return_dict and is_plain(self.lm_head):
             x = outputs.last_hidden_state
-            loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, *smoothing)
+            loss = fused_smoothed_cross_entropy(x, self.lm_head.weight, labels, epsilon, num_items_in_batch)
             return FusedLossOutput(loss=loss, **fields)
         logits = self.lm_head(fields.pop("last_hidden_state"))
-        loss = None if labels is None else smoothed_cross_entropy(logits, labels, *smoothing)
+        loss = None if labels is None else smoothed_cross_entropy(logits, labels, epsilon, num_items_in_batch)
         output = Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
         return output if return_dict else output.to_tuple()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift the target right by one position, with the decoder start token first (3.1). (B, T) -> (B, T)"""
+        if self.config.decoder_start_token_id is None:
+            raise ValueError("the decoder's input is made from labels by decoder_start_token_id, which is None")
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         pad = max(self.config.pad_token_id or 0, 0)  # any token will do where there is no label
@@ -110,12 +112,10 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
     def adjust_generation_fn(self, *args, **kwargs) -> None:
         """As GenerationMixin's; a folder without generation_config.json, or without an alpha, has that of 6.1."""
         super().adjust_generation_fn(*args, **kwargs)
-        default = default_generation_config(self.config)
         if (found := self.generation_config)._from_model_config:
-            self.generation_config = default
+            self.generation_config = default_generation_config(self.config)
             self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
-        elif found.length_penalty is None and getattr(found, "length_penalty_type", None) == "gnmt":
-            found.length_penalty = default.length_penalty
+        complete_search(self.generation_config, self.config)
         check_tokens(self.generation_config, self.config.vocab_size)
 
     def save_pretrained(self, *args, **kwargs) -> None:
@@ -257,7 +257,6 @@ class VanillaEncoder(VanillaStack):
         super().__init__(config, [EncoderLayer(config, index) for index in range(config.encoder_layers)])
 
     @named_arguments
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,

@@ -252,7 +252,11 @@ class NextTokens:
         details = {name: getattr(config, name) for name in ("output_attentions", "output_hidden_states")}
         self.inputs = {CACHE: None, **model_kwargs, **details}
         self.is_first = True  # whether the step to come is the first
-        self.select(slice(None, None, config.num_beams))  # transformers has repeated each sentence for its beams
+        # transformers has repeated each sentence for its beams, also in a cache that it returned.
+        first = torch.arange(0, len(self.inputs["encoder_outputs"].last_hidden_state), config.num_beams)
+        self.select(first)
+        if (past := self.inputs[CACHE]) is not None:
+            past.cross_attention_cache.reorder_cache(first)
         asked = {  # of return_dict_in_generate
             "scores": config.output_scores,
             "logits": config.output_logits,
@@ -262,7 +266,7 @@ class NextTokens:
         }
         self.steps = {name: [] for name, recorded in asked.items() if recorded and config.return_dict_in_generate}
 
-    def select(self, sentences: Tensor | slice) -> None:
+    def select(self, sentences: Tensor) -> None:
         """Keep only some sentences of the source, (B, S) -> (B', S)."""
         encoded = self.inputs["encoder_outputs"] = copy.copy(self.inputs["encoder_outputs"])
         encoded["last_hidden_state"] = encoded.last_hidden_state[sentences]

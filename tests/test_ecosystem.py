@@ -1,9 +1,11 @@
 """The tools that users of transformers have already, each as the real library, with our model."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from helpers import free_port, run_python
 from torch import nn
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -88,3 +90,56 @@ def test_an_adapted_output_projection_is_not_bypassed(model, batch):
     expected = nn.functional.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=0.1)
     torch.testing.assert_close(loss, expected)
     assert abs(loss - plain) > 1e-3
+
+
+@pytest.mark.parametrize("beams", (1, 3))
+def test_a_tuned_prefix_counts_in_every_search(make_model, batch, beams):
+    peft = pytest.importorskip("peft", "0.21")  # older ones leave it out
+    model = make_model(decoder_attention_heads=4, decoder_layers=2)  # PEFT takes the encoder's numbers for both
+    prefix = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+    adapted = peft.get_peft_model(copy.deepcopy(model), prefix).eval()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    given = {"num_beams": beams, "max_new_tokens": 5, "return_dict_in_generate": True, "output_logits": True}
+    output = adapted.generate(**source, **given)
+    with torch.no_grad():
+        logits = adapted(**source, decoder_input_ids=output.sequences[:, :-1]).logits
+        plain = model(**source, decoder_input_ids=output.sequences[:, :-1]).logits
+    assert not torch.allclose(logits, plain, atol=1e-2)
+    for step, found in enumerate(output.logits):
+        path = torch.arange(len(logits)) if beams == 1 else output.beam_indices[:, step]
+        going = path >= 0
+        torch.testing.assert_close(found[path[going]], logits[going, step], rtol=1e-4, atol=1e-4)
+
+
+# FSDP
+
+SHARDED = """
+import os
+import torch
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from modeling_vanilla import VanillaForConditionalGeneration
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+model = VanillaForConditionalGeneration.from_pretrained("model")
+source = torch.tensor([[[5, 2]], [[9, 8, 7, 6, 2]]][rank])
+given = {"num_beams": 3, "max_new_tokens": [2, 9][rank]}
+expected = model.generate(source, **given).tolist()
+for layer in [*model.model.encoder.layers, *model.model.decoder.layers]:
+    fully_shard(layer)
+fully_shard(model)
+register_fsdp_forward_method(model, "generate")
+for synced in (None, True):  # Seq2SeqTrainer gives True
+    assert model.generate(source, **given, synced_gpus=synced).tolist() == expected
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_beams_of_processes_that_share_the_weights_wait_for_each_other(model, tmp_path):
+    """One ends after two steps, the other after up to nine."""
+    model.save_pretrained(tmp_path / "model")
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    with ThreadPoolExecutor() as pool:
+        started = [pool.submit(run_python, "-c", SHARDED, cwd=tmp_path, **group, RANK=rank) for rank in ("0", "1")]
+        assert [process.result().succeeded.code for process in started] == [0, 0]

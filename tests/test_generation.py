@@ -119,24 +119,42 @@ def test_the_source_may_have_other_forms(beams):
         assert [model.generate(**form, num_beams=beams).tolist() for form in forms] == [expected] * 4
 
 
+def test_beam_search_continues_a_cache():
+    """In which each beam has a row, as in those that transformers returns."""
+    beams = 3
+    for seed in range(3):
+        model, inputs = random_model(seed, decoder_layers=2), batch_of(random_sources(seed, (3, 6, 4)))
+        given = {**inputs, "num_beams": beams, "max_new_tokens": 4}
+        prompt = torch.tensor([[BOS, 5, 4], [BOS, 3, 3], [BOS, 6, 5]])
+        expected = model.generate(**given, decoder_input_ids=prompt)
+        rows = {name: value.repeat_interleave(beams, 0) for name, value in inputs.items()}
+        read = model(**rows, decoder_input_ids=prompt[:, :2].repeat_interleave(beams, 0), use_cache=True)
+        assert model.generate(**given, decoder_input_ids=prompt, **{CACHE: read[CACHE]}).tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("beams", (1, 3))
-def test_prepare_inputs_for_generation_counts_in_every_search(beams):
-    """One that puts the keys and values of three tokens into the empty cache, as PEFT does for a tuned prefix."""
-    for seed in range(4):
-        model, inputs = random_model(seed), batch_of(random_sources(seed, (3, 6, 4)))
-        given = {**inputs, "num_beams": beams, "max_new_tokens": 5}
-        expected = model.generate(**given, decoder_input_ids=torch.tensor([[BOS, 5, 4, BOS]] * 3))[:, 3:]
-        plainly = model.prepare_inputs_for_generation
+def test_a_prompt_without_the_start_token_does_not_shorten_the_output(beams):
+    given = {"num_beams": beams, "logits_processor": [words_only], "max_extra_tokens": 4}
+    for prompt in ([BOS, 5, 4], [5, 4]):
+        assert random_model(0).generate(
+            torch.tensor([[3, EOS]]), decoder_input_ids=torch.tensor([prompt]), **given
+        ).shape == (1, 9)
 
-        def with_prefix(*args, model=model, plainly=plainly, is_first_iteration=False, **kwargs):
-            made = plainly(*args, is_first_iteration=is_first_iteration, **kwargs)
-            if is_first_iteration:
-                prefix = torch.tensor([[BOS, 5, 4]] * len(made["decoder_input_ids"]))
-                made[CACHE] = model(**{**made, "decoder_input_ids": prefix, "return_dict": True})[CACHE]
-            return made
 
-        model.prepare_inputs_for_generation = with_prefix
-        assert model.generate(**given).tolist() == expected.tolist()
+@pytest.mark.parametrize("beams", (1, 3))
+def test_a_negative_padding_token_means_none(beams):
+    inputs = batch_of(random_sources(0))
+    ours, none = (random_model(0, pad_token_id=pad).generate(**inputs, num_beams=beams) for pad in (-1, None))
+    assert ours.tolist() == none.tolist()
+
+
+def test_a_search_without_a_length_penalty_has_that_of_the_paper():
+    model, inputs = random_model(0), batch_of(random_sources(0))
+    expected = model.generate(**inputs, num_beams=4, length_penalty=0.6, **SCORED)
+    tokens = {name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
+    model.generation_config = GenerationConfig(num_beams=4, max_new_tokens=50, **tokens)
+    output = model.generate(**inputs, max_extra_tokens=4, **SCORED)
+    assert output.sequences_scores.tolist() == expected.sequences_scores.tolist()
 
 
 # Cache, greedy search

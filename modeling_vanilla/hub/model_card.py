@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ..files import read_json, write_text
-from ..generation_vanilla import follows_the_source
+from ..generation_vanilla import follows_the_source, generation_config_of
 from ..loading import HUB_NAME
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -70,7 +70,7 @@ def write_model_card(
         fields=[name for name in type(model.config).__annotations__ if not name.endswith(("_id", "_spans"))],
         spans=_escape(", ".join(model.config.protected_spans or ())),
         parameters=model.num_parameters(),
-        search=model.generation_config,
+        search=generation_config_of(model),
         follows_the_source=follows_the_source(model.generation_config, {}),
         run=results,
         training=results and results["settings"]["training"],
