@@ -36,14 +36,17 @@ def choose(monkeypatch, own_precision):
     return choose
 
 
-RECIPES = [(3_000_000, "cpu", "tiny", 0.2, 8660), (4_000_000, "cuda", "tiny", 0.2, 10_000)]
-RECIPES += [(40_000_000, "cpu", "tiny", 0.1, 12_649), (40_000_000, "cuda", "base", 0.3, 12_649)]
+RECIPES = [(3_000_000, "cpu", "tiny", None, 0.2, 8660), (4_000_000, "cuda", "tiny", None, 0.2, 10_000)]
+RECIPES += [(40_000_000, "cpu", "tiny", 192, 0.1, 12_649), (40_000_000, "cuda", "base", None, 0.3, 12_649)]
 
 
-@pytest.mark.parametrize(("characters", "device", "preset", "dropout", "vocabulary"), RECIPES)
-def test_the_model_and_the_vocabulary_grow_with_the_corpus(choose, characters, device, preset, dropout, vocabulary):
+@pytest.mark.parametrize(("characters", "device", "preset", "width", "dropout", "vocabulary"), RECIPES)
+def test_the_model_and_the_vocabulary_grow_with_the_corpus(
+    choose, characters, device, preset, width, dropout, vocabulary
+):
     recipe = choose(characters, device)
-    assert (recipe["preset"], recipe["dropout"], recipe["vocab_size"]) == (preset, dropout, vocabulary)
+    assert (recipe["preset"], recipe.get("d_model"), recipe["dropout"]) == (preset, width, dropout)
+    assert recipe["vocab_size"] == vocabulary and "d_model" not in choose(characters, device, d_model=64)
     assert 1 < 8 * recipe["tokens_per_batch"] / recipe["tokens_per_update"] <= 1.2
     assert recipe.get("join_batches", False) == (characters < 10_000_000 and recipe.get("mixed_precision") == "bf16")
     assert "join_batches" not in choose(characters, device, tokens_per_batch=512)

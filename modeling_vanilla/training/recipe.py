@@ -58,7 +58,7 @@ class Recipe:
         characters: of both languages; a corpus of fewer has this recipe.
         has_gpu: whether it is for GPUs; None for any device.
         reason: why this model.
-        preset, dropout, label_smoothing: of the model; None for the preset's.
+        preset, d_model, dropout, label_smoothing: of the model; None for the preset's.
         many_passes: over the corpus; a run of more has dropout 0.3.
         learning_rate, learning_rate_scale: the peak, or the factor in Eq. 3.
         warmup_steps, warmup_share: the warm-up takes so many updates, and at most this share of the run.
@@ -71,6 +71,7 @@ class Recipe:
     has_gpu: bool | None
     reason: str
     preset: str | None = "base"
+    d_model: int | None = None
     dropout: float | None = None
     label_smoothing: float | None = None
     many_passes: float = math.inf
@@ -108,12 +109,14 @@ SMALL = Recipe(
     max_passes=100,
     validations=5,
 )
-# 56 million tokens, some 13 passes over 190 thousand pairs: an hour of one core with AVX512-BF16 (RESULTS.md).
+# 56 million tokens, some 13 passes over 190 thousand pairs: an hour and a half of one core with AVX512-BF16. In an hour
+# it is ahead of the tiny model's own width (RESULTS.md).
 CPU = replace(
     SMALL,
     characters=math.inf,
     has_gpu=False,
     reason="a small model, as a larger one needs a GPU",
+    d_model=192,
     dropout=0.1,
     label_smoothing=None,
     batches=2,
@@ -148,7 +151,7 @@ _CHARACTERS = 4  # of a token, about
 
 _RATES = {"learning_rate", "learning_rate_scale"}  # one of them that is given decides both
 _SIDES = ("source", "target")
-_OF_MODEL = {"dropout", "label_smoothing", "vocab_size"}
+_OF_MODEL = {"d_model", "dropout", "label_smoothing", "vocab_size"}
 _OF_TRAINING = {*PAPER, *_RATES, "early_stopping", "mixed_precision"}
 
 
@@ -267,6 +270,7 @@ def fit(recipe: Recipe, pairs: DatasetDict, machine: PartialState, given: dict) 
         scale = round(scale * min(1, warmup / recipe.warmup_steps), 4)
     return {
         "preset": recipe.preset,
+        "d_model": recipe.d_model,
         "dropout": _MORE_DROPOUT if steps > recipe.many_passes * updates_of_pass else recipe.dropout,
         "label_smoothing": recipe.label_smoothing,
         "vocab_size": None if {"model", "tokenizer"} & given.keys() else _vocabulary_size(characters),
