@@ -56,12 +56,15 @@ def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     return GenerationConfig(**search, **tokens)
 
 
-def complete_search(search: GenerationConfig, config: VanillaConfig) -> None:
-    """Give a search that names no length penalty that of 6.1; transformers' own default is another."""
-    default = default_generation_config(config)
+def complete_search(search: GenerationConfig, config: VanillaConfig, num_beams: int | None = None) -> None:
+    """Give a search of several beams that names no length penalty that of 6.1; transformers' own default is another.
+
+    num_beams: of the search; None for its own. transformers refuses to save a penalty without beams.
+    """
+    default, num_beams = default_generation_config(config), num_beams or search.num_beams or 1
     if getattr(search, "length_penalty_type", None) is None:
         search.length_penalty_type = default.length_penalty_type
-    if search.length_penalty is None and search.length_penalty_type == default.length_penalty_type:
+    if num_beams > 1 and search.length_penalty is None and search.length_penalty_type == default.length_penalty_type:
         search.length_penalty = default.length_penalty
 
 
@@ -180,6 +183,8 @@ class GnmtGenerationMixin(GenerationMixin):
         given = named_cache(_given(self, generation_config, given), CACHE)
         given.pop("labels", None)  # Seq2SeqTrainer passes them on
         config = generation_config_of(self, **given)
+        # A negative token means none; transformers would pad with it, also with EOS.
+        given |= {name: None for name in ("pad_token_id", "eos_token_id") if not token_ids(getattr(config, name))}
         ids, pad = given.get("input_ids") if inputs is None else inputs, self.config.pad_token_id
         is_padding = pad is not None and pad not in token_ids(self.config.eos_token_id)
         if ids is not None and is_padding and given.get("attention_mask") is None:
@@ -211,6 +216,7 @@ class GnmtGenerationMixin(GenerationMixin):
                 given["stop_strings"] = None
             # transformers decides by FSDP and ZeRO-3 for its own searches, and does not tell this one.
             mode = self._extract_generation_mode_kwargs(None, {}, given.pop("synced_gpus", None), None, None)
+            complete_search(self.generation_config, self.config, config.num_beams)  # Seq2SeqTrainer fills what is None
             if config.length_penalty is not None:
                 given["length_penalty"] = config.length_penalty
             given["custom_generate"] = functools.partial(
@@ -225,6 +231,7 @@ class GnmtGenerationMixin(GenerationMixin):
         given = {name: value for name, value in given.items() if name not in OWN_VALUES}
         return super().generate(inputs, **given)
 
+    @functools.wraps(GenerationMixin.prepare_inputs_for_generation)  # which transformers asks for its arguments
     def prepare_inputs_for_generation(self, *args, **kwargs):
         """As GenerationMixin's, with the cache by the name under which PEFT replaces it with a tuned prefix."""
         return named_cache(super().prepare_inputs_for_generation(*args, **kwargs), OLD_NAME)
@@ -236,9 +243,9 @@ class GnmtGenerationMixin(GenerationMixin):
 
 def _prompt_length(decoder_input_ids: Tensor | None, config: GenerationConfig) -> int:
     """The number of tokens in the decoder's prompt; transformers puts the start token before one that lacks it."""
-    if decoder_input_ids is None:
-        return 1
     start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    if decoder_input_ids is None or start is None:  # transformers raises an error where there is no start token
+        return 1
     starts = torch.as_tensor(start, device=decoder_input_ids.device)  # () or (B,)
     return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != starts).all())
 
@@ -299,9 +306,10 @@ def beam_search(
     state = search(config, prompts, limits, criteria, drop_done, penalty_type)
     state.scores_fall = not any(map(_may_raise, logits_processor))
     while model._has_unfinished_sequences(done := not state.searching.any(), synced_gpus, input_ids.device):
-        log_probs, unprocessed = decoder.log_probs(state.alive.tokens.flatten(0, 1))
         if done:
-            continue  # another process needs this one's part of the weights
+            decoder.idle(state.alive.tokens.flatten(0, 1))
+            continue
+        log_probs, unprocessed = decoder.log_probs(state.alive.tokens.flatten(0, 1))
         rows, sentences = state.step(log_probs, unprocessed)
         decoder.reorder(rows, sentences)
     best = state.finish()

@@ -10,6 +10,7 @@ from transformers.generation import GenerationConfig, LogitsProcessorList, Stopp
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from .cache_vanilla import CACHE
+from .configuration_vanilla import token_ids
 
 LENGTH_PENALTIES = ("gnmt", "length")
 # Sentences that are done leave the batch, which copies the rest, once at most this share of it is still searched.
@@ -99,9 +100,9 @@ class BeamSearch:
     ):
         self.config, self.limits, self.criteria = config, limits, criteria
         self.drop_done, self.penalty_type = drop_done, penalty_type
-        eos = [] if config.eos_token_id is None else config.eos_token_id
-        self.eos = torch.as_tensor(eos, dtype=torch.long, device=prompts.device).flatten()  # (number of EOS tokens,)
-        self.pad = int(config.pad_token_id if config.pad_token_id is not None else self.eos[0] if len(self.eos) else 0)
+        eos = token_ids(config.eos_token_id)
+        self.eos = torch.tensor(eos, dtype=torch.long, device=prompts.device)  # (number of EOS tokens,)
+        self.pad = next(iter([*token_ids(config.pad_token_id), *eos, 0]))
         # Only the first of the equal prompts counts, or each beam would find the same.
         score = torch.zeros(prompts.shape[:2], device=prompts.device)
         score[:, 1:] = -torch.inf
@@ -281,6 +282,8 @@ class NextTokens:
         past, unread = self.inputs[CACHE], tokens.shape[1]
         if past is not None:
             unread = unread - int(past.get_seq_length()) if self.is_first else 1
+            if unread < 1:
+                raise ValueError("the cache has all tokens of the prompt; the search needs one to go on from")
         # The method may be the caller's, and put more into the cache than tokens, as PEFT does for a tuned prefix.
         inputs = self.model.prepare_inputs_for_generation(
             tokens, next_sequence_length=unread, is_first_iteration=self.is_first, **self.inputs
@@ -297,6 +300,11 @@ class NextTokens:
         for name, steps in self.steps.items():
             steps.append({"scores": log_probs, "logits": logits}.get(name, outputs.get(name)))
         return log_probs, unprocessed if kept else log_probs
+
+    def idle(self, tokens: Tensor) -> None:
+        """A step for another process, which needs this one's part of the weights."""
+        inputs = {**self.inputs, CACHE: None, "use_cache": False, "decoder_input_ids": tokens[:, -1:]}
+        self.model(**inputs, return_dict=True)
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         """Prepare the next step: `rows` (B' * K,) of the last step continue, of the sentences (B',); None means all."""

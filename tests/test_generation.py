@@ -130,6 +130,9 @@ def test_beam_search_continues_a_cache():
         rows = {name: value.repeat_interleave(beams, 0) for name, value in inputs.items()}
         read = model(**rows, decoder_input_ids=prompt[:, :2].repeat_interleave(beams, 0), use_cache=True)
         assert model.generate(**given, decoder_input_ids=prompt, **{CACHE: read[CACHE]}).tolist() == expected.tolist()
+        whole = model(**rows, decoder_input_ids=prompt.repeat_interleave(beams, 0), use_cache=True)
+        with pytest.raises(ValueError, match="the cache has all tokens of the prompt"):
+            model.generate(**given, decoder_input_ids=prompt, **{CACHE: whole[CACHE]})
 
 
 @pytest.mark.parametrize("beams", (1, 3))
@@ -142,19 +145,25 @@ def test_a_prompt_without_the_start_token_does_not_shorten_the_output(beams):
 
 
 @pytest.mark.parametrize("beams", (1, 3))
-def test_a_negative_padding_token_means_none(beams):
-    inputs = batch_of(random_sources(0))
-    ours, none = (random_model(0, pad_token_id=pad).generate(**inputs, num_beams=beams) for pad in (-1, None))
-    assert ours.tolist() == none.tolist()
+def test_a_negative_token_means_none(beams):
+    inputs, given = batch_of(random_sources(0, (3, 9, 4))), {"num_beams": beams, "max_extra_tokens": 4}
+    for name, one_of in (("pad_token_id", [random_model(0, pad_token_id=-1)]), ("eos_token_id", [])):
+        expected = random_model(0).generate(**inputs, **given, **{"pad_token_id": None, name: None})
+        for model in (*one_of, random_model(0)):
+            assert model.generate(**inputs, **given, **{"pad_token_id": None, name: -1}).tolist() == expected.tolist()
 
 
 def test_a_search_without_a_length_penalty_has_that_of_the_paper():
     model, inputs = random_model(0), batch_of(random_sources(0))
-    expected = model.generate(**inputs, num_beams=4, length_penalty=0.6, **SCORED)
+    given = {**inputs, "max_extra_tokens": 4, "logits_processor": [words_only], **SCORED}
+    expected = model.generate(**given, num_beams=4, length_penalty=0.6)
     tokens = {name: getattr(model.config, name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
     model.generation_config = GenerationConfig(num_beams=4, max_new_tokens=50, **tokens)
-    output = model.generate(**inputs, max_extra_tokens=4, **SCORED)
-    assert output.sequences_scores.tolist() == expected.sequences_scores.tolist()
+    for _ in range(2):
+        output = model.generate(**given)
+        assert output.sequences_scores.tolist() == expected.sequences_scores.tolist()
+        # As Seq2SeqTrainer does after each batch.
+        model.generation_config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
 
 
 # Cache, greedy search
@@ -289,6 +298,7 @@ def test_a_model_whose_beams_are_set_to_one_is_saved(tmp_path):
     model.generation_config.update(num_beams=1, early_stopping=True)
     model.save_pretrained(tmp_path)
     loaded, kept = type(model).from_pretrained(tmp_path), model.generation_config
+    loaded.generation_config.save_pretrained(tmp_path)
     assert loaded.generation_config.num_beams == 1 and (kept.length_penalty, kept.early_stopping) == (0.6, True)
     assert loaded.generate(**sources).tolist() == expected[1]
     assert loaded.generate(**sources, num_beams=4).tolist() == expected[4]
