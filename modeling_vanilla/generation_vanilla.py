@@ -44,28 +44,28 @@ ROW_BY_ROW = _NAMES.split()
 _RAISING = """ExponentialDecayLengthPenalty SequenceBiasLogitsProcessor WatermarkLogitsProcessor
 UnbatchedClassifierFreeGuidanceLogitsProcessor SynthIDTextWatermarkLogitsProcessor"""
 RAISING = _RAISING.split()
+SEARCH = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}  # 6.1
 LEAST_TEMPERATURE = 1e-6  # below, logits divided by it overflow
 
 
 def default_generation_config(config: VanillaConfig) -> GenerationConfig:
     """The search of 6.1: beam 4, alpha 0.6 (`length_penalty`), at most 50 tokens more than the source has."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    search = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "gnmt", "max_extra_tokens": 50}
     tokens = {name: getattr(config, name) for name in names}
-    tokens["pad_token_id"] = next(iter(token_ids(config.pad_token_id)), None)  # transformers would pad with a negative
-    return GenerationConfig(**search, **tokens)
+    tokens["pad_token_id"] = next(iter(token_ids(config.pad_token_id)), None)  # transformers saves no negative
+    return GenerationConfig(**SEARCH, **tokens)
 
 
-def complete_search(search: GenerationConfig, config: VanillaConfig, num_beams: int | None = None) -> None:
+def complete_search(search: GenerationConfig, num_beams: int | None = None) -> None:
     """Give a search of several beams that names no length penalty that of 6.1; transformers' own default is another.
 
     num_beams: of the search; None for its own. transformers refuses to save a penalty without beams.
     """
-    default, num_beams = default_generation_config(config), num_beams or search.num_beams or 1
     if getattr(search, "length_penalty_type", None) is None:
-        search.length_penalty_type = default.length_penalty_type
-    if num_beams > 1 and search.length_penalty is None and search.length_penalty_type == default.length_penalty_type:
-        search.length_penalty = default.length_penalty
+        search.length_penalty_type = SEARCH["length_penalty_type"]
+    is_own = search.length_penalty_type == SEARCH["length_penalty_type"]
+    if is_own and search.length_penalty is None and (num_beams or search.num_beams or 1) > 1:
+        search.length_penalty = SEARCH["length_penalty"]
 
 
 def savable(search: GenerationConfig) -> GenerationConfig:
@@ -85,7 +85,7 @@ def generation_config_of(
         if name in OWN_VALUES or hasattr(config, name):
             setattr(config, name, value)
     if model.config.model_type == VanillaConfig.model_type:
-        complete_search(config, model.config)
+        complete_search(config)
 
     def require(condition: bool, name: str, meaning: str) -> None:
         if not condition:
@@ -216,7 +216,7 @@ class GnmtGenerationMixin(GenerationMixin):
                 given["stop_strings"] = None
             # transformers decides by FSDP and ZeRO-3 for its own searches, and does not tell this one.
             mode = self._extract_generation_mode_kwargs(None, {}, given.pop("synced_gpus", None), None, None)
-            complete_search(self.generation_config, self.config, config.num_beams)  # Seq2SeqTrainer fills what is None
+            complete_search(self.generation_config, config.num_beams)  # Seq2SeqTrainer fills what is None
             if config.length_penalty is not None:
                 given["length_penalty"] = config.length_penalty
             given["custom_generate"] = functools.partial(

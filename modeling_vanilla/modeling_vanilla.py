@@ -115,7 +115,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GnmtGenerationMixi
         if (found := self.generation_config)._from_model_config:
             self.generation_config = default_generation_config(self.config)
             self.generation_config.update(**{**found.to_diff_dict(), "_from_model_config": None})
-        complete_search(self.generation_config, self.config)
+        complete_search(self.generation_config)
         check_tokens(self.generation_config, self.config.vocab_size)
 
     def save_pretrained(self, *args, **kwargs) -> None:

@@ -102,7 +102,7 @@ class BeamSearch:
         self.drop_done, self.penalty_type = drop_done, penalty_type
         eos = token_ids(config.eos_token_id)
         self.eos = torch.tensor(eos, dtype=torch.long, device=prompts.device)  # (number of EOS tokens,)
-        self.pad = next(iter([*token_ids(config.pad_token_id), *eos, 0]))
+        self.pad = [*token_ids(config.pad_token_id), *eos, 0][0]
         # Only the first of the equal prompts counts, or each beam would find the same.
         score = torch.zeros(prompts.shape[:2], device=prompts.device)
         score[:, 1:] = -torch.inf

@@ -146,11 +146,14 @@ def test_a_prompt_without_the_start_token_does_not_shorten_the_output(beams):
 
 @pytest.mark.parametrize("beams", (1, 3))
 def test_a_negative_token_means_none(beams):
-    inputs, given = batch_of(random_sources(0, (3, 9, 4))), {"num_beams": beams, "max_extra_tokens": 4}
-    for name, one_of in (("pad_token_id", [random_model(0, pad_token_id=-1)]), ("eos_token_id", [])):
-        expected = random_model(0).generate(**inputs, **given, **{"pad_token_id": None, name: None})
-        for model in (*one_of, random_model(0)):
-            assert model.generate(**inputs, **given, **{"pad_token_id": None, name: -1}).tolist() == expected.tolist()
+    given = {**batch_of(random_sources(0, (3, 9, 4))), "num_beams": beams, "max_extra_tokens": 4, "pad_token_id": None}
+
+    def generated(model, **tokens):
+        return model.generate(**{**given, **tokens}).tolist()
+
+    built, plain = random_model(0, pad_token_id=-1), random_model(0)
+    assert generated(built, pad_token_id=-1) == generated(plain, pad_token_id=-1) == generated(plain)
+    assert generated(plain, eos_token_id=-1) == generated(plain, eos_token_id=None)
 
 
 def test_a_search_without_a_length_penalty_has_that_of_the_paper():

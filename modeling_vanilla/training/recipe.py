@@ -88,7 +88,7 @@ class Recipe:
     validations: int | None = None
 
 
-_TINY_ADAM: dict = {"learning_rate_scale": 2.53, "warmup_steps": 2000}  # a peak of 0.005
+_TINY_ADAM: dict = {"learning_rate_scale": 2.53, "warmup_steps": 2000}  # a peak of 0.005 at the width 128
 # The model of Wu et al. (2021) for Multi30k, trained by Muon (docs/notebook/speedrun.md).
 SMALL = Recipe(
     characters=10_000_000,  # some 80 thousand pairs of short sentences
