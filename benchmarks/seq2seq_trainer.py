@@ -1,4 +1,4 @@
-"""MarianMT trained by transformers' Seq2SeqTrainer, as `vanilla train` is measured: same pairs and vocabulary, tiny's size.
+"""MarianMT of the tiny size by transformers' Seq2SeqTrainer, on the pairs and with the vocabulary of `vanilla train`.
 
     export OMP_NUM_THREADS=1
     python benchmarks/seq2seq_trainer.py --tokenizer runs/mine/model --output_dir runs/peer --max_steps 3000 \\
